@@ -1,0 +1,70 @@
+# Needs Python >= 3.10 and GNU make; everything else goes into a virtual environment made here.
+#
+#   make test PYTHON=python3.12        another interpreter
+#   make check VENV=/var/tmp/venv      another place for the environment
+#   make test PYTEST_ARGS="-k drift"   more arguments for pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check e2e bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.core  ## Show scores on a trace: no key, no network, no model
+	@$(BIN)/rag-eval-otel demo
+
+test: $(VENV)/.test  ## Run the tests
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, coverage
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n auto $(PYTEST_ARGS)
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+e2e: $(VENV)/.dev  ## Run against real instrumentations, LangChain 0.3 and other Pythons
+	$(BIN)/nox
+
+bench: $(VENV)/.dev  ## Measure against the peers
+	$(BIN)/nox --session bench bench_ragas
+
+clean:  ## Remove what make and the tools have made
+	rm -rf $(VENV) .nox .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+		.import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: each says what is installed, and is out of date when the requirements change.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not (`$(PYTHON) -V 2>&1`)."; \
+		echo "Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12"; \
+		exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) --upgrade pip
+	@touch $@
+
+$(VENV)/.core: pyproject.toml $(VENV)/.made
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.made
+	$(PIP) --editable '.[test]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.core $(VENV)/.test $@

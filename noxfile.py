@@ -1,0 +1,138 @@
+"""Environments of their own: other Pythons, LangChain 0.3, foreign instrumentations, the peers."""
+
+import os
+import re
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.download_python = "never"  # an interpreter that is missing is skipped, and named
+nox.options.envdir = os.environ.get("NOX_ENVDIR", ".nox")
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_venv = "yes"
+nox.options.sessions = [
+    "langchain03",
+    "openinference",
+    "traceloop",
+    "openai_v2",
+    "auto",
+    "pythons",
+]
+
+ROOT = Path(__file__).parent
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+
+# pyenv shows only the active Python; the others are as good.
+os.environ["PATH"] = os.pathsep.join(
+    [os.environ["PATH"], *sorted(map(str, PYENV.glob("versions/3.1*/bin")))]
+)
+
+TEST_REQUIREMENTS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"][
+    "test"
+]
+TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|graph)\b", name)]
+
+LANGCHAIN_TESTS = ["tests/test_langchain_apps.py", "tests/capture", "tests/test_handler*"]
+PYTHONS = ["3.10", "3.12", "3.13"]
+
+PEERS = [
+    "deepeval",
+    "haystack-ai",
+    "langchain",
+    "langfuse",
+    "langgraph",
+    "llama-index-core",
+    "openinference-instrumentation-langchain",
+    "opentelemetry-instrumentation-langchain",
+    "trulens-core",
+    "trulens-feedback",
+]
+
+
+def existing(*patterns: str) -> list[str]:
+    """Return the paths that match ``patterns``, relative to the root."""
+    return [str(path.relative_to(ROOT)) for one in patterns for path in sorted(ROOT.glob(one))]
+
+
+def test_beside(session: nox.Session, *packages: str) -> None:
+    """Run the end-to-end tests named like the session, with ``packages`` installed."""
+    session.install("--editable", ".[test]", *packages)
+    session.run("pytest", f"tests/e2e/test_{session.name}.py", *session.posargs)
+
+
+@nox.session
+def langchain03(session: nox.Session) -> None:
+    """Run the LangChain tests with the oldest LangChain we support."""
+    old = ["langchain-core<0.4", "langchain<0.4", "langgraph<1"]
+    session.install("--editable", ".", *TEST_TOOLS, *old)
+    session.run("pytest", "-n", "auto", *existing(*LANGCHAIN_TESTS), *session.posargs)
+
+
+@nox.session
+def openinference(session: nox.Session) -> None:
+    """Score the spans of OpenInference."""
+    test_beside(
+        session,
+        "openinference-instrumentation-langchain",
+        "openinference-instrumentation-openai",
+    )
+
+
+@nox.session
+def traceloop(session: nox.Session) -> None:
+    """Score the spans of OpenLLMetry."""
+    test_beside(
+        session,
+        "opentelemetry-instrumentation-langchain",
+        "opentelemetry-instrumentation-openai",
+    )
+
+
+@nox.session
+def openai_v2(session: nox.Session) -> None:
+    """Score the spans of OpenTelemetry's own OpenAI instrumentation."""
+    test_beside(
+        session,
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",  # 1.x has moved what 2.4b0 imports
+    )
+
+
+@nox.session
+def auto(session: nox.Session) -> None:
+    """Attach by `opentelemetry-instrument`, without a line of code."""
+    test_beside(session, "--editable", ".[auto]")
+
+
+@nox.session(python=PYTHONS)
+def pythons(session: nox.Session) -> None:
+    """Run the fast tests on another Python."""
+    session.install("--editable", ".[test]")
+    session.run("pytest", "-n", "auto", *session.posargs)
+
+
+def run_scripts(session: nox.Session, scripts: list[str]) -> None:
+    """Run ``scripts``, or those named on the command line."""
+    chosen = session.posargs or scripts
+    if not chosen:
+        session.skip("there is no such benchmark")
+    for script in chosen:
+        session.run("python", script)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure against the peers."""
+    session.install("--editable", ".", *PEERS)
+    scripts = [path for path in existing("benchmarks/[!_]*.py") if "ragas" not in path]
+    run_scripts(session, scripts)
+
+
+@nox.session
+def bench_ragas(session: nox.Session) -> None:
+    """Measure against ragas, which needs an older `openai` than the other peers."""
+    # Newer releases of langchain-community lack a module that ragas imports.
+    session.install("--editable", ".", "ragas", "langchain-community<0.4")
+    run_scripts(session, existing("benchmarks/*ragas*.py"))

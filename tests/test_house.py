@@ -1,0 +1,273 @@
+"""The rules of the house that no linter knows, read from the source itself.
+
+A list here names the only places where something may be. To allow one more place, add it and say
+in the commit why.
+"""
+
+import ast
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "rag_eval_otel"
+
+MAX_MODULE_LINES = 300
+MAX_FUNCTION_LINES = 50
+MAX_MEDIAN_FUNCTION_LINES = 8
+
+ONLY_IN = {
+    "opentelemetry._logs": {"sinks/events.py", "providers.py"},
+    "opentelemetry.sdk._logs": {"sinks/events.py", "providers.py"},
+    "langchain": {"capture/langchain.py", "judge/langchain.py", "embed.py", "demo/app.py"},
+    "langchain_core": {"capture/langchain.py", "judge/langchain.py", "embed.py", "demo/app.py"},
+    "langchain_classic": set[str](),
+    "langgraph": {"demo/app.py"},
+    "aiokafka": {"worker/kafka.py"},
+    "confluent_kafka": {"worker/kafka.py"},
+    "kafka": {"worker/kafka.py"},
+}
+"""A library, and the only modules that may import it; for annotations all may."""
+
+PRIVATE_SDK_NAME = "_active_span_processor"
+PRIVATE_SDK_NAME_IN = {"processor.py"}
+
+ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
+ENVIRONMENT_IN = {"config.py"}
+
+BROAD_EXCEPT_IN = {
+    ("evaluation.py", "_run"),
+    ("executor.py", "_fulfil"),
+}
+"""(module, function): exactly these catch errors of any kind, and count or hand on each."""
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TEST_MODULES = sorted((ROOT / "tests").rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the parsed source of ``path``."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def place(path: Path) -> str:
+    """Return the module's path within the package, as the lists above spell it."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def dotted_name(path: Path) -> str:
+    """Return the name by which the module at ``path`` is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def each_module(paths: list[Path]) -> pytest.MarkDecorator:
+    """Run a test once for each of ``paths``."""
+    ids = [path.relative_to(ROOT).as_posix() for path in paths]
+    return pytest.mark.parametrize("path", paths, ids=ids)
+
+
+# --- reading the source ---------------------------------------------------------------------------
+
+
+def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
+    """Yield every name that is imported anywhere in ``tree``, as far as it is spelled out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = package.split(".")[: -node.level + 1 or None] if node.level else []
+            base = ".".join([*parent, *filter(None, [node.module])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def imports(tree: ast.AST, library: str) -> bool:
+    """Tell whether ``library``, or anything in it, is imported in ``tree``."""
+    return any(f"{name}.".startswith(f"{library}.") for name in imported_names(tree))
+
+
+def mentions(tree: ast.AST, name: str) -> bool:
+    """Tell whether ``name`` is used as an attribute, or spelled out for getattr and its like."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == name)
+        or (isinstance(node, ast.Constant) and node.value == name)
+        for node in ast.walk(tree)
+    )
+
+
+def touches(tree: ast.AST, names: set[str]) -> bool:
+    """Tell whether any of the dotted ``names`` is used or imported in ``tree``."""
+    used = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return not names.isdisjoint([*used, *imported_names(tree)])
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """Yield every function and method."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def has_docstring(function: Function) -> bool:
+    """Tell whether the first statement of ``function`` is a docstring."""
+    return ast.get_docstring(function, clean=False) is not None
+
+
+def length(function: Function) -> int:
+    """Return the lines from ``def`` to the end, without decorators and docstring."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if has_docstring(function):
+        docstring = function.body[0]
+        lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return lines
+
+
+def is_declaration(function: Function) -> bool:
+    """Tell whether ``function`` has no body of its own: an overload, or a protocol's method."""
+    body = function.body[has_docstring(function) :]
+    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in body)
+
+
+def is_broad(kind: ast.expr | None) -> bool:
+    """Tell whether an except clause or `suppress` of ``kind`` catches errors of any kind."""
+    if kind is None:
+        return True
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(ast.unparse(one) in {"Exception", "BaseException"} for one in kinds)
+
+
+def catches_all(node: ast.AST) -> bool:
+    """Tell whether ``node`` is a broad except clause or a broad `suppress`."""
+    if isinstance(node, ast.ExceptHandler):
+        return is_broad(node.type)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        return any(is_broad(kind) for kind in node.args)
+    return False
+
+
+def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
+    """Yield the name of the innermost function around each place that catches all."""
+    if isinstance(node, Function):
+        function = node.name
+    if catches_all(node):
+        yield function
+    for child in ast.iter_child_nodes(node):
+        yield from broad_excepts(child, function)
+
+
+def without_type_checking(tree: ast.Module) -> ast.Module:
+    """Return ``tree`` without the statements under a module-level ``if TYPE_CHECKING:``."""
+    body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"))
+    ]
+    return ast.Module(body=body, type_ignores=[])
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return, for each module of the package, those it imports when it runs."""
+    names = {dotted_name(path): path for path in MODULES}
+    return {name: imported_modules(name, path, set(names)) for name, path in names.items()}
+
+
+def imported_modules(name: str, path: Path, known: set[str]) -> set[str]:
+    """Return which of the ``known`` modules the module at ``path`` imports when it runs."""
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    found = set(imported_names(without_type_checking(tree_of(path)), package))
+    found |= {one.rpartition(".")[0] for one in found if one not in known}
+    return (found & known) - {name}
+
+
+def modules_where(condition: Callable[[ast.Module], bool]) -> set[str]:
+    """Return the modules of the package whose tree fulfils ``condition``."""
+    return {place(path) for path in MODULES if condition(tree_of(path))}
+
+
+# --- who may do what ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_library_is_imported_only_where_it_is_at_home(library: str) -> None:
+    """What is framework-specific or unstable is known to few modules."""
+    found = modules_where(lambda tree: imports(without_type_checking(tree), library))
+    assert found <= ONLY_IN[library]
+
+
+def test_the_private_name_of_the_sdk_is_used_in_one_place() -> None:
+    """When the SDK renames its private attribute, one module changes."""
+    assert modules_where(lambda tree: mentions(tree, PRIVATE_SDK_NAME)) <= PRIVATE_SDK_NAME_IN
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    """All other modules get their settings as arguments."""
+    assert modules_where(lambda tree: touches(tree, ENVIRONMENT)) <= ENVIRONMENT_IN
+
+
+def test_errors_of_any_kind_are_caught_only_where_they_are_counted() -> None:
+    """Elsewhere the errors that are meant are caught by name."""
+    found = {(place(path), name) for path in MODULES for name in broad_excepts(tree_of(path))}
+    assert found == BROAD_EXCEPT_IN
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    """The modules can be read in an order in which each builds on the ones before."""
+    try:
+        TopologicalSorter(import_graph()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@each_module(sorted(path for path in PACKAGE.glob("[!_]*") if path.name != "py.typed"))
+def test_a_module_has_its_layer(path: Path) -> None:
+    """Whoever adds a module says in pyproject.toml, for import-linter, where it belongs."""
+    layers = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(rf"\b{dotted_name(path)}\b", layers)
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+@each_module(MODULES)
+def test_a_module_is_short(path: Path) -> None:
+    """A module is read in one sitting."""
+    lines = path.read_bytes().count(b"\n")
+    assert lines <= MAX_MODULE_LINES
+
+
+@each_module(MODULES)
+def test_no_function_is_long(path: Path) -> None:
+    """A function fits on a screen."""
+    lengths = {function.name: length(function) for function in functions(tree_of(path))}
+    assert not {name: n for name, n in lengths.items() if n > MAX_FUNCTION_LINES}
+
+
+def test_most_functions_are_small() -> None:
+    """Half of all functions with a body are at most a few lines long."""
+    bodies = [f for path in MODULES for f in functions(tree_of(path)) if not is_declaration(f)]
+    assert statistics.median(map(length, bodies)) <= MAX_MEDIAN_FUNCTION_LINES
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+@each_module(TEST_MODULES)
+def test_every_test_says_what_it_shows(path: Path) -> None:
+    """Each test has a docstring: one sentence naming the behaviour."""
+    tests = [f for f in functions(tree_of(path)) if f.name.startswith("test_")]
+    assert not [f.name for f in tests if not has_docstring(f)]
+
+
+@each_module(TEST_MODULES)
+def test_no_test_sleeps(path: Path) -> None:
+    """Tests wait for events, not for time to pass."""
+    assert not touches(tree_of(path), {"time.sleep"})
