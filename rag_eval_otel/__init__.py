@@ -1,0 +1,71 @@
+"""Live quality scores for RAG, on the trace itself.
+
+``RagEvalCallbackHandler`` for LangChain, ``instrument()`` for everything else; `evaluate` scores a
+`Sample` without any tracing. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rag_eval_otel.config import Config
+    from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
+    from rag_eval_otel.evaluation import evaluate
+    from rag_eval_otel.handler import RagEvalCallbackHandler
+    from rag_eval_otel.instrumentation import Handle, instrument
+    from rag_eval_otel.judge.langchain import LangChainJudge
+    from rag_eval_otel.judge.lexical import LexicalJudge
+    from rag_eval_otel.judge.openai import OpenAIJudge
+    from rag_eval_otel.processor import RagEvalSpanProcessor
+    from rag_eval_otel.types import Evaluation, Passage, Sample, Score
+
+__all__ = [
+    "Config",
+    "Evaluation",
+    "Handle",
+    "HashingEmbedder",
+    "LangChainEmbedder",
+    "LangChainJudge",
+    "LexicalJudge",
+    "OpenAIEmbedder",
+    "OpenAIJudge",
+    "Passage",
+    "RagEvalCallbackHandler",
+    "RagEvalSpanProcessor",
+    "Sample",
+    "Score",
+    "evaluate",
+    "instrument",
+]
+
+_HOMES = {
+    "Config": "config",
+    "Evaluation": "types",
+    "Handle": "instrumentation",
+    "HashingEmbedder": "embed",
+    "LangChainEmbedder": "embed",
+    "LangChainJudge": "judge.langchain",
+    "LexicalJudge": "judge.lexical",
+    "OpenAIEmbedder": "embed",
+    "OpenAIJudge": "judge.openai",
+    "Passage": "types",
+    "RagEvalCallbackHandler": "handler",
+    "RagEvalSpanProcessor": "processor",
+    "Sample": "types",
+    "Score": "types",
+    "evaluate": "evaluation",
+    "instrument": "instrumentation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,252 @@
+"""`Config`: every option, from keyword arguments or from the environment.
+
+This is the only module that reads the environment. Each option is a field; its variable is
+``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables mean what they mean
+everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Fusion
+
+Spans = Literal["essential", "all", "none"]
+ContentCapture = Literal["off", "span"]
+Explanations = Literal["off", "on"]
+Signal = Literal["traces", "metrics", "logs"]
+ErrorMode = Literal["swallow", "raise"]
+
+PREFIX = "RAG_EVAL_"
+_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What to measure, with which judge, and within which limits.
+
+    Raises `ConfigError` naming the option, its value and what is allowed.
+    """
+
+    # What to measure, and who judges
+    metrics: tuple[Any, ...] = ("default",)
+    """Metrics, their names, or names of sets: ``default`` (4 requests a turn), ``lean`` (2)."""
+    judge: Any = "lexical"
+    """``lexical`` (offline), ``openai/<model>``, or a `Judge`."""
+    embedder: Any = "hashing"
+    """``hashing`` (offline), ``openai/<model>``, or an `Embedder`; follows the judge if unset."""
+    judge_base_url: str | None = None
+    """Where an OpenAI-compatible server answers; default: OpenAI's, or ``OPENAI_BASE_URL``."""
+    judge_api_key: str | None = field(default=None, repr=False)
+    """The key for it; default: ``OPENAI_API_KEY``."""
+    judge_timeout: float = 30.0
+    """Seconds for one attempt at a judge request."""
+    judge_retries: int = 3
+    """How often a refused or failed judge request is tried again."""
+    fusion: Fusion = "on"
+    """Whether questions of one turn may share a judge request."""
+
+    # How much of the traffic
+    sample_rate: float = 1.0
+    """The share of turns that are evaluated, 0 to 1; decided by trace id."""
+    max_turns_per_minute: float | None = None
+    """A ceiling on evaluated turns; turns over it are counted as ``budget``."""
+
+    # Limits
+    hold_seconds: float = 10.0
+    """How long a span may wait for its scores. Scores that come later go to events and metrics."""
+    max_held: int = 1024
+    """How many spans may wait at once; further ones leave unscored, status ``overload``."""
+    max_held_bytes: int = 64 * 1024 * 1024
+    """How many bytes of text the waiting turns may hold."""
+    evaluation_timeout: float = 60.0
+    """Seconds after which an evaluation is given up."""
+    concurrency: int = 16
+    """How many turns are evaluated at once."""
+    shutdown_seconds: float = 10.0
+    """How long shutdown waits for scores that are on their way."""
+
+    # Capture
+    spans: Spans = "essential"
+    """Which LangChain runs get a span: ``essential``, ``all`` or ``none``."""
+    content: ContentCapture = "off"
+    """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
+    explanations: Explanations = "off"
+    """Whether the judge's explanations, which quote user data, are exported."""
+    question_key: str | None = None
+    """The key of a chain's input that holds the question, where it is not a usual one."""
+    answer_key: str | None = None
+    """The key of a chain's output that holds the answer, where it is not a usual one."""
+
+    errors: ErrorMode = "swallow"
+    """What our own failures do at the border to the application; ``raise`` is for tests."""
+    sdk_disabled: bool = False
+    """``OTEL_SDK_DISABLED``: nothing is attached and nothing is scored."""
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        _check_choices(self)
+        for name in _RANGES:
+            _check_range(name, getattr(self, name))
+        _check_metrics(self.metrics)
+        for name in ("judge", "embedder"):
+            _check_model(name, getattr(self, name))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Config:
+        """Return the configuration of the environment, ``options`` taking precedence."""
+        environ = os.environ if environ is None else environ
+        given = {name: environ.get(_variable(name)) for name in _PARSERS}
+        found = {name: _parse(name, value) for name, value in given.items() if value}
+        found.setdefault("content", _standard_content(environ))
+        found.setdefault("sdk_disabled", environ.get("OTEL_SDK_DISABLED", "").lower() == "true")
+        if "PYTEST_CURRENT_TEST" in environ:
+            found.setdefault("errors", "raise")
+        chosen = {**found, **options}
+        chosen.setdefault("embedder", _embedder_for(chosen.get("judge", "lexical")))
+        return cls(**chosen)
+
+
+def _embedder_for(judge: object) -> str:
+    """Embed where the judge is: beside an OpenAI judge, with OpenAI's small model."""
+    hosted = isinstance(judge, str) and judge.startswith("openai/")
+    return "openai/text-embedding-3-small" if hosted else "hashing"
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "fusion": get_args(Fusion),
+    "spans": get_args(Spans),
+    "content": get_args(ContentCapture),
+    "explanations": get_args(Explanations),
+    "errors": get_args(ErrorMode),
+}
+_INF = float("inf")
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "sample_rate": (0, 1),
+    "max_turns_per_minute": (0, _INF),
+    "judge_timeout": (0.001, _INF),
+    "judge_retries": (0, 100),
+    "hold_seconds": (0, 3600),
+    "max_held": (1, 1_000_000),
+    "max_held_bytes": (1, _INF),
+    "evaluation_timeout": (0.001, _INF),
+    "concurrency": (1, 10_000),
+    "shutdown_seconds": (0, 3600),
+}
+_WHOLE = frozenset({"judge_retries", "max_held", "max_held_bytes", "concurrency"})
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "metrics": _names,
+    **dict.fromkeys(_RANGES, float),
+    **dict.fromkeys(_WHOLE, int),
+    **dict.fromkeys((*_CHOICES, "judge", "embedder", "judge_base_url", "judge_api_key"), str.strip),
+    **dict.fromkeys(("question_key", "answer_key"), str),
+}
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _parse(name: str, value: str) -> Any:
+    try:
+        return _PARSERS[name](value)
+    except ValueError as error:
+        msg = f"{_variable(name)} must be {_range(name)}, not {value!r}"
+        raise ConfigError(msg) from error
+
+
+def _standard_content(environ: Mapping[str, str]) -> ContentCapture:
+    return "span" if environ.get(_CONTENT_VARIABLE, "").lower() in _CONTENT_ON_SPANS else "off"
+
+
+def _check_choices(config: Config) -> None:
+    for name, allowed in _CHOICES.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            msg = f"{name} ({_variable(name)}) must be one of {', '.join(allowed)}, not {value!r}"
+            raise ConfigError(msg)
+
+
+def _check_metrics(value: object) -> None:
+    if isinstance(value, str):
+        msg = f"metrics must be a sequence of metrics or names, not {value!r}"
+        raise ConfigError(msg)
+
+
+def _check_range(name: str, value: object) -> None:
+    if value is None and name == "max_turns_per_minute":
+        return
+    low, high = _RANGES[name]
+    number = int if name in _WHOLE else (int, float)
+    if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:
+        msg = f"{name} ({_variable(name)}) must be {_range(name)}, not {value!r}"
+        raise ConfigError(msg)
+
+
+def _range(name: str) -> str:
+    """Say in words what a number may be."""
+    low, high = _RANGES[name]
+    kind = "a whole number" if name in _WHOLE else "a number"
+    return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
+
+
+_METHODS = {"judge": "reply", "embedder": "embed"}
+_OFFLINE = {"judge": "lexical", "embedder": "hashing"}
+
+
+def _check_model(name: str, value: object) -> None:
+    if isinstance(value, str):
+        provider, _, model = value.partition("/")
+        if value == _OFFLINE[name] or (provider == "openai" and model):
+            return
+    elif callable(getattr(value, _METHODS[name], None)):
+        return
+    msg = (
+        f"{name} ({_variable(name)}) must be '{_OFFLINE[name]}', 'openai/<model>' or an object with"
+        f" an async {_METHODS[name]}() method, not {value!r}"
+    )
+    raise ConfigError(msg)
+
+
+_HTTP_PORT = "4318"
+
+
+def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the exporters that the standard ``OTEL_*`` variables ask for, as entry point names.
+
+    ``otlp`` becomes the one for the protocol asked for: gRPC by default, as elsewhere in Python,
+    but HTTP where the endpoint has HTTP's port, 4318.
+    """
+    environ = os.environ if environ is None else environ
+    wanted = _names(environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp")
+    otlp = "otlp_proto_http" if _speaks_http(signal, environ) else "otlp_proto_grpc"
+    return tuple(otlp if name == "otlp" else name for name in wanted if name != "none")
+
+
+def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
+    def read(suffix: str) -> str:
+        special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}")
+        return special or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "")
+
+    protocol = read("PROTOCOL")
+    if protocol:
+        return protocol.startswith("http")
+    return f":{_HTTP_PORT}" in read("ENDPOINT")
+
+
+def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return where the environment wants spans to be sent, if it says so."""
+    environ = os.environ if environ is None else environ
+    special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None

@@ -1,0 +1,80 @@
+"""Every attribute, event and instrument name this library reads or writes.
+
+The GenAI conventions moved out of ``opentelemetry-semantic-conventions`` and have no Python package
+of their own, so their names are constants here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- GenAI semantic conventions (standard, status Development) ------------------------------------
+GEN_AI_SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
+GEN_AI_WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_DATA_SOURCE_ID: Final = "gen_ai.data_source.id"
+GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  # a name, not a secret
+ERROR_TYPE: Final = "error.type"
+
+# Content: written only where the user opts in.
+GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
+GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+GEN_AI_RETRIEVAL_QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
+GEN_AI_RETRIEVAL_DOCUMENTS: Final = "gen_ai.retrieval.documents"
+GEN_AI_TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+GEN_AI_TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+
+OPERATION_CHAT: Final = "chat"
+OPERATION_TEXT_COMPLETION: Final = "text_completion"
+OPERATION_RETRIEVAL: Final = "retrieval"
+OPERATION_EXECUTE_TOOL: Final = "execute_tool"
+OPERATION_INVOKE_AGENT: Final = "invoke_agent"
+OPERATION_INVOKE_WORKFLOW: Final = "invoke_workflow"
+
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
+GEN_AI_EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+GEN_AI_EVALUATION_SCORE_VALUE: Final = "gen_ai.evaluation.score.value"
+GEN_AI_EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
+GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+
+# --- Extensions of this library -------------------------------------------------------------------
+EVALUATION_STATUS: Final = "rag.evaluation.status"
+EVALUATION_LABEL: Final = "rag.evaluation.label"
+EVALUATION_JUDGE: Final = "rag.evaluation.judge"
+EVALUATION_DURATION: Final = "rag.evaluation.duration"
+EVALUATION_REASON: Final = "rag.evaluation.reason"
+EVALUATION_VERSION: Final = "rag.evaluation.version"
+METRIC_PREFIX: Final = "rag.evaluation"
+SESSION_ID: Final = "session.id"
+USER_ID: Final = "user.id"
+DOCUMENT_COUNT: Final = "rag.retrieval.document_count"
+
+# Instruments
+SCORE: Final = "rag.evaluation.score"
+DURATION: Final = "rag.evaluation.duration"
+LAG: Final = "rag.evaluation.lag"
+JUDGE_CALLS: Final = "rag.evaluation.judge.calls"
+JUDGE_TOKENS: Final = "rag.evaluation.judge.tokens"
+EMBEDDING_CALLS: Final = "rag.evaluation.embedding.calls"
+TURNS: Final = "rag.evaluation.turns"
+ERRORS: Final = "rag.evaluation.internal_errors"
+HELD: Final = "rag.evaluation.held"
+OUTCOME: Final = "outcome"
+REASON: Final = "reason"
+PLACE: Final = "place"
+
+SCOPE: Final = "rag_eval_otel"
+
+
+def metric_attribute(metric: str, leaf: str) -> str:
+    """Return the span attribute ``rag.evaluation.<metric>.<leaf>``."""
+    return f"{METRIC_PREFIX}.{metric}.{leaf}"

@@ -1,0 +1,247 @@
+"""The records that flow through the library; what handles them is in `protocols`.
+
+Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+ScoreStatus = Literal["ok", "undefined", "error"]
+"""``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""
+
+Label = Literal["pass", "fail"]
+Fusion = Literal["on", "off"]
+
+Reason = Literal[
+    # undefined: the sample does not allow a number
+    "no_claims",
+    "no_context",
+    "no_questions",
+    "empty_answer",
+    "missing_question",
+    "missing_reference",
+    "zero_vector",
+    # undefined: the judge answered, but not enough of it was usable
+    "judge_incomplete",
+    "unparsable",
+    # error: the judge could not be asked
+    "transport",
+    "timeout",
+    "unauthorized",
+    "rate_limited",
+    "bad_request",
+    "circuit_open",
+    "shutdown",
+    "internal",
+    # ok, with a remark
+    "noncommittal",
+    "partial",
+]
+"""Why a score has no value, or (``status="ok"``) what to know about the one it has."""
+
+SkipReason = Literal[
+    "abandoned",
+    "budget",
+    "error",
+    "evicted",
+    "no_answer",
+    "no_question",
+    "no_retrieval",
+    "not_sampled",
+    "sample_rate",
+]
+"""Why a turn was not evaluated at all."""
+
+HoldStatus = Literal["scored", "partial", "timeout", "overload", "flushed", "shutdown", "error"]
+"""What ``rag.evaluation.status`` says on an exported turn span."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One retrieved context.
+
+    ``score`` is the retriever's own, on the retriever's scale; ``id`` is the document's.
+    """
+
+    text: str
+    id: str | None = None
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is a text."""
+        _require_text("Passage.text", self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One RAG turn: what was asked, what was retrieved, what was answered.
+
+    ``contexts`` takes strings or `Passage`s in rank order. ``""`` and ``()`` mean that there was
+    none; each metric says what it makes of that. ``reference`` is the ground truth answer and
+    ``relevant_ids`` the ids that should have been retrieved; live traces have neither.
+
+    Raises `TypeError` naming the field when a value is of the wrong type.
+    """
+
+    question: str = ""
+    contexts: tuple[Passage, ...] = ()
+    answer: str = ""
+    reference: str | None = None
+    retrieved_ids: tuple[str, ...] = ()
+    relevant_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the types and turn sequences into tuples."""
+        for name in ("question", "answer"):
+            _require_text(f"Sample.{name}", getattr(self, name))
+        if self.reference is not None:
+            _require_text("Sample.reference", self.reference)
+        object.__setattr__(self, "contexts", _passages(self.contexts))
+        for name in ("retrieved_ids", "relevant_ids"):
+            object.__setattr__(self, name, _ids(name, getattr(self, name)))
+
+    @property
+    def context_texts(self) -> tuple[str, ...]:
+        """The non-blank texts of the contexts, in rank order."""
+        return tuple(p.text for p in self.contexts if p.text.strip())
+
+
+def _require_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
+        raise TypeError(msg)
+
+
+def _passages(contexts: object) -> tuple[Passage, ...]:
+    if isinstance(contexts, str) or not isinstance(contexts, Iterable):
+        msg = (
+            f"Sample.contexts must be a sequence of str or Passage, not {type(contexts).__name__};"
+            " pass [text] for a single context and [] for none."
+        )
+        raise TypeError(msg)
+    return tuple(_passage(item) for item in contexts)
+
+
+def _passage(item: object) -> Passage:
+    if isinstance(item, Passage):
+        return item
+    if isinstance(item, str):
+        return Passage(text=item)
+    msg = f"A context must be a str or a Passage, not {type(item).__name__}."
+    raise TypeError(msg)
+
+
+def _ids(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"Sample.{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
+        raise TypeError(msg)
+    return tuple(str(item) for item in value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What one metric says of one sample.
+
+    ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
+    ``label`` is pass or fail against the metric's threshold. ``explanation`` and ``detail`` may
+    quote the user's texts and are exported only where that is asked for. ``version`` names the
+    measurement: scores of different versions must not be compared.
+    """
+
+    name: str
+    value: float | None = None
+    status: ScoreStatus = "ok"
+    reason: Reason | None = None
+    label: Label | None = None
+    explanation: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN, infinities, and a value beside a failure."""
+        if self.status == "ok":
+            if self.value is None or not math.isfinite(self.value):
+                msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
+                raise ValueError(msg)
+            object.__setattr__(self, "value", float(self.value))
+        elif self.value is not None or self.reason is None:
+            msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``."""
+
+    judge_requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    embedding_requests: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the field-wise sum."""
+        names = [f.name for f in fields(self)]
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRef:
+    """The identity of an evaluated span, free of OpenTelemetry types."""
+
+    trace_id: int
+    span_id: int
+    trace_flags: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """All scores of one sample: what `evaluate` returns and every sink gets.
+
+    ``judge`` is the model that answered (``"lexical"`` offline, None when none was asked),
+    ``duration`` the seconds from start to last score, ``span`` the evaluated span where there is
+    one, and ``lag`` the seconds from that span's end to its scores.
+    """
+
+    scores: tuple[Score, ...]
+    judge: str | None = None
+    duration: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    span: SpanRef | None = None
+    lag: float | None = None
+
+    def __getitem__(self, name: str) -> Score:
+        """Return the score called ``name``; `KeyError` names those there are."""
+        for score in self.scores:
+            if score.name == name:
+                return score
+        msg = f"no score {name!r}; there are {[s.name for s in self.scores]}"
+        raise KeyError(msg)
+
+    @property
+    def status(self) -> Literal["scored", "partial", "error"]:
+        """``scored``: no metric failed. ``partial``: some did. ``error``: all did."""
+        failed = sum(score.status == "error" for score in self.scores)
+        if not failed:
+            return "scored"
+        return "partial" if failed < len(self.scores) else "error"
+
+    @property
+    def label(self) -> Label | None:
+        """``fail`` as soon as one metric fails its threshold; None when none has a label."""
+        labels = {score.label for score in self.scores if score.label}
+        if not labels:
+            return None
+        return "fail" if "fail" in labels else "pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replies:
+    """One judge request's outcome: a reply or an error for each task, in the order of the tasks."""
+
+    parts: tuple[object, ...]
+    model: str
+    usage: Usage = field(default_factory=Usage)
