@@ -1,0 +1,190 @@
+"""Embedders, and the arithmetic on vectors that metrics need."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
+from rag_eval_otel.openai_client import OpenAIClient
+from rag_eval_otel.protocols import Embedder, Vectors
+from rag_eval_otel.types import Usage
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+    from openai import AsyncOpenAI
+
+
+_MATRIX = 2  # dimensions of an array of row vectors
+
+
+def cosine(one: Vectors, other: Vectors) -> float | None:
+    """Return the cosine of two vectors, in [-1, 1]; None where one of them has no direction."""
+    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    if not (norms > 0 and math.isfinite(norms)):
+        return None
+    # Rounding may leave the range by a hair.
+    return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))
+
+
+class OpenAIEmbedder:
+    """Embeddings of an OpenAI-compatible server; parameters as for `OpenAIJudge`."""
+
+    def __init__(
+        self,
+        model: str = "text-embedding-3-small",
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        max_retries: int = 3,
+        client: AsyncOpenAI | None = None,
+    ) -> None:
+        """Embed with ``model``; nothing is imported or connected before the first request."""
+        self.model = model
+        self._client = OpenAIClient(
+            base_url=base_url,
+            api_key=api_key,
+            timeout=timeout,
+            max_retries=max_retries,
+            client=client,
+        )
+
+    def __repr__(self) -> str:
+        """Name the model, never the key."""
+        return f"OpenAIEmbedder({self.model!r})"
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one row per text, in one request; raise `JudgeError` on failure.
+
+        A blank text is sent as a single space: servers refuse the empty string.
+        """
+        shown = [text or " " for text in texts]
+        body = {"model": self.model, "input": shown, "encoding_format": "base64"}
+        payload = await self._client.embeddings(body)
+        return _rows(payload, len(texts))
+
+
+def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
+    try:
+        rows = {item["index"]: _vector(item["embedding"]) for item in payload["data"]}
+        return np.stack([rows[i] for i in range(count)])
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"the embeddings reply does not hold {count} vectors of one length: {error!r}"
+        raise UnparsableReplyError(msg) from error
+
+
+def _vector(value: str | Sequence[float]) -> Vectors:
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value), dtype="<f4").astype(np.float64)
+    return np.asarray(value, dtype=np.float64)
+
+
+class LangChainEmbedder:
+    """Any LangChain ``Embeddings``."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        """Embed with ``embeddings``."""
+        self._embeddings = embeddings
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one row per text; what the embeddings raise is passed on."""
+        return np.asarray(await self._embeddings.aembed_documents(list(texts)), dtype=np.float64)
+
+
+class HashingEmbedder:
+    """Offline embeddings: hashed words and character trigrams, no model, deterministic.
+
+    Texts that share words or parts of words are close; meaning is not seen. Good for wiring,
+    demos and tests, not a replacement for a trained model.
+    """
+
+    def __init__(self, dimensions: int = 1024) -> None:
+        """Hash features into ``dimensions`` columns."""
+        self._dimensions = dimensions
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one row of unit length per text; a text without letters or digits is zero."""
+        return np.stack([self._row(text) for text in texts])
+
+    def _row(self, text: str) -> Vectors:
+        row = np.zeros(self._dimensions)
+        for feature, weight in _features(text):
+            row[zlib.crc32(feature.encode("utf-8", "replace")) % self._dimensions] += weight
+        norm = np.linalg.norm(row)
+        return row / norm if norm else row
+
+
+def _features(text: str) -> Iterator[tuple[str, float]]:
+    for word in re.findall(r"\w+", text.lower()):
+        yield word, 1.0
+        padded = f"<{word}>"
+        for i in range(len(padded) - 2):
+            yield padded[i : i + 3], 0.3
+
+
+def _given_up() -> JudgeTimeoutError:
+    return JudgeTimeoutError("given up: the evaluation ran out of time")
+
+
+class Embed:
+    """The embedder as one sample sees it: texts that wait at once share a request, none twice."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Ask ``embedder``."""
+        self.usage = Usage()
+        self._embedder = embedder
+        self._rows: dict[str, asyncio.Future[Vectors]] = {}
+        self._waiting: list[str] = []
+        self._requests: set[asyncio.Task[Vectors]] = set()
+
+    async def __call__(self, texts: Sequence[str]) -> Vectors:
+        """Return one row per text; raise what the embedder raised."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        loop = asyncio.get_running_loop()
+        if new and not self._waiting:
+            loop.call_soon(self._send)
+        for text in new:
+            self._rows[text] = loop.create_future()
+        self._waiting += new
+        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
+
+    def cancel(self) -> None:
+        """Give up the requests under way, and what waits to be sent."""
+        self._waiting = []
+        for request in self._requests:
+            request.cancel()
+
+    def _send(self) -> None:
+        texts, self._waiting = self._waiting, []
+        if not texts:  # given up
+            return
+        self.usage += Usage(embedding_requests=1)
+        request = asyncio.ensure_future(self._fetch(texts))
+        self._requests.add(request)
+        request.add_done_callback(lambda done: self._deliver(texts, done))
+
+    async def _fetch(self, texts: Sequence[str]) -> Vectors:
+        rows = await self._embedder.embed(texts)
+        if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
+            msg = f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
+            raise UnparsableReplyError(msg)
+        return rows
+
+    def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
+        self._requests.discard(request)
+        error = _given_up() if request.cancelled() else request.exception()
+        for i, text in enumerate(texts):
+            future = self._rows[text]
+            if error is not None:
+                future.set_exception(error)
+                future.exception()  # seen: one failure may have several waiters, or none any more
+            else:
+                future.set_result(request.result()[i])

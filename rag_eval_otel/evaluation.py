@@ -1,0 +1,141 @@
+"""`evaluate`: one sample, some metrics, all their scores."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from time import perf_counter
+
+from rag_eval_otel.embed import Embed
+from rag_eval_otel.errors import JudgeError
+from rag_eval_otel.judge.ask import Ask, ReplyCache
+from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.types import Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
+
+_log = logging.getLogger(__name__)
+
+_REFUSED, _SERVER = 400, 500
+_REASONS: Mapping[int, Reason] = {
+    401: "unauthorized",
+    403: "unauthorized",
+    408: "timeout",
+    429: "rate_limited",
+}
+
+
+async def evaluate(
+    sample: Sample,
+    metrics: Iterable[str | Metric] = ("default",),
+    *,
+    judge: Judge,
+    embedder: Embedder,
+    fusion: Fusion = "on",
+    repairs: int = 1,
+    timeout: float | None = None,
+    cache: ReplyCache | None = None,
+    clock: Callable[[], float] = perf_counter,
+) -> Evaluation:
+    """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
+
+    Every metric gives exactly one score, in the order asked for; one that failed or ran over
+    ``timeout`` seconds says so in its status and reason, and does not disturb the others. Raises
+    `ConfigError` for metrics that are unknown or named twice, nothing else.
+    """
+    chosen = resolve_metrics(metrics)
+    ask = Ask(judge, fusion=fusion, repairs=repairs, cache=cache)
+    embed = Embed(embedder)
+    started = clock()
+    runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
+    try:
+        await asyncio.wait(runs, timeout=timeout)
+    finally:
+        for run in runs:
+            run.cancel()  # no effect on those that are done
+        ask.cancel()
+        embed.cancel()
+    await asyncio.wait(runs)
+    scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
+    model = ask.model or judge.model
+    return Evaluation(
+        scores=tuple(
+            replace(score, version=version_of(metric, fusion=fusion, model=model))
+            for metric, score in zip(chosen, scores, strict=True)
+        ),
+        judge=ask.model,
+        duration=clock() - started,
+        usage=ask.usage + embed.usage,
+    )
+
+
+def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
+    """Name the measurement: ``<metric>/<hash>/<fused|single>/<model>``.
+
+    The hash covers the metric's class and parameters (its threshold apart, which only labels) and
+    the text of its prompts. Scores of different versions must not be compared.
+    """
+    prompts = ("frame", *metric.prompts, *(("repeated",) if fusion == "on" else ()))
+    definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompt_hash(prompts)}"
+    digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
+    return f"{metric.name}/{digest}/{'fused' if fusion == 'on' else 'single'}/{model}"
+
+
+def _parameters(metric: object) -> list[tuple[str, object]]:
+    if not is_dataclass(metric):
+        return []
+    names = (f.name for f in fields(metric) if f.name not in {"name", "threshold"})
+    return [(name, getattr(metric, name)) for name in names]
+
+
+async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
+    try:
+        return _checked(await metric.measure(sample, ask, embed))
+    except JudgeError as error:
+        return _failed(metric, error.reason, error)
+    except Exception as error:  # noqa: BLE001  # one metric's failure is one failed score
+        _log.debug("metric %s failed", metric.name, exc_info=True)
+        return _failed(metric, _reason_of(error), error)
+
+
+def _checked(score: object) -> Score:
+    """Return what a metric gave; one of the user's own may have given anything."""
+    if not isinstance(score, Score):
+        msg = f"measure() must return a Score, not {type(score).__name__}"
+        raise TypeError(msg)
+    return score
+
+
+def _failed(metric: Metric, reason: Reason, error: BaseException) -> Score:
+    status: ScoreStatus = "undefined" if reason == "unparsable" else "error"
+    told = f"{type(error).__name__}: {error}"
+    return Score(name=metric.name, status=status, reason=reason, detail={"error": told})
+
+
+def _reason_of(error: Exception) -> Reason:
+    """Classify what a judge of the user's own, or a LangChain model, raised."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
+        return _REASONS.get(status, refused)
+    # By name: every client has a class of its own, and they have no other base in common.
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if "Timeout" in kinds:
+        return "timeout"
+    return "transport" if "Connect" in kinds else "internal"
+
+
+def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
+    if run.cancelled():
+        return Score(name=metric.name, status="error", reason="timeout")
+    return run.result()
+
+
+def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
+    """Return an evaluation in which every metric failed for ``reason``, without asking anyone."""
+    return Evaluation(
+        scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
+    )

@@ -1,0 +1,1 @@
+"""Judges: who answers the typed questions of the metrics."""

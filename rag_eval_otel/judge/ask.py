@@ -1,0 +1,188 @@
+"""`Ask`: the judge as one sample sees it.
+
+A question asked twice is asked once. Questions that wait at the same moment and may be seen
+together travel in one request. What does not parse is asked again once, saying what was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from rag_eval_otel.errors import (
+    JudgeError,
+    JudgeTimeoutError,
+    JudgeUnavailableError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.judge.tasks import Reply, Task, may_share
+from rag_eval_otel.protocols import Judge
+from rag_eval_otel.types import Fusion, Usage
+
+R = TypeVar("R", bound=Reply)
+
+
+class ReplyCache:
+    """Replies by content, least recently used out first; keeps digests, not the texts asked.
+
+    With each reply goes the model that gave it, so that a score from the cache has the version of
+    the one before.
+    """
+
+    def __init__(self, max_entries: int = 4096) -> None:
+        """Keep at most ``max_entries`` replies."""
+        self._max = max_entries
+        self._replies: OrderedDict[bytes, tuple[Reply, str]] = OrderedDict()
+
+    def get(self, key: bytes) -> tuple[Reply, str] | None:
+        """Return the reply kept under ``key`` and its model, if any."""
+        found = self._replies.get(key)
+        if found is not None:
+            self._replies.move_to_end(key)
+        return found
+
+    def put(self, key: bytes, reply: Reply, model: str) -> None:
+        """Keep ``reply``, dropping the oldest over the limit."""
+        self._replies[key] = (reply, model)
+        while len(self._replies) > self._max:
+            self._replies.popitem(last=False)
+
+
+class Ask:
+    """Puts one sample's tasks to a judge. Use within one event loop, for one sample.
+
+    ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
+    asked again. ``usage`` and ``model`` tell what it took and which model really answered.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        *,
+        fusion: Fusion = "on",
+        repairs: int = 1,
+        cache: ReplyCache | None = None,
+    ) -> None:
+        """Ask ``judge``."""
+        self.usage = Usage()
+        self.model: str | None = None
+        self._judge = judge
+        self._fusion = fusion
+        self._repairs = repairs
+        self._cache = cache
+        self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
+        self._waiting: list[Task[Any]] = []
+        self._requests: set[asyncio.Task[list[object]]] = set()
+
+    async def __call__(self, task: Task[R]) -> R:
+        """Return the reply to ``task``; raise what prevented it."""
+        outcome = await self._outcome(task)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return cast("R", outcome)
+
+    async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
+        """Put ``tasks`` at once; in place of a reply that can't be had stands its error."""
+        outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
+        return cast("list[R | BaseException]", outcomes)
+
+    def cancel(self) -> None:
+        """Give up the requests under way, and what waits to be sent."""
+        self._waiting = []
+        self.usage += Usage(judge_requests=len(self._requests))
+        for request in self._requests:
+            request.cancel()
+
+    async def _outcome(self, task: Task[Any]) -> object:
+        future = self._outcomes.get(task)
+        if future is None:
+            future = self._put(task)
+        # Shielded: a metric that is cancelled must not take the answer from another.
+        return await asyncio.shield(future)
+
+    def _put(self, task: Task[Any]) -> asyncio.Future[object]:
+        loop = asyncio.get_running_loop()
+        future = self._outcomes[task] = loop.create_future()
+        cached = self._cache.get(self._key(task)) if self._cache else None
+        if cached is not None:
+            reply, self.model = cached
+            future.set_result(reply)
+            return future
+        if not self._waiting:
+            loop.call_soon(self._settle, 0)
+        self._waiting.append(task)
+        return future
+
+    def _settle(self, seen: int) -> None:
+        """Send once a full turn of the loop has brought no further task."""
+        if len(self._waiting) > seen:
+            asyncio.get_running_loop().call_soon(self._settle, len(self._waiting))
+            return
+        waiting, self._waiting = self._waiting, []
+        for group in group_tasks(waiting, self._fusion):
+            request = asyncio.create_task(self._send(group))
+            self._requests.add(request)
+            request.add_done_callback(partial(self._deliver, group))
+
+    def _deliver(self, group: Sequence[Task[Any]], request: asyncio.Task[list[object]]) -> None:
+        self._requests.discard(request)
+        for task, outcome in zip(group, _outcomes_of(request, len(group)), strict=True):
+            self._outcomes[task].set_result(outcome)
+            if self._cache and self.model and isinstance(outcome, Reply):
+                self._cache.put(self._key(task), outcome, self.model)
+
+    async def _send(self, tasks: Sequence[Task[Any]]) -> list[object]:
+        parts = await self._request(tasks)
+        for _ in range(self._repairs):
+            broken = [i for i, part in enumerate(parts) if isinstance(part, UnparsableReplyError)]
+            if not broken:
+                break
+            again = await self._request(
+                [replace(tasks[i], complaint=str(parts[i])) for i in broken]
+            )
+            for i, part in zip(broken, again, strict=True):
+                parts[i] = part
+        return parts
+
+    async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
+        try:
+            replies = await self._judge.reply(tasks)
+        except JudgeUnavailableError as error:  # it was not asked
+            return [error] * len(tasks)
+        except JudgeError as error:
+            self.usage += Usage(judge_requests=1)
+            return [error] * len(tasks)
+        self.usage += replies.usage
+        self.model = replies.model
+        if len(replies.parts) != len(tasks):
+            msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
+            return [UnparsableReplyError(msg)] * len(tasks)
+        return list(replies.parts)
+
+    def _key(self, task: Task[Any]) -> bytes:
+        text = repr((self._judge.model, self._fusion, task))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
+    """Split ``tasks`` into requests: each joins the first group all of which it may share with."""
+    groups: list[list[Task[Any]]] = []
+    for task in tasks:
+        home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
+        if fusion == "off" or home is None:
+            groups.append([task])
+        else:
+            home.append(task)
+    return groups
+
+
+def _outcomes_of(request: asyncio.Task[list[object]], count: int) -> list[object]:
+    if request.cancelled():
+        return [JudgeTimeoutError("given up: the evaluation ran out of time")] * count
+    error = request.exception()
+    return [error] * count if error else request.result()

@@ -1,0 +1,149 @@
+"""The ``openai`` client as judge and embedder use it: one per event loop, errors in our words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from rag_eval_otel.errors import (
+    JudgeAuthError,
+    JudgeError,
+    JudgeRateLimitError,
+    JudgeRequestError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+
+_QUOTED = 200  # characters of a server's message that go into an error
+_AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
+
+
+class OpenAIClient:
+    """Makes an ``AsyncOpenAI`` on first use, and another for every further event loop.
+
+    A client's connections belong to the loop it was first used in, and are closed when that loop
+    shuts down, as at the end of `asyncio.run`. A client that was given stays open.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float,
+        max_retries: int,
+        client: AsyncOpenAI | None = None,
+    ) -> None:
+        """Keep the options; ``client`` is used as it is where given."""
+        self._options: dict[str, Any] = {
+            "base_url": base_url,
+            "api_key": api_key,
+            "timeout": timeout,
+            "max_retries": max_retries,
+        }
+        self._given = client
+        self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
+
+    async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the decoded reply to a chat completion request."""
+        with judge_errors():
+            client = await self._client()
+            raw = await client.chat.completions.with_raw_response.create(**body)
+            return _decoded(raw.content)
+
+    async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the decoded reply to an embeddings request."""
+        with judge_errors():
+            client = await self._client()
+            raw = await client.embeddings.with_raw_response.create(**body)
+            return _decoded(raw.content)
+
+    async def _client(self) -> AsyncOpenAI:
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients = {
+                one: kept for one, kept in self._clients.items() if not one.is_closed()
+            }
+            self._clients[loop] = _OpenClient(self._new_client())
+            await self._clients[loop].until_shutdown()
+        return self._clients[loop].client
+
+    def _new_client(self) -> AsyncOpenAI:
+        from openai import AsyncOpenAI  # noqa: PLC0415  # half a second that only judges need
+
+        return AsyncOpenAI(**self._options)
+
+
+class _OpenClient:
+    """A client that the running loop will close: loops finish asynchronous generators."""
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self.client = client
+        self._closing = self._close_at_end()
+
+    async def until_shutdown(self) -> None:
+        await anext(self._closing)
+
+    async def _close_at_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.client.close()
+
+
+def _decoded(content: bytes) -> Mapping[str, Any]:
+    try:
+        value = from_json(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        msg = f"the server's reply is not a JSON object: {content[:_QUOTED]!r}"
+        raise UnparsableReplyError(msg)
+    return value
+
+
+@contextmanager
+def judge_errors() -> Iterator[None]:
+    """Turn the errors of the ``openai`` client into `JudgeError`s."""
+    import openai  # noqa: PLC0415
+
+    try:
+        yield
+    except openai.APITimeoutError as error:
+        msg = "no reply in time"
+        raise JudgeTimeoutError(msg) from error
+    except openai.APIStatusError as error:
+        raise _status_error(error) from error
+    except openai.APIError as error:
+        raise JudgeTransportError(_said(error)) from error
+    except openai.OpenAIError as error:  # no client could be made: there is no key
+        raise JudgeAuthError(_said(error)) from error
+
+
+def _status_error(error: APIStatusError) -> JudgeError:
+    status = error.status_code
+    kind: type[JudgeError] = JudgeRequestError
+    if status in _AUTH:
+        kind = JudgeAuthError
+    elif status == _RATE_LIMIT:
+        kind = JudgeRateLimitError
+    elif status == _TIMEOUT:
+        kind = JudgeTimeoutError
+    elif status >= _SERVER:
+        kind = JudgeTransportError
+    return kind(f"HTTP {status}: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return str(error).replace("\n", " ")[:_QUOTED]
