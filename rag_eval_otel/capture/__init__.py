@@ -1,0 +1,1 @@
+"""Capture: from running applications to samples."""

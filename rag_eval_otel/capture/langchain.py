@@ -1,0 +1,235 @@
+"""The LangChain side: a callback handler that records runs and hands finished trees on.
+
+It is a plain synchronous handler, never ``run_inline`` (inline handlers make LangChain drop the
+events of others) and never attaches a context (it would leak into the application). Every event
+only writes down what it is given; the rest happens once the root run has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.tracers.context import register_configure_hook
+from opentelemetry import context as otel_context
+
+from rag_eval_otel.capture.fragment import Kind
+from rag_eval_otel.capture.record import RunRecorder
+from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.texts import last_message, role_of, text_of_message
+from rag_eval_otel.guard import Edge
+from rag_eval_otel.types import Passage
+
+SUPPRESS_KEY = "suppress_instrumentation"
+"""What every instrumentation looks at to stay silent; set around our own judge's calls."""
+
+
+class LangChainCapture(BaseCallbackHandler):
+    """Records LangChain runs into ``recorder``; whatever goes wrong stays behind ``edge``."""
+
+    raise_error = False
+    run_inline = False
+
+    def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
+        """Record into ``recorder()``, which is called at the first run and at every root."""
+        self.enabled = True
+        self._recorder = recorder
+        self._edge = edge
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **event: Any,
+    ) -> None:
+        """Note a chain, graph, node or agent."""
+        with self._edge:
+            run = self._start("chain", run_id, parent_run_id, serialized=serialized, event=event)
+            if run is not None:
+                run.input = self._recorder().question_of(inputs)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> None:
+        """Note its answer; a stream gives its real input only now."""
+        with self._edge:
+            run = self._recorder().find(run_id)
+            if run is None:
+                return
+            if event.get("inputs") is not None:
+                run.input = self._recorder().question_of(event["inputs"]) or run.input
+            run.output = self._recorder().answer_of(outputs)
+            self._end(run)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Note how it failed."""
+        self._fail(error, run_id)
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any] | None,
+        messages: list[list[Any]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **event: Any,
+    ) -> None:
+        """Note a chat model's call and what it was shown."""
+        with self._edge:
+            run = self._start("llm", run_id, parent_run_id, serialized=serialized, event=event)
+            if run is not None and messages:
+                run.messages = tuple((role_of(m) or "", text_of_message(m)) for m in messages[0])
+                run.input = last_message(messages[0])
+
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any] | None,
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **event: Any,
+    ) -> None:
+        """Note a completion model's call and its prompt."""
+        with self._edge:
+            run = self._start("llm", run_id, parent_run_id, serialized=serialized, event=event)
+            if run is not None and prompts:
+                run.messages = (("prompt", prompts[0]),)
+                run.input = prompts[0]
+
+    def on_llm_end(
+        self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
+    ) -> None:
+        """Note what the model said. The start may have been kept from us by inline handlers."""
+        with self._edge:
+            run = self._recorder().find(run_id)
+            if run is None and self._recorder().find(parent_run_id) is not None:
+                run = self._start("llm", run_id, parent_run_id, serialized=None, event=event)
+            if run is not None:
+                _read_generation(run, response)
+                self._end(run)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Note how it failed."""
+        self._fail(error, run_id)
+
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any] | None,
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **event: Any,
+    ) -> None:
+        """Note a retrieval and its query."""
+        with self._edge:
+            run = self._start(
+                "retriever", run_id, parent_run_id, serialized=serialized, event=event
+            )
+            if run is not None:
+                run.input = query
+
+    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> None:
+        """Note the texts that were found, before anyone changes the documents."""
+        with self._edge:
+            run = self._recorder().find(run_id)
+            if run is not None:
+                run.documents = tuple(
+                    Passage(text=document.page_content, id=getattr(document, "id", None))
+                    for document in documents
+                )
+                self._end(run)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Note how it failed."""
+        self._fail(error, run_id)
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **event: Any,
+    ) -> None:
+        """Note a tool call and its arguments."""
+        with self._edge:
+            run = self._start("tool", run_id, parent_run_id, serialized=serialized, event=event)
+            if run is not None:
+                run.input = input_str
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """Note what the tool returned, where it is text."""
+        with self._edge:
+            run = self._recorder().find(run_id)
+            if run is not None:
+                run.output = output if isinstance(output, str) else text_of_message(output)
+                self._end(run)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Note how it failed."""
+        self._fail(error, run_id)
+
+    def _start(
+        self,
+        kind: Kind,
+        run_id: UUID,
+        parent_run_id: UUID | None,
+        *,
+        serialized: Mapping[str, Any] | None,
+        event: Mapping[str, Any],
+    ) -> Run | None:
+        if not self.enabled or otel_context.get_value(SUPPRESS_KEY):
+            return None
+        return self._recorder().start(
+            kind,
+            run_id,
+            parent=parent_run_id,
+            name=event.get("name") or (serialized or {}).get("name") or kind,
+            metadata=event.get("metadata") or {},
+        )
+
+    def _end(self, run: Run) -> None:
+        self._recorder().end(run, time.time_ns())
+
+    def _fail(self, error: BaseException, run_id: UUID) -> None:
+        with self._edge:
+            run = self._recorder().find(run_id)
+            if run is not None:
+                run.error = type(error).__qualname__
+                self._end(run)
+
+
+def install_langchain_hook(handler: LangChainCapture) -> None:
+    """Let every LangChain run report to ``handler``, without passing it to any of them.
+
+    LangChain has no way to take a hook out again; set ``handler.enabled = False`` instead.
+    """
+    # The default reaches every thread; a value that is set would stay in this one.
+    variable: ContextVar[LangChainCapture | None] = ContextVar("rag_eval_otel", default=handler)
+    register_configure_hook(variable, inheritable=True)
+
+
+def _read_generation(run: Run, response: Any) -> None:
+    generation = next((row[0] for row in response.generations if row), None)
+    if generation is None:
+        return
+    run.output = generation.text
+    said = response.llm_output or {}
+    run.model = said.get("model_name") or run.metadata.get("ls_model_name")
+    message = getattr(generation, "message", None)
+    if message is None:
+        return
+    run.calls_tools = bool(getattr(message, "tool_calls", None))
+    run.model = message.response_metadata.get("model_name") or run.model
+    run.response_id = message.response_metadata.get("id") or message.id
+    usage = getattr(message, "usage_metadata", None)
+    if usage:
+        run.tokens = (usage["input_tokens"], usage["output_tokens"])

@@ -1,0 +1,211 @@
+"""`RunRecorder`: run trees in the making, and what becomes of them when their root has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+from uuid import UUID
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import Span, SpanContext, get_current_span
+
+from rag_eval_otel.capture.fragment import Kind
+from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.spans import SpanWriter, end
+from rag_eval_otel.capture.texts import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
+from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.guard import Edge
+from rag_eval_otel.types import SkipReason
+
+MAX_RUNS = 10_000  # of one tree; what comes after is not looked at, and the turn is refused
+
+
+class TurnIntake(Protocol):
+    """Where recognised turns go."""
+
+    def expect(self, span: SpanContext, turn: Turn) -> bool:
+        """Let ``span``, about to end, stand for ``turn``; False if it stands for another."""
+
+    def submit(self, turn: Turn, span: SpanContext) -> None:
+        """Evaluate ``turn`` without holding any span; its scores refer to ``span``."""
+
+    def skipped(self, reason: SkipReason) -> None:
+        """Count a turn that won't be evaluated."""
+
+
+class RunRecorder:
+    """Keeps the runs of every root run that has not ended, at most ``max_trees`` of them.
+
+    A tree is finished as soon as its root and all below have ended, or ``grace`` seconds after its
+    root: an abandoned stream ends its root before its LLM, a cancelled call never ends its LLM.
+    Roots that never end are dropped when they are older than ``max_age`` seconds or too many.
+    """
+
+    def __init__(
+        self,
+        writer: SpanWriter,
+        intake: TurnIntake,
+        *,
+        edge: Edge,
+        question_keys: Iterable[str] = (),
+        answer_keys: Iterable[str] = (),
+        max_trees: int = 1024,
+        max_age: float = 900.0,
+        grace: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write spans with ``writer`` and give turns to ``intake``."""
+        self._writer = writer
+        self._intake = intake
+        self._edge = edge
+        self._question_keys = (*question_keys, *QUESTION_KEYS)
+        self._answer_keys = (*answer_keys, *ANSWER_KEYS)
+        self._max_trees = max_trees
+        self._max_age = max_age
+        self._grace = grace
+        self._clock = clock
+        # Reentrant: a garbage collection under the lock may close a stream, which ends its runs.
+        self._lock = threading.RLock()
+        self._runs: dict[UUID, Run] = {}
+        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()
+
+    def question_of(self, value: object) -> str | None:
+        """Return the question in the input of a chain."""
+        return question_of(value, self._question_keys)
+
+    def answer_of(self, value: object) -> str | None:
+        """Return the answer in the output of a chain."""
+        return answer_of(value, self._answer_keys)
+
+    def find(self, run_id: UUID | None) -> Run | None:
+        """Return the run ``run_id`` if its tree is still in the making."""
+        return self._runs.get(run_id) if run_id is not None else None
+
+    def start(
+        self,
+        kind: Kind,
+        run_id: UUID,
+        *,
+        parent: UUID | None,
+        name: str,
+        metadata: Mapping[str, Any],
+    ) -> Run | None:
+        """Note a run; None where it is known already or its tree is full.
+
+        A parent that is not known makes it a root: handlers join in the middle of things.
+        """
+        with self._lock:
+            if run_id in self._runs:
+                return None
+            above = self._runs.get(parent) if parent is not None else None
+            tree = above.tree if above else self._plant(run_id)
+            if len(tree.runs) >= MAX_RUNS:
+                tree.lost += 1
+                return None
+            run = Run(
+                id=run_id,
+                parent=above.id if above else None,
+                tree=tree,
+                kind=kind,
+                name=name,
+                start=time.time_ns(),
+                metadata=metadata,
+            )
+            tree.runs.append(run)
+            tree.open += 1
+            self._runs[run_id] = run
+            return run
+
+    def _plant(self, root: UUID) -> RunTree:
+        tree = RunTree(context=otel_context.get_current(), started_at=self._clock())
+        self._drop_stale(tree.started_at)
+        self._trees[root] = tree
+        return tree
+
+    def _drop_stale(self, now: float) -> None:
+        while self._trees:
+            oldest = next(iter(self._trees.values()))
+            too_many = len(self._trees) >= self._max_trees
+            if not too_many and now - oldest.started_at <= self._max_age:
+                return
+            self._forget(oldest)
+            self._intake.skipped("evicted")
+
+    def end(self, run: Run, at: int) -> None:
+        """Note that ``run`` ended; a second end changes nothing."""
+        with self._lock:
+            if run.end is not None:
+                return
+            run.end = max(at, run.start)
+            tree = run.tree
+            tree.open -= 1
+            if run is tree.root:
+                tree.ended_at = self._clock()
+            finished = tree.ended_at is not None and (tree.open == 0 or tree.root.error is not None)
+            finished = finished and self._forget(tree)
+        if finished:
+            self._finish(tree)
+        elif run is tree.root and tree.ended_at is not None:
+            self._finish_later(tree)
+
+    def _finish_later(self, tree: RunTree) -> None:
+        timer = threading.Timer(self._grace, self._finish_now, args=(tree,))
+        timer.daemon = True
+        timer.start()
+
+    def _finish_now(self, tree: RunTree) -> None:
+        with self._lock:
+            mine = self._forget(tree)
+        if mine:
+            with self._edge:
+                self._finish(tree)
+
+    def flush(self) -> None:
+        """Finish the trees whose root has ended, without waiting for their grace."""
+        for tree in [tree for tree in self._trees.values() if tree.ended_at is not None]:
+            self._finish_now(tree)
+
+    def _forget(self, tree: RunTree) -> bool:
+        """Take ``tree`` out; False if somebody else has."""
+        if self._trees.pop(tree.root.id, None) is None:
+            return False
+        for run in tree.runs:
+            self._runs.pop(run.id, None)
+        return True
+
+    def _finish(self, tree: RunTree) -> None:
+        """Write the spans of ``tree`` and pass its turns on, outside of any lock."""
+        turns: list[Turn] = []
+        with self._edge:  # whatever happens here, the spans are written
+            turns = [] if tree.lost else find_turns([run.fragment() for run in tree.runs])
+        if not turns:
+            self._count_refusal(tree)
+        standing = {turn.line[-1].id: turn for turn in turns}
+        spans = self._writer.start(tree, also=standing.keys())
+        for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
+            if run.id in standing:
+                self._announce(standing[run.id], spans.get(run.id), tree)
+            if run.id in spans:
+                end(spans[run.id], run)
+
+    def _count_refusal(self, tree: RunTree) -> None:
+        """Count a tree that is no turn, if it might have been one."""
+        kinds = {run.kind for run in tree.runs}
+        if tree.lost:
+            self._intake.skipped("evicted")
+        elif tree.root.error is not None and kinds & {"llm", "retriever"}:
+            self._intake.skipped("error")
+        elif "llm" in kinds:
+            self._intake.skipped("no_answer" if "retriever" in kinds else "no_retrieval")
+
+    def _announce(self, turn: Turn, span: Span | None, tree: RunTree) -> None:
+        """Let the turn's own span stand for it; without one, the span around the root run."""
+        span = span or get_current_span(tree.context)
+        context = span.get_span_context()
+        if context.is_valid and not context.trace_flags.sampled:
+            self._intake.skipped("not_sampled")
+        elif not (span.is_recording() and self._intake.expect(context, turn)):
+            self._intake.submit(turn, context)

@@ -1,0 +1,75 @@
+"""The LangChain runs of one root run, as they happened: plain records, filled by the handler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.types import Passage
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """One run. Texts are taken when the event comes, since applications go on to change them."""
+
+    id: UUID
+    parent: UUID | None
+    tree: RunTree
+    kind: Kind
+    name: str
+    start: int
+    end: int | None = None
+    input: str | None = None
+    output: str | None = None
+    messages: tuple[tuple[str, str], ...] = ()
+    documents: tuple[Passage, ...] | None = None
+    error: str | None = None
+    calls_tools: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    response_id: str | None = None
+    tokens: tuple[int, int] | None = None
+
+    def fragment(self) -> Fragment:
+        """Return what this run tells about a turn."""
+        return Fragment(
+            id=self.id,
+            parent=self.parent,
+            kind=self.kind,
+            name=self.name,
+            start=self.start,
+            end=self.end,
+            input=self.input,
+            output=self.output,
+            prompt=tuple(text for _, text in self.messages),
+            documents=self.documents,
+            error=self.error,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RunTree:
+    """A root run and all below it, in the order they started.
+
+    ``context`` is the OpenTelemetry context the root started in: the parent of its span.
+    ``open`` counts the runs that have not ended; ``ended_at`` (monotonic seconds) is set once the
+    root has. ``lost`` counts runs over the limit that were not kept.
+    """
+
+    context: Context
+    started_at: float
+    runs: list[Run] = field(default_factory=list)
+    open: int = 0
+    ended_at: float | None = None
+    lost: int = 0
+
+    @property
+    def root(self) -> Run:
+        """The root run."""
+        return self.runs[0]

@@ -1,0 +1,103 @@
+"""Reading questions and answers out of the values that applications pass around.
+
+A value is a string, a message, a list of messages, a dict with one of the usual keys, or a model
+with such a field. What is none of these is not guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+QUESTION_KEYS = ("question", "input", "query", "user_input", "user_question", "prompt", "text")
+ANSWER_KEYS = (
+    "answer",
+    "result",
+    "output",
+    "output_text",
+    "response",
+    "generation",
+    "final_answer",
+    "text",
+)
+_USER_ROLES = frozenset({"human", "user"})
+_ASSISTANT_ROLES = frozenset({"ai", "assistant", "AIMessageChunk"})
+
+
+def question_of(value: object, keys: Iterable[str] = QUESTION_KEYS) -> str | None:
+    """Return the question ``value`` holds, or None."""
+    return _text_of(value, keys=keys, roles=_USER_ROLES)
+
+
+def answer_of(value: object, keys: Iterable[str] = ANSWER_KEYS) -> str | None:
+    """Return the answer ``value`` holds, or None."""
+    return _text_of(value, keys=keys, roles=_ASSISTANT_ROLES)
+
+
+def _text_of(value: object, *, keys: Iterable[str], roles: frozenset[str]) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return _of_mapping(value, keys=keys, roles=roles)
+    if isinstance(value, list | tuple):
+        return last_message(value, roles=roles)
+    if role_of(value) is not None:
+        return text_of_message(value) if role_of(value) in roles else None
+    members = getattr(value, "__dict__", None)  # pydantic models and dataclasses
+    fields = getattr(type(value), "__annotations__", None)
+    if members and fields:
+        return _of_mapping(members, keys=keys, roles=roles)
+    return None
+
+
+def _of_mapping(
+    value: Mapping[Any, Any], *, keys: Iterable[str], roles: frozenset[str]
+) -> str | None:
+    for key in keys:
+        found = value.get(key)
+        if isinstance(found, str):
+            return found
+        if found is not None and (text := _text_of(found, keys=keys, roles=roles)) is not None:
+            return text
+    messages = value.get("messages")
+    return last_message(messages, roles=roles) if isinstance(messages, list | tuple) else None
+
+
+def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
+    """Return the text of the last message by one of ``roles``."""
+    for message in reversed(messages):
+        if role_of(message) in roles:
+            return text_of_message(message)
+    return None
+
+
+def role_of(message: object) -> str | None:
+    """Return who speaks: LangChain's ``type``, a dict's ``role``, a pair's first member."""
+    if isinstance(message, tuple) and message and isinstance(message[0], str):
+        return message[0]
+    if isinstance(message, Mapping):
+        role = message.get("role", message.get("type"))
+        return role if isinstance(role, str) else None
+    role = getattr(message, "type", None)
+    return role if isinstance(role, str) and hasattr(message, "content") else None
+
+
+def text_of_message(message: object) -> str:
+    """Return what a message says; of content blocks, the text ones joined."""
+    if isinstance(message, tuple):
+        content: object = message[-1]
+    elif isinstance(message, Mapping):
+        content = message.get("content", "")
+    else:
+        content = getattr(message, "content", "")
+    return content if isinstance(content, str) else _text_of_blocks(content)
+
+
+def _text_of_blocks(content: object) -> str:
+    if not isinstance(content, list | tuple):
+        return ""
+    return "".join(
+        block if isinstance(block, str) else str(block.get("text") or "")
+        for block in content
+        if isinstance(block, str | Mapping)
+    )

@@ -1,0 +1,55 @@
+"""`Edge`: the border to the application. What goes wrong on our side does not cross it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+
+from rag_eval_otel.config import ErrorMode
+
+_log = logging.getLogger("rag_eval_otel")
+
+
+class Edge:
+    """A context manager that keeps our exceptions from the application.
+
+    Each is counted through ``on_error(place)``; the first at a place is logged with its traceback,
+    the others at debug level. ``mode="raise"`` lets them through, for tests. What is not an
+    `Exception` (KeyboardInterrupt, cancellation) always passes. One instance may be entered by any
+    number of threads at once.
+    """
+
+    __slots__ = ("_logged", "_mode", "_on_error", "_place")
+
+    def __init__(
+        self, place: str, *, on_error: Callable[[str], None], mode: ErrorMode = "swallow"
+    ) -> None:
+        """Guard ``place``."""
+        self._place = place
+        self._on_error = on_error
+        self._mode = mode
+        self._logged = False
+
+    def __enter__(self) -> None:
+        """Enter; keeps no state."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> bool:
+        """Swallow an `Exception`, after counting and logging it."""
+        if not isinstance(error, Exception):
+            return False
+        level = logging.DEBUG if self._logged else logging.WARNING
+        self._logged = True
+        _log.log(
+            level,
+            "rag_eval_otel failed in %s; the application is unaffected",
+            self._place,
+            exc_info=error,
+        )
+        self._on_error(self._place)
+        return self._mode == "swallow"
