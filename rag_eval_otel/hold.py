@@ -1,0 +1,191 @@
+"""`Holdback`: ended spans that wait for their scores, each released exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from opentelemetry import context as otel_context
+
+from rag_eval_otel.types import Evaluation, HoldStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+Key: TypeAlias = "tuple[int, int]"
+
+CHUNK = 256  # spans released between two flushes, so that the next queue does not overflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A span that waits: ``context`` is the one it ended in, ``deadline`` is monotonic seconds."""
+
+    span: ReadableSpan
+    context: Context
+    deadline: float
+    size: int
+    number: int
+
+
+Forward: TypeAlias = Callable[[Held, "HoldStatus | None", "Evaluation | None"], None]
+"""Hands a span on; without a status it was not evaluated at all and stays as it is."""
+
+
+class Holdback:
+    """Spans by key, released through ``forward`` by whoever comes first: scores, deadline, flush.
+
+    Bounded by ``max_spans`` and ``max_bytes``. ``forward`` is called outside of the lock; it must
+    not raise. Until it has returned the span counts as in transit, and `release_all` waits for it:
+    otherwise a shutdown could overtake a span that has been claimed but not handed over.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        *,
+        seconds: float,
+        max_spans: int,
+        max_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Hold each span for at most ``seconds``."""
+        self._forward = forward
+        self._seconds = seconds
+        self._max_spans = max_spans
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything (in a forked child: the parent releases its spans itself)."""
+        # The condition's lock is reentrant: a garbage collection may end spans while it is held.
+        self._changed = threading.Condition()
+        self._held: dict[Key, Held] = {}  # in order of their deadlines, since all wait as long
+        self._bytes = 0
+        self._next = 0
+        self._in_transit: dict[int, Held] = {}
+        self._reaper: threading.Thread | None = None
+        self.is_open = True
+
+    def __len__(self) -> int:
+        """Return how many spans wait."""
+        return len(self._held)
+
+    def hold(self, key: Key, span: ReadableSpan, *, size: int) -> bool:
+        """Keep ``span``, which ended in the current context; False where there is no room."""
+        with self._changed:
+            full = len(self._held) >= self._max_spans or self._bytes + size > self._max_bytes
+            if not self.is_open or full or key in self._held or not self._reaping():
+                return False
+            self._held[key] = Held(
+                span=span,
+                context=otel_context.get_current(),
+                deadline=self._clock() + self._seconds,
+                size=size,
+                number=self._next,
+            )
+            self._next += 1
+            self._bytes += size
+            if len(self._held) == 1:
+                self._changed.notify_all()
+        return True
+
+    def release(
+        self, key: Key, status: HoldStatus | None, evaluation: Evaluation | None = None
+    ) -> bool:
+        """Hand the span on; False if it has been released already."""
+        with self._changed:
+            held = self._claim(key)
+        if held is None:
+            return False
+        self._hand_over(held, status, evaluation)
+        return True
+
+    def release_all(
+        self, status: HoldStatus, *, deadline: float, flush: Callable[[float], object]
+    ) -> bool:
+        """Release every span held now, and wait for those in transit; False past ``deadline``.
+
+        After each `CHUNK` spans ``flush(seconds)`` empties the next queue while there is time.
+        """
+        with self._changed:
+            last = self._next
+            keys = list(self._held)
+        for i, key in enumerate(keys, start=1):
+            self.release(key, status)
+            left = deadline - self._clock()
+            if i % CHUNK == 0 and left > 0:
+                flush(left)
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any(number < last for number in self._in_transit),
+                max(0.0, deadline - self._clock()),
+            )
+
+    def wait_empty(self, timeout: float) -> bool:
+        """Wait until the spans held now are released; False if ``timeout`` seconds passed."""
+        with self._changed:
+            last = self._next
+            return self._changed.wait_for(
+                lambda: not any(held.number < last for held in self._held.values()), timeout
+            )
+
+    def close(self) -> None:
+        """Hold nothing from now on and let the reaper go once all is released."""
+        with self._changed:
+            self.is_open = False
+            self._changed.notify_all()
+
+    def _claim(self, key: Key) -> Held | None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._bytes -= held.size
+            self._in_transit[held.number] = held
+        return held
+
+    def _hand_over(
+        self, held: Held, status: HoldStatus | None, evaluation: Evaluation | None
+    ) -> None:
+        try:
+            self._forward(held, status, evaluation)
+        finally:
+            with self._changed:
+                del self._in_transit[held.number]
+                self._changed.notify_all()
+
+    def _reaping(self) -> bool:
+        if self._reaper is not None:
+            return True
+        reaper = threading.Thread(target=self._reap, name="rag-eval-otel-hold", daemon=True)
+        try:
+            reaper.start()
+        except RuntimeError:  # the interpreter is shutting down: nobody would release it in time
+            return False
+        self._reaper = reaper
+        return True
+
+    def _reap(self) -> None:
+        while self.is_open or self._held:
+            due = self._wait_for_due()
+            if due is not None:
+                self.release(due, "timeout")
+
+    def _wait_for_due(self) -> Key | None:
+        """Wait until the first deadline, or a change; return the key of a span that is due."""
+        with self._changed:
+            first = next(iter(self._held), None)
+            if first is None:
+                if self.is_open:
+                    self._changed.wait()
+                return None
+            left = self._held[first].deadline - self._clock()
+            if left > 0:
+                self._changed.wait(left)
+                return None
+            return first

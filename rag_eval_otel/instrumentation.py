@@ -1,0 +1,282 @@
+"""`instrument()`: the one place where everything is built from a `Config` and put together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
+
+from rag_eval_otel import semconv
+from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.capture.record import RunRecorder
+from rag_eval_otel.capture.spans import SpanWriter
+from rag_eval_otel.capture.trace import TraceAssembler
+from rag_eval_otel.config import Config
+from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
+from rag_eval_otel.guard import Edge
+from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.breaker import CircuitBreaker
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
+from rag_eval_otel.protocols import Embedder, Judge, Sink
+from rag_eval_otel.providers import global_or_new_tracer_provider
+from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
+from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.sinks.instruments import InstrumentSink
+
+if TYPE_CHECKING:
+    from opentelemetry._logs import LoggerProvider
+    from opentelemetry.metrics import MeterProvider
+
+    from rag_eval_otel.capture.langchain import LangChainCapture
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handle:
+    """What `instrument` attached: its callback, and the ways to flush and to take it off again."""
+
+    config: Config
+    intake: Intake
+    recorder: RunRecorder
+    evaluator: BackgroundEvaluator
+    processor: RagEvalSpanProcessor | None
+    seat: Seat | None
+    edge: Callable[[str], Edge]
+    internal_error: Callable[[str], None]
+
+    @cached_property
+    def callback(self) -> LangChainCapture:
+        """The LangChain callback handler: ``chain.invoke(..., config={"callbacks": [...]})``."""
+        from rag_eval_otel.capture.langchain import LangChainCapture  # noqa: PLC0415
+
+        return LangChainCapture(lambda: self.recorder, edge=self.edge("callback"))
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Finish what has ended, wait for its scores, and export; False if time ran out.
+
+        Scores still missing after half of ``timeout`` (5 s at most) leave their span without
+        them, with status ``flushed``, and go to events and metrics when they come.
+        """
+        deadline = time.monotonic() + timeout
+        self.recorder.flush()
+        flushed = self.processor is None or self.processor.force_flush(int(timeout * 1000))
+        return self.evaluator.flush(max(0.0, deadline - time.monotonic())) and flushed
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Wait up to ``timeout`` seconds for scores under way, release every span, and detach.
+
+        The provider goes on as if it had never been instrumented. ``timeout`` defaults to
+        ``shutdown_seconds``.
+        """
+        grace = self.config.shutdown_seconds if timeout is None else timeout
+        self.recorder.flush()
+        if self.processor is None:
+            self.evaluator.shutdown(grace)
+        else:
+            self.processor.drain(grace)
+        if self.seat is not None:
+            self.seat.leave()
+
+
+def instrument(
+    config: Config | None = None,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    logger_provider: LoggerProvider | None = None,
+    wrap: Downstream | None = None,
+    sinks: Sequence[Sink] = (),
+    **options: Any,
+) -> Handle:
+    """Attach live scoring to a tracer provider and return its `Handle`.
+
+    Without ``config`` it is read from the environment, ``options`` taking precedence. Without
+    ``tracer_provider`` the global one is used; if the application has set none, one is made from
+    the standard ``OTEL_*`` variables. A provider is instrumented once: a further call returns the
+    handle of the first. ``sinks`` get every `Evaluation` beside the built-in ones.
+
+    ``wrap`` is for those who put their provider together themselves: nothing is attached, and
+    ``handle.processor`` stands in front of ``wrap``, to be added in its place (not beside it)::
+
+        handle = instrument(wrap=BatchSpanProcessor(exporter))
+        provider.add_span_processor(handle.processor)
+
+    Raises `ConfigError` for options that cannot be used.
+    """
+    config = config or Config.from_env(**options)
+    if config.sdk_disabled:
+        disabled = replace(config, sample_rate=0.0, spans="none")
+        return _Assembly(disabled, instruments=InstrumentSink(meter_provider)).handle(None, None)
+    if wrap is None:
+        provider = tracer_provider or global_or_new_tracer_provider()
+    else:
+        provider = tracer_provider or get_tracer_provider()
+    seat = find_seat(provider) if wrap is None else None
+    with _ATTACHING:
+        if seat is not None and isinstance(seat.owner, Handle):
+            if options and seat.owner.config != config:
+                _log.warning("already instrumented: the options of the first call stay in force")
+            return seat.owner
+        assembly = _Assembly(
+            config,
+            provider=provider,
+            instruments=InstrumentSink(meter_provider),
+            sinks=(*sinks, EventSink(logger_provider, explanations=config.explanations)),
+        )
+        return assembly.handle(seat, wrap)
+
+
+_ATTACHING = threading.Lock()
+
+
+class _Assembly:
+    """The parts of one instrumentation, built from ``config`` and wired."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        instruments: InstrumentSink,
+        provider: TracerProvider | None = None,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        self.config = config
+        self.instruments = instruments
+        self.provider = provider or NoOpTracerProvider()
+        self.processor: RagEvalSpanProcessor | None = None
+        self.evaluator = BackgroundEvaluator(
+            concurrency=config.concurrency, capacity=config.max_held
+        )
+        self.assembler = TraceAssembler(on_evicted=partial(instruments.turn, "skipped", "evicted"))
+        self.scorer = TurnScorer(
+            build_measurement(config),
+            evaluator=self.evaluator,
+            instruments=instruments,
+            sinks=sinks,
+            admission=Admission(
+                sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute
+            ),
+            edge=self.edge,
+        )
+        self.intake = Intake(
+            assembler=self.assembler,
+            scorer=self.scorer,
+            instruments=instruments,
+            attached=self._is_attached,
+        )
+
+    def edge(self, place: str) -> Edge:
+        return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
+
+    def handle(self, seat: Seat | None, wrap: Downstream | None) -> Handle:
+        if wrap is not None:
+            self.processor = self._processor(wrap)
+        elif seat is not None:
+            self.processor = seat.take(self._processor)
+        elif not self.config.sdk_disabled:
+            _log.warning(
+                "%s is not the OpenTelemetry SDK's: scores go to events and metrics, not on spans",
+                type(self.provider).__name__,
+            )
+        handle = Handle(
+            config=self.config,
+            intake=self.intake,
+            recorder=self._recorder(),
+            evaluator=self.evaluator,
+            processor=self.processor,
+            seat=seat,
+            edge=self.edge,
+            internal_error=self.instruments.internal_error,
+        )
+        if seat is not None:
+            seat.sign(handle)
+        self.instruments.watch_held(self._held)
+        return handle
+
+    def _is_attached(self) -> bool:
+        return self.processor is not None and self.processor.is_open
+
+    def _held(self) -> int:
+        return self.processor.held if self.processor else 0
+
+    def _recorder(self) -> RunRecorder:
+        config = self.config
+        tracer = self.provider.get_tracer(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
+        return RunRecorder(
+            SpanWriter(tracer=tracer, spans=config.spans, content=config.content),
+            self.intake,
+            edge=self.edge("callback"),
+            question_keys=(config.question_key,) if config.question_key else (),
+            answer_keys=(config.answer_key,) if config.answer_key else (),
+        )
+
+    def _processor(self, downstream: Downstream) -> RagEvalSpanProcessor:
+        config = self.config
+        return RagEvalSpanProcessor(
+            downstream,
+            assembler=self.assembler,
+            scorer=self.scorer,
+            edge=self.edge,
+            hold_seconds=config.hold_seconds,
+            max_held=config.max_held,
+            max_held_bytes=config.max_held_bytes,
+            shutdown_seconds=config.shutdown_seconds,
+            explanations=config.explanations,
+        )
+
+
+def build_measurement(config: Config) -> Measurement:
+    """Return the metrics, judge and embedder that ``config`` asks for."""
+    return Measurement(
+        metrics=resolve_metrics(config.metrics),
+        judge=build_judge(config),
+        embedder=build_embedder(config),
+        fusion=config.fusion,
+        timeout=config.evaluation_timeout,
+        cache=ReplyCache(),
+    )
+
+
+def build_judge(config: Config) -> Judge:
+    """Return the judge of ``config``; one that answers over the network gets a circuit breaker."""
+    if not isinstance(config.judge, str):
+        judge: Judge = config.judge
+        return CircuitBreaker(judge)
+    if config.judge == "lexical":
+        return LexicalJudge()
+    return CircuitBreaker(
+        OpenAIJudge(
+            config.judge.removeprefix("openai/"),
+            base_url=config.judge_base_url,
+            api_key=config.judge_api_key,
+            timeout=config.judge_timeout,
+            max_retries=config.judge_retries,
+        )
+    )
+
+
+def build_embedder(config: Config) -> Embedder:
+    """Return the embedder of ``config``."""
+    if not isinstance(config.embedder, str):
+        embedder: Embedder = config.embedder
+        return embedder
+    if config.embedder == "hashing":
+        return HashingEmbedder()
+    return OpenAIEmbedder(
+        config.embedder.removeprefix("openai/"),
+        base_url=config.judge_base_url,
+        api_key=config.judge_api_key,
+        timeout=config.judge_timeout,
+        max_retries=config.judge_retries,
+    )

@@ -1,0 +1,54 @@
+"""`RagEvalInstrumentor`: scoring without touching the app, by ``opentelemetry-instrument``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from rag_eval_otel.capture.langchain import LangChainCapture, install_langchain_hook
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import MissingDependencyError
+from rag_eval_otel.instrumentation import Handle, instrument
+
+try:
+    from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
+        BaseInstrumentor,
+    )
+except ImportError as error:  # pragma: no cover  # the extra is installed where tests run
+    raise MissingDependencyError("opentelemetry-instrumentation", "auto") from error  # noqa: EM101
+
+
+class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Attaches to the tracer provider and to every LangChain run of the process.
+
+    ``instrument(...)`` takes what `rag_eval_otel.instrument` takes; ``uninstrument()`` releases
+    what is held and leaves the provider as it was.
+    """
+
+    _handle: Handle | None = None
+    _callback: LangChainCapture | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Name what must be installed for this to make sense."""
+        return ("langchain-core >= 0.3",)
+
+    def _instrument(self, **options: Any) -> None:
+        config = options.pop("config", None) or Config.from_env(**_known(options))
+        providers = {name: options[name] for name in _PROVIDERS if options.get(name)}
+        self._handle = instrument(config, **providers)
+        self._callback = self._handle.callback
+        self._callback.enabled = True
+        install_langchain_hook(self._callback)
+
+    def _uninstrument(self, **_: Any) -> None:
+        if self._handle is not None and self._callback is not None:
+            self._callback.enabled = False
+            self._handle.shutdown()
+
+
+_PROVIDERS = ("tracer_provider", "meter_provider", "logger_provider")
+_NOT_OURS = (*_PROVIDERS, "skip_dep_check", "raise_exception_on_conflict")
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _NOT_OURS}

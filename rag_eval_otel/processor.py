@@ -1,0 +1,296 @@
+"""`RagEvalSpanProcessor`: holds turn spans back until they are scored, passes all others on.
+
+It wraps the processors that export. Added beside them it would export every scored span twice;
+`interpose` puts it in front of those that a provider already has.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
+
+from rag_eval_otel.capture.trace import TraceAssembler
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.config import Explanations
+from rag_eval_otel.fork import call_in_child
+from rag_eval_otel.guard import Edge
+from rag_eval_otel.hold import Held, Holdback
+from rag_eval_otel.scorer import TurnScorer
+from rag_eval_otel.sinks.attributes import enrich, score_attributes
+from rag_eval_otel.types import Evaluation, HoldStatus, SpanRef
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+
+_FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
+
+
+class Downstream(Protocol):
+    """What comes after: a span processor."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """See a span start."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take an ended span."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export what was taken."""
+
+    def shutdown(self) -> None:
+        """Take no more."""
+
+
+class RagEvalSpanProcessor(SpanProcessor):
+    """Every span that enters leaves exactly once, scored or not.
+
+    A span that stands for a turn waits in ``hold``, at most until its deadline, while ``scorer``
+    works; then a copy with the scores goes on to ``downstream``, in the context the span ended in.
+    """
+
+    def __init__(
+        self,
+        downstream: Downstream,
+        *,
+        assembler: TraceAssembler,
+        scorer: TurnScorer,
+        edge: Callable[[str], Edge],
+        hold_seconds: float = 10.0,
+        max_held: int = 1024,
+        max_held_bytes: int = 64 * 1024 * 1024,
+        shutdown_seconds: float = 10.0,
+        explanations: Explanations = "off",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Stand in front of ``downstream``."""
+        self._downstream = downstream
+        self._assembler = assembler
+        self._scorer = scorer
+        self._edge = edge("on_end")
+        self._release_edge = edge("release")
+        self._shutdown_seconds = shutdown_seconds
+        self._explanations = explanations
+        self._clock = clock
+        self._hold = Holdback(
+            self._forward,
+            seconds=hold_seconds,
+            max_spans=max_held,
+            max_bytes=max_held_bytes,
+            clock=clock,
+        )
+        call_in_child(self._after_fork)
+
+    @property
+    def held(self) -> int:
+        """How many spans wait for their scores."""
+        return len(self._hold)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether spans are still held; False once drained."""
+        return self._hold.is_open
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Pass on."""
+        self._downstream.on_start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Hold ``span`` if it stands for a turn, else pass it on at once.
+
+        Spans that end on the evaluator's thread are the judge's own, made by an instrumentation
+        that does not respect suppression: they go nowhere.
+        """
+        if threading.get_ident() == self._scorer.thread_id:
+            return
+        turn = None
+        try:
+            if len(self._assembler):
+                with self._edge:
+                    turn = self._admitted(span)
+        finally:
+            if turn is None:
+                self._downstream.on_end(span)
+        if turn is not None:
+            self._hold_and_submit(span, turn)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Give scores under way half of the time (5 s at most), release the rest, then export."""
+        deadline = self._clock() + timeout_millis / 1000
+        self._hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
+        released = self._release_all("flushed", deadline)
+        left = max(0, int((deadline - self._clock()) * 1000))
+        return self._downstream.force_flush(left) and released
+
+    def shutdown(self) -> None:
+        """Give scores under way their grace, release the rest, and shut the next one down."""
+        self.drain(self._shutdown_seconds)
+        self._downstream.shutdown()
+
+    def drain(self, timeout: float) -> bool:
+        """Hold nothing any more: wait up to ``timeout`` seconds for scores, then release all.
+
+        What is left after that gets as long again to be exported chunk by chunk; evaluations that
+        have not finished are given up.
+        """
+        self._hold.close()
+        self._hold.wait_empty(timeout)
+        released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
+        self._scorer.close()
+        return released
+
+    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
+        return self._hold.release_all(
+            status,
+            deadline=deadline,
+            flush=lambda left: self._downstream.force_flush(int(left * 1000)),
+        )
+
+    def _admitted(self, span: ReadableSpan) -> Turn | None:
+        """Return the turn that ``span`` stands for, if it is to be evaluated."""
+        context = span.context
+        if context is None:
+            return None
+        turn = self._assembler.take((context.trace_id, context.span_id))
+        if turn is None or not self.is_open:
+            return None
+        return turn if self._scorer.admit(context.trace_id) else None
+
+    def _hold_and_submit(self, span: ReadableSpan, turn: Turn) -> None:
+        """Let ``span`` wait while ``turn`` is evaluated; where that fails it leaves at once."""
+        ref = _ref(span)
+        key = (ref.trace_id, ref.span_id)
+        if not self._hold.hold(key, span, size=_size(turn)):
+            self._scorer.drop()
+            self._downstream.on_end(enrich(span, score_attributes(None, "overload")))
+            return
+        status: HoldStatus | None = "error"
+        try:
+            with self._edge:
+                taken = self._submit(turn, ref, ended=span.end_time or 0)
+                status = None if taken else "overload"
+        finally:
+            if status is not None:
+                self._hold.release(key, status)
+
+    def _submit(self, turn: Turn, ref: SpanRef, *, ended: int) -> bool:
+        def done(status: HoldStatus | None, evaluation: Evaluation | None) -> None:
+            self._hold.release((ref.trace_id, ref.span_id), status, evaluation)
+
+        return self._scorer.submit(turn, ref, ended=ended, done=done)
+
+    def _forward(
+        self, held: Held, status: HoldStatus | None, evaluation: Evaluation | None
+    ) -> None:
+        """Hand a span on, in the context it ended in: the releasing thread's is suppressed."""
+        span = held.span
+        with self._release_edge:
+            if status is not None:
+                added = score_attributes(evaluation, status, explanations=self._explanations)
+                span = enrich(held.span, added)
+        token = otel_context.attach(held.context)
+        try:
+            with self._release_edge:
+                self._downstream.on_end(span)
+        finally:
+            otel_context.detach(token)
+
+    def _after_fork(self) -> None:
+        """Forget what is the parent's: it exports its spans itself."""
+        self._assembler.clear()
+        self._hold.reset()
+
+
+def _ref(span: ReadableSpan) -> SpanRef:
+    context = span.get_span_context() or INVALID_SPAN_CONTEXT
+    return SpanRef(
+        trace_id=context.trace_id,
+        span_id=context.span_id,
+        trace_flags=int(context.trace_flags),
+    )
+
+
+def _size(turn: Turn) -> int:
+    """Estimate the bytes a waiting turn keeps alive, by the length of its texts."""
+    size = 4096
+    for step in (*turn.line, *turn.calls, *turn.rewrites):
+        size += len(step.input or "") + len(step.output or "") + sum(map(len, step.prompt))
+    for retriever in turn.retrievers:
+        size += sum(len(passage.text) for passage in retriever.documents or ())
+    return size
+
+
+class Saved:
+    """A provider's processor as it was before ours stood in front: its methods, bound."""
+
+    def __init__(self, multi: SpanProcessor) -> None:
+        """Remember the methods of ``multi`` before they are overridden."""
+        self._on_end = multi.on_end
+        self._force_flush = multi.force_flush
+        self._shutdown = multi.shutdown
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Do nothing: starts reach the provider's processor without us."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take an ended span."""
+        self._on_end(span)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export what was taken."""
+        return self._force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """Take no more."""
+        self._shutdown()
+
+
+_MARK = "_rag_eval_otel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The place in front of a provider's processors. ``owner`` marks it as taken.
+
+    Tracers and live spans all hold the provider's multi-processor, so overriding its methods on the
+    instance reaches spans in flight and processors that are added later, too.
+    """
+
+    multi: Any
+
+    @property
+    def owner(self) -> object | None:
+        """Whoever has taken the seat."""
+        return getattr(self.multi, _MARK, None)
+
+    def take(self, processor: Callable[[Downstream], RagEvalSpanProcessor]) -> RagEvalSpanProcessor:
+        """Put ``processor(downstream)`` in front; it gets every span from now on."""
+        multi = self.multi
+        ours = processor(Saved(multi))
+        multi.shutdown, multi.force_flush = ours.shutdown, ours.force_flush
+        multi.on_end = ours.on_end
+        return ours
+
+    def sign(self, owner: object) -> None:
+        """Mark the seat as taken by ``owner``."""
+        setattr(self.multi, _MARK, owner)
+
+    def leave(self) -> None:
+        """Let spans go to the provider's processors again, as if we had never been there."""
+        for name in ("on_end", "force_flush", "shutdown", _MARK):
+            self.multi.__dict__.pop(name, None)
+
+
+def find_seat(provider: object) -> Seat | None:
+    """Return the seat of an SDK ``provider``, a proxy unwrapped; None for one of another make."""
+    inner = getattr(provider, "provider", provider)
+    multi = getattr(inner, "_active_span_processor", None)
+    complete = all(hasattr(multi, name) for name in ("on_end", "force_flush", "shutdown"))
+    return Seat(multi=multi) if complete else None

@@ -1,0 +1,210 @@
+"""`TurnScorer`: from a recognised turn to its scores, in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.capture.extract import extract
+from rag_eval_otel.capture.trace import TraceAssembler
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.guard import Edge
+from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Evaluation, Fusion, HoldStatus, Sample, SkipReason, SpanRef
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+
+Done: TypeAlias = Callable[["HoldStatus | None", "Evaluation | None"], None]
+"""Told once when a turn is through; without a status there was nothing to evaluate."""
+
+_MINUTE = 60.0
+
+
+class Admission:
+    """Which turns are evaluated: a share of them by trace id, and so many a minute."""
+
+    def __init__(
+        self,
+        *,
+        sample_rate: float = 1.0,
+        max_per_minute: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start with a full minute's allowance."""
+        self._rate = sample_rate
+        self._per_minute = max_per_minute
+        self._clock = clock
+        self._left = max_per_minute or 0.0
+        self._at = clock()
+        self._lock = threading.RLock()
+
+    def refuse(self, trace_id: int) -> SkipReason | None:
+        """Return why a turn of this trace is not evaluated; None admits it."""
+        # Not the bits of the id that samplers look at: a share of what they let through.
+        share = zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
+        if share >= self._rate:
+            return "sample_rate"
+        return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
+
+    def _spend(self, per_minute: float) -> bool:
+        with self._lock:
+            now = self._clock()
+            earned = (now - self._at) * per_minute / _MINUTE
+            self._left, self._at = min(per_minute, self._left + earned), now
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What is measured, and by whom."""
+
+    metrics: tuple[Metric, ...]
+    judge: Judge
+    embedder: Embedder
+    fusion: Fusion = "on"
+    timeout: float | None = 60.0
+    cache: ReplyCache | None = None
+
+    async def of(self, sample: Sample) -> Evaluation:
+        """Return the scores of ``sample``."""
+        return await evaluate(
+            sample,
+            self.metrics,
+            judge=self.judge,
+            embedder=self.embedder,
+            fusion=self.fusion,
+            timeout=self.timeout,
+            cache=self.cache,
+        )
+
+
+class TurnScorer:
+    """Evaluates turns on ``evaluator`` and tells ``sinks``; every turn is counted once."""
+
+    def __init__(
+        self,
+        measurement: Measurement,
+        *,
+        evaluator: BackgroundEvaluator,
+        instruments: InstrumentSink,
+        sinks: Sequence[Sink] = (),
+        admission: Admission | None = None,
+        edge: Callable[[str], Edge],
+    ) -> None:
+        """Score with ``measurement``; ``edge(place)`` guards the calls to sinks."""
+        self._measurement = measurement
+        self._evaluator = evaluator
+        self._instruments = instruments
+        self._sinks = (*sinks, instruments)
+        self._admission = admission or Admission()
+        self._edge = edge("evaluation")
+        self._sink_edge = edge("sink")
+
+    def admit(self, trace_id: int) -> bool:
+        """Tell whether a turn of this trace is to be evaluated, and count it if not."""
+        refusal = self._admission.refuse(trace_id)
+        if refusal is not None:
+            self._instruments.turn("skipped", refusal)
+        return refusal is None
+
+    def submit(self, turn: Turn, span: SpanRef, *, ended: int, done: Done) -> bool:
+        """Evaluate ``turn``, which ended at ``ended`` ns; False, counted, where there's no room."""
+        taken = self._evaluator.submit(
+            lambda: self._score(turn, span, ended=ended, done=done),
+            given_up=lambda: self._give_up(done),
+        )
+        if not taken:
+            self.drop()
+        return taken
+
+    def drop(self) -> None:
+        """Count a turn for which there was no room."""
+        self._instruments.turn("dropped", "overload")
+
+    def close(self, timeout: float = 0.0) -> None:
+        """Take no more turns; give up those that are not through after ``timeout`` seconds."""
+        self._evaluator.shutdown(timeout)
+
+    @property
+    def thread_id(self) -> int | None:
+        """The thread the judge is asked on."""
+        return self._evaluator.thread_id
+
+    def _give_up(self, done: Done) -> None:
+        self._instruments.turn("dropped", "shutdown")
+        done("shutdown", None)
+
+    async def _score(self, turn: Turn, span: SpanRef, *, ended: int, done: Done) -> None:
+        result = await self._evaluation(turn, span, ended=ended)
+        status, evaluation = self._account(result)
+        done(status, evaluation)
+
+    async def _evaluation(
+        self, turn: Turn, span: SpanRef, *, ended: int
+    ) -> Evaluation | SkipReason:
+        with self._edge:
+            sample = extract(turn)
+            if not isinstance(sample, Sample):
+                return sample
+            evaluation = await self._measurement.of(sample)
+            return replace(evaluation, span=span, lag=_seconds_since(ended))
+        return failed_evaluation(self._measurement.metrics, "internal")
+
+    def _account(
+        self, result: Evaluation | SkipReason
+    ) -> tuple[HoldStatus | None, Evaluation | None]:
+        if not isinstance(result, Evaluation):
+            self._instruments.turn("skipped", result)
+            return None, None
+        for sink in self._sinks:
+            with self._sink_edge:
+                sink.emit(result)
+        return result.status, result
+
+
+def _seconds_since(ended: int) -> float:
+    return max(0.0, (time.time_ns() - ended) / 1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """Where capture hands its turns: to wait for their span, or straight to the scorer.
+
+    ``held`` says whether ended spans come past our processor; where they don't (a provider of
+    another make), scores reach events and metrics only.
+    """
+
+    assembler: TraceAssembler
+    scorer: TurnScorer
+    instruments: InstrumentSink
+    attached: Callable[[], bool]
+
+    def expect(self, span: SpanContext, turn: Turn) -> bool:
+        """Let ``span`` stand for ``turn``; False where it cannot."""
+        return self.attached() and self.assembler.expect((span.trace_id, span.span_id), turn)
+
+    def submit(self, turn: Turn, span: SpanContext) -> None:
+        """Evaluate ``turn`` without a span that waits for it."""
+        if self.scorer.admit(span.trace_id):
+            ref = SpanRef(
+                trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
+            )
+            ended = turn.line[-1].end or time.time_ns()
+            self.scorer.submit(turn, ref, ended=ended, done=lambda _status, _evaluation: None)
+
+    def skipped(self, reason: SkipReason) -> None:
+        """Count a turn that won't be evaluated."""
+        self.instruments.turn("skipped", reason)

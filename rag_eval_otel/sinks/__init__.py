@@ -1,0 +1,1 @@
+"""Sinks: where scores go. Span attributes, log events, metric instruments."""

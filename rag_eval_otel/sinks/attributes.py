@@ -1,0 +1,90 @@
+"""Scores as attributes on the span they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+
+from rag_eval_otel import semconv
+from rag_eval_otel.types import Evaluation, HoldStatus, Score
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+
+T = TypeVar("T")
+
+MAX_EXPLANATION = 1024  # characters
+
+
+def score_attributes(
+    evaluation: Evaluation | None,
+    status: HoldStatus,
+    *,
+    explanations: Literal["off", "on"] = "off",
+) -> dict[str, AttributeValue]:
+    """Return the ``rag.evaluation.*`` attributes: leaves only, scores always float."""
+    found: dict[str, AttributeValue | None] = {semconv.EVALUATION_STATUS: status}
+    if evaluation is not None:
+        found[semconv.EVALUATION_LABEL] = evaluation.label
+        found[semconv.EVALUATION_JUDGE] = evaluation.judge
+        found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
+        for score in evaluation.scores:
+            found.update(_leaves(score))
+            if explanations == "on" and score.explanation:
+                key = semconv.metric_attribute(score.name, "explanation")
+                found[key] = score.explanation[:MAX_EXPLANATION]
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
+    yield semconv.metric_attribute(score.name, "score"), score.value
+    yield semconv.metric_attribute(score.name, "label"), score.label
+    yield semconv.metric_attribute(score.name, "reason"), score.reason
+    yield semconv.metric_attribute(score.name, "version"), score.version or None
+
+
+def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableSpan:
+    """Return a copy of the ended ``span`` with the attributes ``added``.
+
+    Everything else is kept, dropped counts included. The copy has no attribute limit: a full one
+    would evict the oldest attributes to make room for ours. The original is not touched: other
+    processors may hold it.
+    """
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=_merged(span, added),
+        events=_counted(span.events, span.dropped_events),
+        links=_counted(span.links, span.dropped_links),
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _merged(
+    span: ReadableSpan, added: Mapping[str, AttributeValue]
+) -> Mapping[str, AttributeValue]:
+    merged = {**(span.attributes or {}), **added}
+    if not span.dropped_attributes:
+        return merged  # a plain dict counts as nothing dropped, and is not cleaned again
+    bounded = BoundedAttributes(None, merged, immutable=False)
+    bounded.dropped = span.dropped_attributes
+    return bounded
+
+
+def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
+    if not dropped:
+        return items
+    bounded: BoundedList[T] = BoundedList.from_seq(None, items)
+    bounded.dropped = dropped
+    return bounded

@@ -1,0 +1,130 @@
+"""Scores and counts as OpenTelemetry metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+
+from rag_eval_otel import semconv
+from rag_eval_otel.sinks.refs import span_context
+from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
+
+Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
+DropReason = Literal["overload", "shutdown"]
+
+_BUCKETS = [round(0.05 * i, 2) for i in range(1, 20)]
+_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
+
+
+class InstrumentSink:
+    """Records score histograms, with exemplars pointing at the evaluated spans, and the counters.
+
+    ``rag.evaluation.turns`` counts every turn exactly once, by ``outcome`` and, where there is
+    one, ``reason``: what was not scored is counted beside what was.
+    """
+
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        """Record through ``meter_provider``, by default the global one."""
+        meter = (meter_provider or get_meter_provider()).get_meter(
+            semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
+        )
+        self._meter = meter
+        self._score = meter.create_histogram(
+            semconv.SCORE,
+            unit="1",
+            description="Evaluation scores of RAG turns.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._duration = meter.create_histogram(
+            semconv.DURATION,
+            unit="s",
+            description="Time from the start of an evaluation to its last score.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._lag = meter.create_histogram(
+            semconv.LAG,
+            unit="s",
+            description="Time from the end of an evaluated span to its scores.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._calls = meter.create_counter(
+            semconv.JUDGE_CALLS, unit="{request}", description="Requests to the judge."
+        )
+        self._embeddings = meter.create_counter(
+            semconv.EMBEDDING_CALLS, unit="{request}", description="Requests to the embedder."
+        )
+        self._tokens = meter.create_counter(
+            semconv.JUDGE_TOKENS, unit="{token}", description="Tokens the judge read and wrote."
+        )
+        self._turns = meter.create_counter(
+            semconv.TURNS, unit="{turn}", description="RAG turns by what became of them."
+        )
+        self._errors = meter.create_counter(
+            semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
+        )
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Record the scores, the time and the cost of ``evaluation``."""
+        context = span_context(evaluation.span)
+        judge = {semconv.EVALUATION_JUDGE: evaluation.judge} if evaluation.judge else {}
+        for score in evaluation.scores:
+            if score.value is not None:
+                attributes = {semconv.GEN_AI_EVALUATION_NAME: score.name, **judge}
+                if score.label is not None:
+                    attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = score.label
+                self._score.record(score.value, attributes, context=context)
+        self._duration.record(evaluation.duration, judge, context=context)
+        if evaluation.lag is not None:
+            self._lag.record(evaluation.lag, judge, context=context)
+        self._count_cost(evaluation, judge)
+        self.turn(*outcome_of(evaluation.scores))
+
+    def turn(
+        self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
+    ) -> None:
+        """Count one turn."""
+        attributes: dict[str, str] = {semconv.OUTCOME: outcome}
+        if reason is not None:
+            attributes[semconv.REASON] = reason
+        self._turns.add(1, attributes)
+
+    def internal_error(self, place: str) -> None:
+        """Count a failure of our own."""
+        self._errors.add(1, {semconv.PLACE: place})
+
+    def watch_held(self, count: Callable[[], int]) -> None:
+        """Report ``count()``, the number of spans that wait for scores, at every collection."""
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            return (Observation(count()),)
+
+        self._meter.create_observable_gauge(
+            semconv.HELD,
+            callbacks=[observe],
+            unit="{span}",
+            description="Spans that wait for their scores.",
+        )
+
+    def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
+        usage = evaluation.usage
+        if usage.judge_requests:
+            self._calls.add(usage.judge_requests, judge)
+        if usage.embedding_requests:
+            self._embeddings.add(usage.embedding_requests)
+        for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
+            if tokens:
+                self._tokens.add(tokens, {**judge, semconv.GEN_AI_TOKEN_TYPE: kind})
+
+
+def outcome_of(scores: Iterable[Score]) -> tuple[Outcome, Reason | None]:
+    """Return what became of a turn: scored if any metric was, and the first failure's reason."""
+    scores = tuple(scores)
+    failed = next((s for s in scores if s.status != "ok"), None)
+    reason = failed.reason if failed else None
+    if any(score.status == "ok" for score in scores):
+        return "scored", reason
+    if any(score.status == "error" for score in scores):
+        return "error", next(s.reason for s in scores if s.status == "error")
+    return "undefined", reason
