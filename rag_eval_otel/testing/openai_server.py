@@ -1,0 +1,300 @@
+"""An OpenAI-compatible server on loopback that answers from a script.
+
+It also holds the small HTTP server under it, `LoopbackServer`, which the OTLP receiver shares.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+_BASE = "/v1"
+_SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
+_FORMATS = {  # ranked: a server that knows one knows all before it
+    "none": ("text",),
+    "json_object": ("text", "json_object"),
+    "json_schema": ("text", "json_object", "json_schema"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpReply:
+    """A raw HTTP answer, sent `delay` seconds after it was made.
+
+    A dict or list body is sent as JSON; bytes go as they are. A `Content-Length` header larger than
+    the body cuts the answer off: the connection closes before the promised end.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | bytes | dict[str, Any] | list[Any] = ""
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """One request as it came: JSON `body`, lower-case header names, `at` in clock seconds."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    at: float
+
+
+Answer: TypeAlias = "Callable[[str, Mapping[str, str], bytes], HttpReply]"
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """POST requests on a free port of 127.0.0.1, one daemon thread for each connection.
+
+    `answer(path, headers, body)` makes the reply; it gets lower-case header names and a path
+    without its query, and is called from many threads at once.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Scheme, host and port."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def start(self) -> None:
+        """Serve in the background; once only."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the port and every connection at once, also those with a request in flight."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:  # its own thread sees the end of the stream, and closes it
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Remember the connection, then hand it to its thread."""
+        with self._lock:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget the connection, and close it."""
+        with self._lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Show a script's own mistakes; a client that went away is not one."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One keep-alive connection."""
+
+    server: LoopbackServer
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body leave together, so no client waits for a delayed ACK
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length")
+        if length is None:
+            self.send_error(411)
+            return
+        body = self.rfile.read(int(length))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        reply = self.server.answer(self.path.partition("?")[0], headers, body)
+        if self.server.stopping.wait(reply.delay):
+            self.close_connection = True
+        else:
+            self._send(reply)
+
+    def _send(self, reply: HttpReply) -> None:
+        raw = _to_bytes(reply.body)
+        size = str(len(raw))
+        headers = {"Content-Type": "application/json", "Content-Length": size, **reply.headers}
+        self.send_response(reply.status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(raw)
+        self.close_connection = self.close_connection or headers["Content-Length"] != size
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Silence: what arrived is in the server's own record."""
+
+
+class ScriptedOpenAI:
+    """Chat completions and embeddings, as `reply` and `embed` script them.
+
+    `reply(body)` gets the decoded JSON request and returns the assistant's content: text, or a dict
+    or list to be dumped as JSON; or an `HttpReply`, to be sent as it is. `embed(text)` returns one
+    vector, or an `HttpReply` for the whole request. Both are called from many threads at once.
+    If one raises, the traceback goes to stderr and the client loses its connection.
+
+    `supports_schema` names the richest `response_format` accepted; others are answered with 400.
+    `answered_model` is the model named in replies; by default the requested one plus a date.
+    `latency` and `embed_latency` are seconds added to every answer of their kind.
+    `secrets="keep"` records API keys as they came, instead of `***`.
+    Usage is counted in whitespace-separated words.
+    """
+
+    def __init__(
+        self,
+        reply: Callable[[dict[str, Any]], object],
+        embed: Callable[[str], Sequence[float] | HttpReply] | None = None,
+        *,
+        supports_schema: Literal["json_schema", "json_object", "none"] = "json_schema",
+        answered_model: str | None = None,
+        latency: float = 0.0,
+        embed_latency: float = 0.0,
+        secrets: Literal["mask", "keep"] = "mask",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reply = reply
+        self._embed = embed
+        self._formats = _FORMATS[supports_schema]
+        self._answered_model = answered_model
+        self._latency = latency
+        self._embed_latency = embed_latency
+        self._secret_headers = _SECRET_HEADERS if secrets == "mask" else frozenset()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._requests: list[RecordedRequest] = []
+        self._server = LoopbackServer(self._answer)
+
+    def start(self) -> Self:
+        """Serve in the background; once only."""
+        self._server.start()
+        return self
+
+    def stop(self) -> None:
+        """Close the port and every connection, also those with a request in flight."""
+        self._server.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    @property
+    def base_url(self) -> str:
+        """What clients call `base_url`."""
+        return self._server.url + _BASE
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """Every request with a JSON object in it, in arrival order."""
+        with self._lock:
+            return list(self._requests)
+
+    def _answer(self, path: str, headers: Mapping[str, str], raw: bytes) -> HttpReply:
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            return _error(400, "the request body is not JSON")
+        self._record(path, headers, body=body)
+        if path == f"{_BASE}/chat/completions":
+            reply, latency = self._chat(body), self._latency
+        elif path == f"{_BASE}/embeddings" and self._embed is not None:
+            reply, latency = self._embeddings(body, self._embed), self._embed_latency
+        else:
+            return _error(404, f"unknown path {path}")
+        return replace(reply, delay=reply.delay + latency)
+
+    def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
+        shown = {k: "***" if k in self._secret_headers else v for k, v in headers.items()}
+        with self._lock:
+            request = RecordedRequest(path=path, body=body, headers=shown, at=self._clock())
+            self._requests.append(request)
+
+    def _chat(self, body: dict[str, Any]) -> HttpReply:
+        wanted = (body.get("response_format") or {"type": "text"})["type"]
+        if wanted not in self._formats:
+            message = f"this model does not support response_format {wanted!r}"
+            return _error(400, message, param="response_format")
+        said = self._reply(body)
+        if isinstance(said, HttpReply):
+            return said
+        content = said if isinstance(said, str) else json.dumps(said)
+        asked = sum(_words(message.get("content")) for message in body["messages"])
+        return HttpReply(body=_completion(self._model(body), content, asked=asked))
+
+    def _embeddings(
+        self, body: dict[str, Any], embed: Callable[[str], Sequence[float] | HttpReply]
+    ) -> HttpReply:
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        coded = _packed if body.get("encoding_format") == "base64" else list
+        items: list[dict[str, Any]] = []
+        for index, text in enumerate(texts):
+            vector = embed(text)
+            if isinstance(vector, HttpReply):
+                return vector
+            items.append({"object": "embedding", "index": index, "embedding": coded(vector)})
+        asked = sum(_words(text) for text in texts)
+        usage = {"prompt_tokens": asked, "total_tokens": asked}
+        head = {"object": "list", "model": self._model(body)}
+        return HttpReply(body={**head, "data": items, "usage": usage})
+
+    def _model(self, body: dict[str, Any]) -> str:
+        return self._answered_model or f"{body['model']}-2026-01-01"
+
+
+def _completion(model: str, content: str, *, asked: int) -> dict[str, Any]:
+    said = _words(content)
+    usage = {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+    message = {"role": "assistant", "content": content, "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    head = {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 0}
+    return {**head, "model": model, "choices": [choice], "usage": usage}
+
+
+def _error(status: int, message: str, *, param: str | None = None) -> HttpReply:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    return HttpReply(status=status, body={"error": error})
+
+
+def _words(content: object) -> int:
+    """How many words a message's content has, whether given whole or in parts."""
+    if isinstance(content, list):
+        return sum(_words(part.get("text")) for part in content)
+    return len(str(content or "").split())
+
+
+def _packed(vector: Sequence[float]) -> str:
+    """Base64 of little-endian 32-bit floats."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _to_bytes(body: str | bytes | dict[str, Any] | list[Any]) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    return (body if isinstance(body, str) else json.dumps(body)).encode()
