@@ -1,0 +1,170 @@
+"""What the demo's receiver got, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_eval_otel import semconv
+from rag_eval_otel.demo.app import TURNS, Turn
+from rag_eval_otel.testing.receiver import OtlpReceiver, ReceivedSpan
+
+_METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+_LEXICAL = """\
+The judge is lexical: it compares words, offline and without a model. That shows the wiring and
+gives a first rough signal; it is no LLM judge. For one: rag-eval-otel demo --judge openai/MODEL
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTurn:
+    """One question, and the spans of its trace as they arrived; the first is the root."""
+
+    turn: Turn
+    spans: tuple[ReceivedSpan, ...]
+
+    @property
+    def root(self) -> ReceivedSpan:
+        """The span that carries the scores."""
+        return self.spans[0]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores on the root span, by metric."""
+        found = self.root.attributes
+        prefix, suffix = f"{semconv.METRIC_PREFIX}.", ".score"
+        return {
+            key.removeprefix(prefix).removesuffix(suffix): value
+            for key, value in found.items()
+            if key.startswith(prefix) and key.endswith(suffix)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """All that arrived: the turns in order, and the counts of events and metric points."""
+
+    turns: tuple[ShownTurn, ...]
+    spans: int
+    events: int
+    counted: dict[str, int]
+    judge: str
+    also_to: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every question's turn arrived exactly once, with scores."""
+        scored = [
+            t for t in self.turns if t.root.attributes.get(semconv.EVALUATION_STATUS) == "scored"
+        ]
+        return len(scored) == len(self.turns) == len(TURNS)
+
+
+def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Shown:
+    """Match what ``receiver`` got to the questions, which were asked one after the other."""
+    spans = sorted(receiver.spans(), key=lambda span: span.start_ns)
+    roots = [span for span in spans if span.parent_span_id is None]
+    turns = [
+        ShownTurn(
+            turn=turn,
+            spans=(root, *(s for s in spans if s.trace_id == root.trace_id and s is not root)),
+        )
+        for turn, root in zip(TURNS, roots, strict=False)
+    ]
+    counted: Counter[str] = Counter()
+    for point in receiver.metrics():  # collected once, at the end
+        if point.name == semconv.TURNS:
+            counted[str(point.attributes[semconv.OUTCOME])] += int(point.value or 0)
+    return Shown(
+        turns=tuple(turns),
+        spans=len(spans),
+        events=sum(log.event_name == semconv.EVALUATION_EVENT for log in receiver.logs()),
+        counted=dict(counted),
+        judge=judge if isinstance(judge, str) else type(judge).__name__,
+        also_to=also_to,
+    )
+
+
+def as_json(shown: Shown) -> str:
+    """Return every turn once, with its scores, and the totals."""
+    document: dict[str, Any] = {
+        "judge": shown.judge,
+        "turns": [_turn_as_json(turn) for turn in shown.turns],
+        "totals": {
+            "spans": shown.spans,
+            "evaluation_events": shown.events,
+            "turns_by_outcome": shown.counted,
+        },
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _turn_as_json(shown: ShownTurn) -> dict[str, Any]:
+    root = shown.root
+    return {
+        "question": shown.turn.question,
+        "answer": shown.turn.answer,
+        "defect": shown.turn.defect,
+        "trace_id": f"{root.trace_id:032x}",
+        "span_id": f"{root.span_id:016x}",
+        "status": root.attributes.get(semconv.EVALUATION_STATUS),
+        "label": root.attributes.get(semconv.EVALUATION_LABEL),
+        "scores": shown.scores,
+        "spans": [span.name for span in shown.spans],
+    }
+
+
+def as_text(shown: Shown) -> str:
+    """Return each trace as a tree with its scores, then the totals."""
+    blocks = ["\n".join(_tree(turn)) for turn in shown.turns]
+    return "\n\n".join([*blocks, "\n".join(_totals(shown))]) + "\n"
+
+
+def _tree(shown: ShownTurn) -> Iterator[str]:
+    root = shown.root
+    defect = "" if shown.turn.defect == "none" else f"   <- {shown.turn.defect.replace('_', ' ')}"
+    yield f"Q  {shown.turn.question}"
+    yield f"A  {shown.turn.answer}{defect}"
+    yield f"trace {root.trace_id:032x}"
+    yield f"{root.name}  {_milliseconds(root)}  {root.attributes.get(semconv.EVALUATION_STATUS)}"
+    for name in _METRICS:
+        yield f"│    {_score_line(root, name)}"
+    children = shown.spans[1:]
+    for i, child in enumerate(children, start=1):
+        yield f"{'└' if i == len(children) else '├'}─ {child.name}  {_milliseconds(child)}"
+
+
+def _score_line(root: ReceivedSpan, name: str) -> str:
+    def leaf(key: str) -> Any:
+        return root.attributes.get(semconv.metric_attribute(name, key))
+
+    score, reason = leaf("score"), leaf("reason")
+    value = "   -" if score is None else f"{score:4.2f}"
+    remark = f"  ({reason})" if reason else ""
+    return f"{name:<22} {value}  {leaf('label') or '-'}{remark}"
+
+
+def _milliseconds(span: ReceivedSpan) -> str:
+    return f"{(span.end_ns - span.start_ns) / 1e6:.1f} ms"
+
+
+def _totals(shown: Shown) -> Iterator[str]:
+    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(shown.counted.items()))
+    arrived = f"{shown.spans} spans, {shown.events} evaluation events"
+    yield f"{len(shown.turns)} turns ({outcomes}), {arrived}"
+    for name in _METRICS:
+        yield f"  {name:<22} {_summary(shown.turns, name)}"
+    if shown.also_to is not None:
+        yield f"Also exported to {shown.also_to}"
+    if shown.judge == "lexical":
+        yield _LEXICAL.rstrip()
+
+
+def _summary(turns: Sequence[ShownTurn], name: str) -> str:
+    values = [turn.scores[name] for turn in turns if name in turn.scores]
+    if not values:
+        return "no scores"
+    return f"mean {sum(values) / len(values):.2f}  lowest {min(values):.2f}  of {len(values)}"
