@@ -1,0 +1,227 @@
+"""LangGraph apps."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from operator import add
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from . import company
+from .app import Handlers, Truth, app, config
+from .company import FOUNDER, HISTORY, PRODUCTS, RETURNS
+from .compat import (
+    END,
+    NO_V3_EVENTS,
+    START,
+    MessagesState,
+    StateGraph,
+    entrypoint,
+    quietly,
+    task,
+)
+from .fakes import KeywordRetriever, ScriptedChat
+from .lcel import FOUNDED, SPARS
+from .parts import PROMPT, handbook, join
+from .replies import grade, saying
+
+RETRIEVER = KeywordRetriever()
+GENERATOR = PROMPT | ScriptedChat() | StrOutputParser()
+
+
+class State(TypedDict, total=False):
+    """What the nodes of a RAG graph share."""
+
+    question: str
+    documents: list[Document]
+    generation: str
+    tries: int
+
+
+class GatheringState(TypedDict, total=False):
+    """What the nodes share where several of them bring documents."""
+
+    question: str
+    documents: Annotated[list[Document], add]
+    generation: str
+
+
+class ChatState(MessagesState):
+    """Messages, and the documents found for the last of them."""
+
+    documents: list[Document]
+
+
+@app(FOUNDED)
+def langgraph_rag(callbacks: Handlers) -> object:
+    """Two nodes: retrieve, generate."""
+    return _line(State, retrieve=_retrieve, generate=_generate).invoke(
+        {"question": company.FOUNDED}, config(callbacks)
+    )
+
+
+@app(SPARS)
+def langgraph_async(callbacks: Handlers) -> object:
+    """Two asynchronous nodes that pass their config on."""
+
+    async def retrieve(state: State, config: RunnableConfig) -> State:
+        return {"documents": await handbook().ainvoke(state["question"], config)}
+
+    async def generate(state: State, config: RunnableConfig) -> State:
+        return {"generation": await GENERATOR.ainvoke(_variables(state), config)}
+
+    graph = _line(State, retrieve=retrieve, generate=generate)
+    return asyncio.run(graph.ainvoke({"question": company.SPARS}, config(callbacks)))
+
+
+@app(FOUNDED)
+def langgraph_messages_rag(callbacks: Handlers) -> object:
+    """The state is a chat: the question is its last human message, the answer its last one."""
+
+    def retrieve(state: ChatState) -> dict[str, Any]:
+        return {"documents": handbook().invoke(str(state["messages"][-1].content))}
+
+    def generate(state: ChatState) -> dict[str, Any]:
+        pages = SystemMessage(f"Pages:\n{join(state['documents'])}")
+        return {"messages": [ScriptedChat().invoke([pages, *state["messages"]])]}
+
+    chat = [HumanMessage(company.GREETING), AIMessage("Welcome!"), HumanMessage(company.FOUNDED)]
+    return _line(ChatState, retrieve=retrieve, generate=generate).invoke(
+        {"messages": chat}, config(callbacks)
+    )
+
+
+@app(
+    Truth(
+        question=company.VAGUE,
+        contexts=(FOUNDER, HISTORY),
+        answer="The company goes back to 1987. [Founder; History]",
+    )
+)
+def langgraph_crag(callbacks: Handlers) -> object:
+    """Grade each document, rewrite the question if fewer than two survive, and try again."""
+    retriever, grader = KeywordRetriever(k=3), ScriptedChat(reply=grade)
+    rewriter = ScriptedChat(reply=saying(company.REWRITTEN))
+
+    def retrieve(state: State) -> State:
+        return {"documents": retriever.invoke(state["question"])}
+
+    def keep(state: State) -> State:
+        graded = [(d, grader.invoke(_grading(state, d)).content) for d in state["documents"]]
+        return {"documents": [document for document, verdict in graded if verdict == "yes"]}
+
+    def rewrite(state: State) -> State:
+        rewritten = rewriter.invoke(f"Ask this more plainly: {state['question']}")
+        return {"question": str(rewritten.content)}
+
+    graph = _graph(State, retrieve=retrieve, grade=keep, rewrite=rewrite, generate=_generate)
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "grade")
+    graph.add_conditional_edges("grade", _next_step, ["rewrite", "generate"])
+    graph.add_edge("rewrite", "retrieve")
+    return graph.compile().invoke({"question": company.VAGUE}, config(callbacks))
+
+
+@app(
+    Truth(
+        question=company.TOWING,
+        contexts=(PRODUCTS, FOUNDER, RETURNS),
+        answer="The Fulmar tows small boats. [Products; Founder; Returns]",
+    )
+)
+def langgraph_parallel_retrieve(callbacks: Handlers) -> object:
+    """Two retrieving nodes in one step; a page that both find is in the prompt twice."""
+
+    def keywords(state: GatheringState) -> GatheringState:
+        return {"documents": RETRIEVER.invoke(state["question"])}
+
+    def vectors(state: GatheringState) -> GatheringState:
+        return {"documents": handbook().invoke(f"What kite? {state['question']}")}
+
+    graph = _graph(GatheringState, keywords=keywords, vectors=vectors, generate=_generate)
+    graph.add_edge(START, "keywords")
+    graph.add_edge(START, "vectors")
+    graph.add_edge(["keywords", "vectors"], "generate")
+    return graph.compile().invoke({"question": company.TOWING}, config(callbacks))
+
+
+@app(FOUNDED)
+def langgraph_functional(callbacks: Handlers) -> object:
+    """The functional API: a string in, a string out."""
+
+    @task
+    def retrieve(question: str) -> list[Document]:
+        return handbook().invoke(question)
+
+    @task
+    def generate(question: str, documents: list[Document]) -> str:
+        pages = SystemMessage(f"Pages:\n{join(documents)}")
+        return str(ScriptedChat().invoke([pages, HumanMessage(question)]).content)
+
+    @entrypoint()
+    def answer(question: str) -> str:
+        return generate(question, retrieve(question).result()).result()
+
+    return answer.invoke(company.FOUNDED, config(callbacks))
+
+
+@app(SPARS)
+def graph_stream_messages(callbacks: Handlers) -> object:
+    """The answer of the graph, streamed word by word."""
+    graph = _line(State, retrieve=_retrieve, generate=_generate)
+    stream = graph.stream({"question": company.SPARS}, config(callbacks), stream_mode="messages")
+    return list(stream)
+
+
+@app(FOUNDED, skip=NO_V3_EVENTS)
+def graph_astream_events_v3(callbacks: Handlers) -> object:
+    """The graph, streamed as version 3 events, where the model's message is a list of blocks."""
+
+    async def read() -> list[Any]:
+        graph: Any = _line(State, retrieve=_retrieve, generate=_generate)
+        state = {"question": company.FOUNDED}
+        with quietly():
+            events = await graph.astream_events(state, config=config(callbacks), version="v3")
+        return [event async for event in events]
+
+    return asyncio.run(read())
+
+
+def _graph(state: type[Any], **nodes: Callable[..., Any]) -> Any:
+    graph: Any = StateGraph(state)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    graph.add_edge("generate", END)
+    return graph
+
+
+def _line(state: type[Any], **nodes: Callable[..., Any]) -> Runnable[Any, Any]:
+    graph = _graph(state, **nodes)
+    for before, after in itertools.pairwise([START, *nodes]):
+        graph.add_edge(before, after)
+    compiled: Runnable[Any, Any] = graph.compile()
+    return compiled
+
+
+def _retrieve(state: State) -> State:
+    return {"documents": RETRIEVER.invoke(state["question"])}
+
+
+def _generate(state: State) -> State:
+    return {"generation": GENERATOR.invoke(_variables(state))}
+
+
+def _variables(state: State) -> dict[str, str]:
+    return {"context": join(state["documents"]), "question": state["question"]}
+
+
+def _grading(state: State, document: Document) -> str:
+    return f"Does this page help? Question: {state['question']}\n\n{document.page_content}"
+
+
+def _next_step(state: State) -> str:
+    return "generate" if len(state["documents"]) > 1 else "rewrite"

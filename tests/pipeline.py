@@ -1,0 +1,186 @@
+"""A whole pipeline in a few lines: a provider, a receiver, and turns without LangChain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.trace import Span, Tracer
+
+from rag_eval_otel import Handle, Passage, instrument
+from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.providers import Providers
+from rag_eval_otel.testing import FakeJudge, OtlpReceiver
+from rag_eval_otel.types import Replies
+
+QUESTION, ANSWER = "When was Borealis founded?", "Borealis was founded in 1987."
+CONTEXT = "History: Borealis was founded in 1987."
+
+
+def turn(
+    question: str = QUESTION, contexts: Sequence[str] = (CONTEXT,), answer: str = ANSWER
+) -> Turn:
+    """Return the turn of a chain that retrieved ``contexts`` and then asked a model."""
+    documents = tuple(Passage(text=text) for text in contexts)
+    prompt = "\n".join((*contexts, question))
+    fragments = (
+        Fragment(
+            id=1,
+            parent=None,
+            kind="chain",
+            name="rag",
+            start=1,
+            end=9,
+            input=question,
+            output=answer,
+        ),
+        Fragment(
+            id=2,
+            parent=1,
+            kind="retriever",
+            name="r",
+            start=2,
+            end=3,
+            input=question,
+            documents=documents,
+        ),
+        Fragment(
+            id=3,
+            parent=1,
+            kind="llm",
+            name="m",
+            start=4,
+            end=5,
+            input=prompt,
+            output=answer,
+            prompt=(prompt,),
+        ),
+    )
+    (found,) = find_turns(fragments)
+    return found
+
+
+def good_answers(task: Task[Any]) -> object:
+    """Answer every task as a judge who is content would."""
+    return {
+        "ReverseQuestion": {"question": QUESTION, "noncommittal": 0},
+        "Statements": {"statements": ["claim"]},
+        "Verdicts": {"verdicts": [{"index": 1, "reason": "said", "verdict": 1}]},
+        "JudgedStatements": {"statements": [{"statement": "claim", "verdict": 1}]},
+        "Rating": {"rating": 2, "reason": "backed"},
+    }[task.reply.__name__]
+
+
+def good_judge() -> FakeJudge:
+    """Return a judge who is content with everything."""
+    return FakeJudge(good_answers)
+
+
+class OnesEmbedder:
+    """Gives every text the same direction."""
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        """Return ones."""
+        return np.ones((len(texts), 3))
+
+
+class GatedJudge:
+    """A content judge who answers once `open` was called; ``asked`` is set at the first request."""
+
+    model = "gated"
+
+    def __init__(self) -> None:
+        """Start closed."""
+        self.asked: Future[None] = Future()
+        self._gate: Future[None] = Future()
+        self._judge = good_judge()
+
+    def open(self) -> None:
+        """Let every reply through."""
+        self._gate.set_result(None)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Wait for the gate, then answer."""
+        if not self.asked.done():
+            self.asked.set_result(None)
+        await asyncio.wrap_future(self._gate)
+        return await self._judge.reply(tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A provider with the pipeline attached, exporting to ``receiver``."""
+
+    providers: Providers
+    handle: Handle
+    receiver: OtlpReceiver
+    tracer: Tracer
+    stopped: list[bool] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Shut everything down, once."""
+        if not self.stopped:
+            self.stopped.append(True)
+            self.providers.shutdown()
+
+    def start_turn(self, name: str = "turn", **options: Any) -> Span:
+        """Start a span that stands for a turn."""
+        span = self.tracer.start_span(name, **options)
+        assert self.handle.intake.expect(span.get_span_context(), turn())
+        return span
+
+    def run_turns(self, count: int) -> list[int]:
+        """End ``count`` turn spans and return their ids."""
+        spans = [self.start_turn() for _ in range(count)]
+        for span in spans:
+            span.end()
+        return [span.get_span_context().span_id for span in spans]
+
+
+@contextmanager
+def running(
+    *, protocol: str = "http", receiver: OtlpReceiver | None = None, **options: Any
+) -> Iterator[Pipeline]:
+    """Run a pipeline with real exporters; the providers are shut down at the end."""
+    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    with receiver or OtlpReceiver() as target:
+        exporter: Any = HttpExporter(endpoint=f"{target.http_endpoint}/v1/traces", timeout=2)
+        if protocol == "grpc":
+            exporter = GrpcExporter(endpoint=target.grpc_endpoint, insecure=True, timeout=2)
+        providers = Providers.exporting(
+            traces=[exporter],
+            metrics=[OTLPMetricExporter(endpoint=f"{target.http_endpoint}/v1/metrics")],
+            logs=[OTLPLogExporter(endpoint=f"{target.http_endpoint}/v1/logs")],
+        )
+        handle = instrument(
+            tracer_provider=providers.tracer_provider,
+            meter_provider=providers.meter_provider,
+            logger_provider=providers.logger_provider,
+            **options,
+        )
+        tracer = providers.tracer_provider.get_tracer("app")
+        app = Pipeline(providers=providers, handle=handle, receiver=target, tracer=tracer)
+        try:
+            yield app
+        finally:
+            app.stop()
+
+
+def turns_counted(receiver: OtlpReceiver) -> dict[tuple[str, str | None], int]:
+    """Return the newest value of ``rag.evaluation.turns`` by outcome and reason."""
+    return {
+        (str(p.attributes["outcome"]), p.attributes.get("reason")): int(p.value or 0)
+        for p in receiver.metrics()
+        if p.name == "rag.evaluation.turns"
+    }

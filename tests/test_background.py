@@ -1,0 +1,181 @@
+"""The background evaluator: bounded, hidden, and gone when told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from concurrent.futures import Future
+
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.executor import DaemonExecutor
+
+
+async def nothing() -> None:
+    """Do nothing."""
+
+
+class Gate:
+    """A job that waits until it is opened."""
+
+    def __init__(self) -> None:
+        """Start closed."""
+        self.begun: Future[None] = Future()
+        self.opened: Future[None] = Future()
+
+    async def __call__(self) -> None:
+        """Wait."""
+        if not self.begun.done():
+            self.begun.set_result(None)
+        await asyncio.wrap_future(self.opened)
+
+
+def test_idle_starts_no_thread() -> None:
+    """Nothing runs before the first job: pre-fork servers may construct it freely."""
+    before = threading.active_count()
+    assert BackgroundEvaluator().thread_id is None
+    assert threading.active_count() == before
+
+
+def test_jobs_run_on_one_daemon_thread() -> None:
+    """All jobs run on the same daemon thread, not on the caller's."""
+    evaluator = BackgroundEvaluator()
+    seen: list[threading.Thread] = []
+
+    async def job() -> None:
+        seen.append(threading.current_thread())
+
+    assert all(evaluator.submit(job) for _ in range(5))
+    assert evaluator.flush(10)
+    assert len(set(seen)) == 1
+    assert seen[0].daemon
+    assert seen[0].ident == evaluator.thread_id != threading.get_ident()
+    evaluator.shutdown(1)
+
+
+def test_capacity_is_bounded() -> None:
+    """A job over the capacity is refused, and the caller told."""
+    evaluator, gate = BackgroundEvaluator(capacity=2), Gate()
+    assert [evaluator.submit(gate) for _ in range(3)] == [True, True, False]
+    gate.opened.set_result(None)
+    assert evaluator.flush(10)
+    assert evaluator.submit(nothing)
+    evaluator.shutdown(1)
+
+
+def test_concurrency_is_bounded() -> None:
+    """No more jobs run at once than asked for."""
+    evaluator = BackgroundEvaluator(concurrency=3)
+    running, most = 0, 0
+
+    async def job() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running -= 1
+
+    for _ in range(50):
+        evaluator.submit(job)
+    assert evaluator.flush(10)
+    assert most == 3
+    evaluator.shutdown(1)
+
+
+def test_flush_waits_for_what_was_there() -> None:
+    """A flush that runs out of time says so."""
+    evaluator, gate = BackgroundEvaluator(), Gate()
+    assert evaluator.flush(0)
+    evaluator.submit(gate)
+    assert not evaluator.flush(0.01)
+    gate.opened.set_result(None)
+    assert evaluator.flush(10)
+    evaluator.shutdown(1)
+
+
+def test_shutdown_gives_up_what_is_left() -> None:
+    """Jobs that do not finish in time are cancelled and reported, begun or waiting; then no more."""
+    evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
+    given_up: list[int] = []
+    for i in range(3):
+        evaluator.submit(gate, given_up=lambda i=i: given_up.append(i))  # type: ignore[misc]
+    gate.begun.result(10)
+    assert not evaluator.shutdown(0.01)
+    assert sorted(given_up) == [0, 1, 2]
+    assert not evaluator.submit(nothing)
+    assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
+
+
+def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
+    """Jobs run under suppression, and not in the span that was current at submission."""
+    evaluator = BackgroundEvaluator()
+    seen: list[object] = []
+
+    async def job() -> None:
+        seen.append(otel_context.get_value("suppress_instrumentation"))
+        seen.append(otel_context.get_value("suppress_http_instrumentation"))
+        seen.append(trace.get_current_span().get_span_context().is_valid)
+
+    span = trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))
+    with trace.use_span(span):
+        evaluator.submit(job)
+    assert evaluator.flush(10)
+    assert seen == [True, True, False]
+    evaluator.shutdown(1)
+
+
+def test_collected_evaluator_leaves_the_fork_hook_harmless() -> None:
+    """The fork hook does not keep an evaluator alive."""
+    evaluator = BackgroundEvaluator()
+    reference = weakref.ref(evaluator)
+    del evaluator
+    gc.collect()
+    assert reference() is None
+
+
+def test_executor_runs_and_reports() -> None:
+    """The daemon executor returns results and errors, and grows up to its limit."""
+    executor = DaemonExecutor(max_workers=2)
+    assert executor.submit(divmod, 7, 2).result(10) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(divmod, 1, 0).result(10)
+    barrier = threading.Barrier(2)
+    both = [executor.submit(barrier.wait, 10) for _ in range(2)]
+    assert sorted(future.result(10) for future in both) == [0, 1]
+    assert executor.submit(threading.current_thread).result(10).daemon
+    executor.shutdown()
+
+
+def test_executor_skips_cancelled_work() -> None:
+    """A call that was cancelled before its turn is not made."""
+    executor = DaemonExecutor(max_workers=1)
+    gate = threading.Event()
+    blocker = executor.submit(gate.wait, 10)
+    called: list[int] = []
+    waiting = executor.submit(called.append, 1)
+    assert waiting.cancel()
+    gate.set()
+    assert blocker.result(10)
+    assert executor.submit(len, "ab").result(10) == 2
+    assert not called
+    executor.shutdown()
+
+
+def test_names_are_looked_up_on_the_executor() -> None:
+    """The loop resolves host names without the interpreter's own thread pool."""
+    evaluator = BackgroundEvaluator()
+    found: Future[bool] = Future()
+
+    async def job() -> None:
+        infos = await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+        found.set_result(bool(infos))
+
+    evaluator.submit(job)
+    assert found.result(10)
+    evaluator.shutdown(1)

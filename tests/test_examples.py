@@ -1,0 +1,66 @@
+"""The examples: short, runnable as they stand, and what they say happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rag_eval_otel.testing import OtlpReceiver
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+def run(example: Path, receiver: OtlpReceiver) -> str:
+    """Run ``example`` with its spans going to ``receiver``, and return what it printed."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(example.parent.parent),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    done = subprocess.run(  # noqa: S603  # our own script
+        [sys.executable, str(example)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short(example: Path) -> None:
+    """No example is longer than 40 lines."""
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
+
+
+def test_langchain_example() -> None:
+    """The callback alone delivers a scored turn."""
+    with OtlpReceiver() as receiver:
+        assert "12 euros" in run(EXAMPLES[0], receiver)
+        (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
+    assert root.attributes["rag.evaluation.status"] == "scored"
+    assert root.attributes["rag.evaluation.judge"] == "lexical"
+
+
+def test_existing_provider_example() -> None:
+    """The provider's own exporter prints the scored span once."""
+    with OtlpReceiver() as receiver:
+        printed = run(EXAMPLES[1], receiver)
+    assert printed.count('"rag.evaluation.status": "scored"') == 1
+    assert printed.count('"name": "GET /ask"') == 1
+    assert "rag.evaluation.statement_faithfulness.score" in printed
+
+
+def test_offline_example() -> None:
+    """One sample is scored without any tracing."""
+    with OtlpReceiver() as receiver:
+        printed = run(EXAMPLES[2], receiver)
+        assert not receiver.spans()
+    assert printed.count("\n") == 5
+    assert "judged by lexical" in printed

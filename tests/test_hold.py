@@ -1,0 +1,192 @@
+"""The holdback: every span out exactly once, whoever comes first."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan
+
+from rag_eval_otel.hold import CHUNK, Held, Holdback
+
+SPAN = ReadableSpan(name="turn")
+
+
+class Record:
+    """Notes what was forwarded, and in which order."""
+
+    def __init__(self, forward: Callable[[Held], None] = lambda _: None) -> None:
+        """Call ``forward`` before noting."""
+        self.seen: list[tuple[int, str | None]] = []
+        self._forward = forward
+
+    def __call__(self, held: Held, status: Any, evaluation: Any) -> None:  # noqa: ARG002
+        """Note ``held``."""
+        self._forward(held)
+        self.seen.append((held.number, status))
+
+
+def holdback(record: Record, **options: Any) -> Holdback:
+    """Return a holdback with room for ten spans."""
+    return Holdback(record, **{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **options})
+
+
+def test_first_claim_wins() -> None:
+    """A second release of the same span does nothing and says so."""
+    record = Record()
+    hold = holdback(record)
+    assert hold.hold((1, 1), SPAN, size=1)
+    assert hold.release((1, 1), "scored")
+    assert not hold.release((1, 1), "timeout")
+    assert record.seen == [(0, "scored")]
+
+
+def test_same_key_is_not_held_twice() -> None:
+    """A span that claims the identity of a held one is refused, not swallowed."""
+    hold = holdback(Record())
+    assert hold.hold((1, 1), SPAN, size=1)
+    assert not hold.hold((1, 1), SPAN, size=1)
+
+
+@pytest.mark.parametrize("limit", [{"max_spans": 2}, {"max_bytes": 20}])
+def test_limits_refuse(limit: dict[str, int]) -> None:
+    """Over the limit in spans or bytes nothing is held; a release makes room again."""
+    hold = holdback(Record(), **limit)
+    assert [hold.hold((1, i), SPAN, size=10) for i in range(3)] == [True, True, False]
+    hold.release((1, 0), "scored")
+    assert hold.hold((1, 9), SPAN, size=10)
+
+
+def test_deadline_releases_in_order() -> None:
+    """The reaper releases at the deadline, oldest first."""
+    record, done = Record(), threading.Event()
+    record._forward = lambda held: done.set() if held.number == 2 else None  # noqa: SLF001
+    hold = holdback(record, seconds=0.01)
+    for i in range(3):
+        hold.hold((1, i), SPAN, size=1)
+    assert done.wait(10)
+    assert hold.wait_empty(10)
+    hold.close()
+    assert hold.release_all("shutdown", deadline=1e9, flush=lambda _: None) is True
+    assert record.seen == [(0, "timeout"), (1, "timeout"), (2, "timeout")]
+
+
+def test_release_all_waits_for_spans_in_transit() -> None:
+    """A span that was claimed but not handed over yet holds a shutdown up."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(_: Held) -> None:
+        entered.set()
+        go_on.wait(10)
+
+    record = Record(slow)
+    hold = holdback(record)
+    hold.hold((1, 1), SPAN, size=1)
+    releasing = threading.Thread(target=hold.release, args=((1, 1), "scored"))
+    releasing.start()
+    entered.wait(10)
+    assert not hold.release_all("shutdown", deadline=0.0, flush=lambda _: None)
+    go_on.set()
+    assert hold.release_all("shutdown", deadline=1e9, flush=lambda _: None)
+    releasing.join()
+    assert record.seen == [(0, "scored")]
+
+
+def test_flush_between_chunks() -> None:
+    """A mass release empties the next queue after every chunk, while there is time."""
+    record, flushed = Record(), []
+    hold = holdback(record, max_spans=10_000, max_bytes=10_000, clock=lambda: 0.0)
+    for i in range(2 * CHUNK + 1):
+        hold.hold((1, i), SPAN, size=1)
+    hold.release_all(
+        "shutdown", deadline=1.0, flush=lambda left: flushed.append((len(record.seen), left))
+    )
+    assert flushed == [(CHUNK, 1.0), (2 * CHUNK, 1.0)]
+    assert len(record.seen) == 2 * CHUNK + 1
+
+
+def test_released_with_the_context_it_ended_in() -> None:
+    """The context current at the end of the span is kept with it."""
+    contexts = []
+    hold = holdback(Record(lambda held: contexts.append(held.context)))
+    token = otel_context.attach(otel_context.set_value("tenant", "a"))
+    hold.hold((1, 1), SPAN, size=1)
+    otel_context.detach(token)
+    hold.release((1, 1), "scored")
+    assert contexts[0]["tenant"] == "a"
+
+
+def test_closed_holds_nothing() -> None:
+    """After closing nothing is held any more."""
+    hold = holdback(Record())
+    hold.close()
+    assert not hold.is_open
+    assert not hold.hold((1, 1), SPAN, size=1)
+
+
+def test_a_span_may_end_while_the_lock_is_held() -> None:
+    """A finalizer that ends a span inside the critical section does not deadlock."""
+    hold = holdback(Record())
+    with hold._changed:  # noqa: SLF001  # where a garbage collection may strike
+        assert hold.hold((1, 1), SPAN, size=1)
+        assert hold.release((1, 1), "scored")
+
+
+def test_wait_empty_looks_at_older_spans_only() -> None:
+    """A flush does not wait for spans that come after it."""
+    hold = holdback(Record())
+    assert hold.wait_empty(0)
+    hold.hold((1, 1), SPAN, size=1)
+    assert not hold.wait_empty(0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["hold", "scored", "timeout", "all"])),
+        max_size=60,
+    )
+)
+def test_any_order_of_events_releases_each_span_once(events: list[tuple[int, str]]) -> None:
+    """Whatever the order of holds and releases, what was held leaves exactly once."""
+    record = Record()
+    hold = holdback(record, max_spans=4)
+    accepted = 0
+    for key, event in events:
+        if event == "hold":
+            accepted += hold.hold((1, key), SPAN, size=1)
+        elif event == "all":
+            hold.release_all("flushed", deadline=1e9, flush=lambda _: None)
+        else:
+            hold.release((1, key), event)  # type: ignore[arg-type]
+    hold.close()
+    hold.release_all("shutdown", deadline=1e9, flush=lambda _: None)
+    counted = Counter(number for number, _ in record.seen)
+    assert len(counted) == accepted
+    assert set(counted.values()) <= {1}
+    assert len(hold) == 0
+
+
+def test_threads_race_for_each_span() -> None:
+    """Eight threads that all try to release the same spans release each once."""
+    record = Record()
+    hold = holdback(record, max_spans=500)
+    for i in range(500):
+        hold.hold((1, i), SPAN, size=1)
+    wins: list[bool] = []
+
+    def race() -> None:
+        wins.extend(hold.release((1, i), "scored") for i in range(500))
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(wins) == 500
+    assert len({number for number, _ in record.seen}) == 500

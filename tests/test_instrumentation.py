@@ -1,0 +1,299 @@
+"""Attaching to providers: existing ones, disabled ones, foreign ones, and letting go again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from apps.parts import rag
+from pipeline import OnesEmbedder, good_judge, running, turn, turns_counted
+from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Sample
+
+QUESTION = "When was Borealis Kites founded?"
+
+
+def options(**more: Any) -> dict[str, Any]:
+    """Return the options of a pipeline that is content with everything."""
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **more}
+
+
+def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProvider:
+    """Return a provider that exports to ``exporter`` at once."""
+    made = TracerProvider(**provider)
+    made.add_span_processor(SimpleSpanProcessor(exporter))
+    return made
+
+
+def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
+    """Count the exported spans by status; None for those that are no turns."""
+    spans = exporter.get_finished_spans()
+    return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
+
+
+@pytest.mark.parametrize("multi", [None, ConcurrentMultiSpanProcessor])
+def test_provider_that_exists_already(multi: Any) -> None:
+    """A provider with its processors in place exports each scored span once, not twice."""
+    exporter = InMemorySpanExporter()
+    extra = {"active_span_processor": multi(2)} if multi else {}
+    provider = provider_with(exporter, **extra)
+    handle = instrument(tracer_provider=provider, **options())
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    assert statuses(exporter) == {"scored": 1, None: 2}
+    handle.shutdown()
+    provider.shutdown()
+
+
+def test_span_in_flight_and_processor_added_later() -> None:
+    """A span that was open when we attached is held too; processors added later get everything."""
+    early, late = InMemorySpanExporter(), InMemorySpanExporter()
+    provider = provider_with(early)
+    span = provider.get_tracer("app").start_span("in flight")
+    handle = instrument(tracer_provider=provider, **options())
+    provider.add_span_processor(SimpleSpanProcessor(late))
+    assert handle.intake.expect(span.get_span_context(), turn())
+    span.end()
+    assert handle.flush()
+    assert statuses(early) == statuses(late) == {"scored": 1}
+    handle.shutdown()
+
+
+def test_instrumenting_twice_gives_the_same_handle(caplog: pytest.LogCaptureFixture) -> None:
+    """A provider is instrumented once; other options the second time are warned about."""
+    provider = TracerProvider()
+    first = instrument(tracer_provider=provider, **options())
+    assert instrument(tracer_provider=provider, judge="lexical") is first
+    assert "already instrumented" in caplog.text
+    first.shutdown()
+
+
+def test_threads_that_instrument_at_once_share_a_handle() -> None:
+    """Concurrent first uses attach once."""
+    provider, handles = TracerProvider(), []
+    barrier = threading.Barrier(8)
+
+    def attach() -> None:
+        barrier.wait(10)
+        handles.append(instrument(tracer_provider=provider, **options()))
+
+    threads = [threading.Thread(target=attach) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(handle) for handle in handles}) == 1
+    handles[0].shutdown()
+
+
+def test_shutdown_leaves_the_provider_as_it_was() -> None:
+    """After shutdown spans pass untouched, and the provider can be instrumented anew."""
+    exporter = InMemorySpanExporter()
+    provider = provider_with(exporter)
+    untouched = provider._active_span_processor.on_end  # noqa: SLF001
+    handle = instrument(tracer_provider=provider, **options())
+    handle.shutdown()
+    assert provider._active_span_processor.on_end == untouched  # noqa: SLF001
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert statuses(exporter) == {None: 3}
+    again = instrument(tracer_provider=provider, **options())
+    assert again is not handle
+    rag().invoke(QUESTION, config={"callbacks": [again.callback]})
+    assert again.flush()
+    assert statuses(exporter) == {None: 5, "scored": 1}
+    again.shutdown()
+
+
+def test_wrapped_processor() -> None:
+    """A hand-made provider takes our processor in place of the one it wraps."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    handle = instrument(wrap=BatchSpanProcessor(exporter), tracer_provider=provider, **options())
+    assert handle.processor is not None
+    provider.add_span_processor(handle.processor)
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    assert statuses(exporter) == {"scored": 1, None: 2}
+    handle.shutdown()
+    provider.shutdown()
+
+
+def test_sdk_disabled() -> None:
+    """With ``OTEL_SDK_DISABLED`` nothing is attached, scored, or started."""
+    exporter = InMemorySpanExporter()
+    provider = provider_with(exporter)
+    before = threading.active_count()
+    handle = instrument(tracer_provider=provider, **options(sdk_disabled=True))
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    assert not exporter.get_finished_spans()
+    assert handle.processor is None
+    assert threading.active_count() == before
+    handle.shutdown()
+
+
+class Collected:
+    """A sink that keeps evaluations."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.evaluations: list[Evaluation] = []
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Keep ``evaluation``."""
+        self.evaluations.append(evaluation)
+
+
+class ForeignProvider(trace.TracerProvider):
+    """A provider of another make: its spans come past no processor of the SDK's."""
+
+    def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
+        """Return the tracer of an SDK provider nobody can reach."""
+        return TracerProvider().get_tracer("foreign")
+
+
+def test_foreign_provider_gets_scores_as_events(caplog: pytest.LogCaptureFixture) -> None:
+    """Where spans cannot be held, scores still reach the sinks, and it is said once."""
+    sink = Collected()
+    handle = instrument(tracer_provider=ForeignProvider(), sinks=[sink], **options())
+    assert "not on spans" in caplog.text
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    (evaluation,) = sink.evaluations
+    assert evaluation.status == "scored"
+    handle.shutdown()
+
+
+def test_without_spans_the_callers_span_carries_the_scores() -> None:
+    """With ``spans='none'`` the span around the chain stands for its turn; a second goes to events."""
+    exporter, sink = InMemorySpanExporter(), Collected()
+    provider = provider_with(exporter)
+    handle = instrument(tracer_provider=provider, sinks=[sink], **options(spans="none"))
+    with provider.get_tracer("web").start_as_current_span("GET /ask"):
+        for _ in range(2):
+            rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, statuses(exporter)) == ("GET /ask", {"scored": 1})
+    assert len(sink.evaluations) == 3
+    handle.shutdown()
+
+
+def test_a_failing_sink_disturbs_nobody() -> None:
+    """A sink that raises is counted; the span and the other sinks are unaffected."""
+
+    class Broken:
+        def emit(self, evaluation: Evaluation) -> None:
+            raise ValueError(str(len(evaluation.scores)))
+
+    sink = Collected()
+    with running(sinks=[Broken(), sink], errors="swallow") as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        app.stop()
+        (span,) = app.receiver.spans()
+        errors = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.internal_errors"]
+    assert span.attributes["rag.evaluation.status"] == "scored"
+    assert len(sink.evaluations) == 1
+    assert [(p.attributes["place"], p.value) for p in errors] == [("sink", 1)]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "extra", "expected"),
+    [
+        ("always_off", {}, ("skipped", "not_sampled")),
+        ("always_on", {"sample_rate": 0.0}, ("skipped", "sample_rate")),
+        ("always_on", {"max_turns_per_minute": 0}, ("skipped", "budget")),
+    ],
+)
+def test_turns_that_are_not_evaluated_are_counted(
+    sampler: str,
+    extra: dict[str, Any],
+    expected: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not sampled, outside our share, over budget: the span passes at once, the reason is counted."""
+    judge = good_judge()
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    with running(judge=judge, **extra) as app:
+        rag().invoke(QUESTION, config={"callbacks": [app.handle.callback]})
+        app.stop()
+        assert turns_counted(app.receiver) == {expected: 1}
+        assert all("rag.evaluation.status" not in s.attributes for s in app.receiver.spans())
+    assert not judge.requests
+
+
+def test_sample_rate_takes_its_share_of_what_a_sampler_let_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the sampled turns are scored, though the sampler looked at the trace ids, too."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    with running(sample_rate=0.5) as app:
+        for _ in range(400):
+            rag().invoke(QUESTION, config={"callbacks": [app.handle.callback]})
+        app.stop()
+        counted = turns_counted(app.receiver)
+    sampled = 400 - counted["skipped", "not_sampled"]
+    assert 0.3 < counted["scored", None] / sampled < 0.7
+
+
+def test_handlers_share_the_pipeline_of_the_global_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Handlers made without a provider, before there is one, find the global one at their first run."""
+    handlers = [RagEvalCallbackHandler(**options()) for _ in range(2)]
+    exporter = InMemorySpanExporter()
+    provider = provider_with(exporter)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    for handler in handlers:
+        rag().invoke(QUESTION, config={"callbacks": [handler]})
+    assert handlers[0].handle is handlers[1].handle
+    assert handlers[0].flush()
+    assert statuses(exporter) == {"scored": 2, None: 4}
+    handlers[0].handle.shutdown()
+
+
+def test_handler_refuses_bad_options() -> None:
+    """A wrong option is the developer's to see, when the handler is made."""
+    with pytest.raises(ConfigError, match="judge_timeout"):
+        RagEvalCallbackHandler(judge_timeout=-1)
+    with pytest.raises(ConfigError, match="unknown metric 'relevance'"):
+        instrument(Config(metrics=("relevance",)), tracer_provider=TracerProvider())
+
+
+def test_a_broken_pipeline_never_reaches_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    """Failures inside the handler are logged once; the chain answers and its spans are written."""
+    exporter = InMemorySpanExporter()
+    handle = instrument(tracer_provider=provider_with(exporter), **options(errors="swallow"))
+    handle.intake.scorer.submit = None  # type: ignore[assignment, method-assign]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert len([r for r in caplog.records if "the application is unaffected" in r.message]) == 1
+    assert statuses(exporter) == {None: 4, "error": 2}, "every span left, once"
+    handle.shutdown(0.0)
+
+
+def test_sample_of_a_real_turn_reaches_the_judge() -> None:
+    """The judge is asked about the very texts of the turn, with content capture off."""
+    judge = good_judge()
+    handle = instrument(tracer_provider=TracerProvider(), **options(judge=judge))
+    answer = rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    assert handle.flush()
+    shown = {
+        name: value for tasks in judge.requests for task in tasks for name, value in task.inputs
+    }
+    assert (shown["question"], shown["answer"]) == (QUESTION, answer)
+    assert Sample(contexts=shown["contexts"]).context_texts
+    handle.shutdown()

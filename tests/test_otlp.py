@@ -1,0 +1,244 @@
+"""From ended spans to what a real receiver got, over real exporters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+from pipeline import GatedJudge, good_judge, running, turns_counted
+from rag_eval_otel.testing import FakeJudge, OtlpReceiver
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
+
+
+@PROTOCOLS
+def test_scores_arrive_on_the_original_span_once(protocol: str) -> None:
+    """The span that ended arrives once, under its own id, with every score on it."""
+    with running(protocol=protocol) as app:
+        (span_id,) = app.run_turns(1)
+        assert app.handle.flush()
+        (span,) = app.receiver.wait_for_spans(1)
+    assert span.span_id == span_id
+    assert span.attributes["rag.evaluation.status"] == "scored"
+    assert span.attributes["rag.evaluation.label"] == "pass"
+    assert span.attributes["rag.evaluation.judge"] == "fake"
+    for metric in (
+        "answer_relevancy",
+        "context_relevance",
+        "faithfulness",
+        "response_groundedness",
+    ):
+        assert span.attributes[f"rag.evaluation.{metric}.score"] == 1.0
+        assert isinstance(span.attributes[f"rag.evaluation.{metric}.score"], float)
+        assert span.attributes[f"rag.evaluation.{metric}.label"] == "pass"
+        assert "/fused/fake" in span.attributes[f"rag.evaluation.{metric}.version"]
+    assert not any(key.endswith("explanation") for key in span.attributes)
+
+
+@PROTOCOLS
+def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
+    """Parent, kind, status, events, links, times and dropped counts are as they were."""
+    with running(protocol=protocol) as app:
+        parent = app.tracer.start_span("request")
+        other = app.tracer.start_span("other").get_span_context()
+        from opentelemetry.trace import set_span_in_context
+
+        span = app.start_turn(
+            kind=SpanKind.SERVER,
+            context=set_span_in_context(parent),
+            links=[Link(other, {"why": "test"})] * 130,
+            attributes={f"key{i}": i for i in range(130)},
+            start_time=1_000,
+        )
+        for i in range(130):
+            span.add_event("step", {"i": i}, timestamp=2_000)
+        span.set_status(Status(StatusCode.ERROR, "broken"))
+        span.end(end_time=9_000)
+        assert app.handle.flush()
+        (arrived,) = app.receiver.wait_for_spans(1)
+    assert arrived.parent_span_id == parent.get_span_context().span_id
+    assert (arrived.kind, arrived.status, arrived.status_message) == ("SERVER", "ERROR", "broken")
+    assert (arrived.start_ns, arrived.end_ns) == (1_000, 9_000)
+    assert (len(arrived.events), len(arrived.links)) == (128, 128)
+    dropped = (arrived.dropped_attributes, arrived.dropped_events, arrived.dropped_links)
+    assert dropped == (2, 2, 2)
+    assert "key2" in arrived.attributes, "our attributes must not evict the oldest of the span's"
+    assert arrived.attributes["rag.evaluation.status"] == "scored"
+    assert arrived.scope == "app"
+
+
+def test_other_spans_are_not_delayed() -> None:
+    """While a turn waits for its judge, its children and other spans arrive, pointing at it."""
+    judge = GatedJudge()
+    with running(judge=judge) as app:
+        root = app.start_turn()
+        from opentelemetry.trace import set_span_in_context
+
+        child = app.tracer.start_span("child", context=set_span_in_context(root))
+        child.end()
+        root.end()
+        app.providers.tracer_provider._active_span_processor._span_processors[0].force_flush()  # noqa: SLF001
+        (arrived,) = app.receiver.wait_for_spans(1)
+        assert arrived.name == "child"
+        assert arrived.parent_span_id == root.get_span_context().span_id
+        judge.open()
+        assert app.handle.flush()
+        assert {span.name for span in app.receiver.wait_for_spans(2)} == {"child", "turn"}
+
+
+def test_deadline_releases_unscored_and_late_scores_go_to_events() -> None:
+    """Past the deadline a span leaves with status timeout; its scores still reach the events."""
+    judge = GatedJudge()
+    with running(judge=judge, hold_seconds=0.05) as app:
+        (span_id,) = app.run_turns(1)
+        judge.asked.result(10)
+        assert app.handle.processor._hold.wait_empty(10)  # noqa: SLF001
+        judge.open()
+        assert app.handle.flush()
+        app.stop()
+        (span,) = app.receiver.spans()
+        assert span.attributes["rag.evaluation.status"] == "timeout"
+        assert not any(key.endswith(".score") for key in span.attributes)
+        events = app.receiver.logs()
+        assert {event.span_id for event in events} == {span_id}
+        assert len(events) == 4
+        assert turns_counted(app.receiver) == {("scored", None): 1}
+
+
+def test_flush_with_a_stuck_judge_releases_everything() -> None:
+    """A flush does not wait for a judge that hangs: the span leaves with status flushed."""
+    judge = GatedJudge()
+    with running(judge=judge, shutdown_seconds=0.1) as app:
+        app.run_turns(3)
+        judge.asked.result(10)
+        assert not app.handle.flush(0.4), "the scores are still missing"
+        spans = app.receiver.wait_for_spans(3)
+        assert Counter(s.attributes["rag.evaluation.status"] for s in spans) == {"flushed": 3}
+
+
+@pytest.mark.parametrize("judge", ["quick", "stuck"])
+def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
+    """500 held spans arrive exactly once, scored where the judge is quick, marked where it hangs."""
+    chosen = good_judge() if judge == "quick" else GatedJudge()
+    with running(judge=chosen, shutdown_seconds=5.0 if judge == "quick" else 0.1) as app:
+        ids = app.run_turns(500)
+        app.stop()
+        spans = app.receiver.spans()
+    assert Counter(span.span_id for span in spans) == Counter(ids)
+    status = {"quick": "scored", "stuck": "shutdown"}[judge]
+    assert {span.attributes["rag.evaluation.status"] for span in spans} == {status}
+    counted = turns_counted(app.receiver)
+    assert sum(counted.values()) == 500
+    assert counted == (
+        {("scored", None): 500} if judge == "quick" else {("dropped", "shutdown"): 500}
+    )
+
+
+def test_mass_release_does_not_overflow_the_next_queue() -> None:
+    """More held spans than the exporter's queue holds all arrive at shutdown."""
+    with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1) as app:
+        ids = app.run_turns(3000)
+        app.stop()
+        assert Counter(span.span_id for span in app.receiver.spans()) == Counter(ids)
+
+
+def test_overload_releases_at_once() -> None:
+    """Beyond the limit spans leave at once, marked and counted; none is lost."""
+    judge = GatedJudge()
+    with running(judge=judge, max_held=5, shutdown_seconds=5.0) as app:
+        app.run_turns(20)
+        judge.open()
+        app.stop()
+        spans = app.receiver.spans()
+    statuses = Counter(span.attributes["rag.evaluation.status"] for span in spans)
+    assert statuses == {"overload": 15, "scored": 5}
+    assert turns_counted(app.receiver) == {("scored", None): 5, ("dropped", "overload"): 15}
+
+
+def test_text_over_the_byte_limit_is_not_held() -> None:
+    """The texts of waiting turns are bounded in bytes, too."""
+    with running(max_held_bytes=10) as app:
+        app.run_turns(1)
+        app.stop()
+        (span,) = app.receiver.spans()
+    assert span.attributes["rag.evaluation.status"] == "overload"
+
+
+@PROTOCOLS
+def test_exporter_down_then_up_delivers_once(protocol: str) -> None:
+    """A receiver that refuses once gets the span at the exporter's retry, once."""
+    with running(protocol=protocol) as app:
+        app.receiver.fail_next(1)
+        app.run_turns(1)
+        app.handle.flush()
+        (span,) = app.receiver.wait_for_spans(1)
+    assert span.attributes["rag.evaluation.status"] == "scored"
+
+
+def test_receiver_gone_does_not_disturb_what_comes_after() -> None:
+    """A batch that can't be exported is the exporter's loss; the next one arrives."""
+    with running() as app:
+        app.receiver.fail_next(1, status=400)
+        app.run_turns(1)
+        app.handle.flush()
+        (second,) = app.run_turns(1)
+        app.handle.flush()
+        (span,) = app.receiver.wait_for_spans(1)
+    assert span.span_id == second
+
+
+def test_a_failing_judge_costs_scores_not_spans() -> None:
+    """A judge that raises leaves a span with status error and a reason for every metric."""
+    with running(judge=FakeJudge(lambda _: ConnectionError("no route"))) as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        (span,) = app.receiver.wait_for_spans(1)
+    assert span.attributes["rag.evaluation.status"] == "error"
+    assert span.attributes["rag.evaluation.faithfulness.reason"] == "transport"
+    assert turns_counted(app.receiver) == {("error", "transport"): 1}
+
+
+def test_events_and_histograms_point_at_the_span() -> None:
+    """Each score is also an event parented to the span, and a histogram point with an exemplar."""
+    with running(explanations="on") as app:
+        root = app.start_turn()
+        root.end()
+        span_id = root.get_span_context().span_id
+        app.handle.flush()
+        app.stop()
+        events = app.receiver.logs()
+        points = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.score"]
+        (span,) = app.receiver.spans()
+    assert {event.event_name for event in events} == {"gen_ai.evaluation.result"}
+    assert {(event.trace_id, event.span_id) for event in events} == {(span.trace_id, span_id)}
+    by_name = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in events}
+    assert by_name["context_relevance"]["gen_ai.evaluation.score.value"] == 1.0
+    assert by_name["context_relevance"]["gen_ai.evaluation.score.label"] == "pass"
+    assert by_name["context_relevance"]["gen_ai.evaluation.explanation"] == "backed / backed"
+    assert len(points) == 4
+    assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
+    assert {e[1] for point in points for e in point.exemplars} == {span_id}
+    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed / backed"
+
+
+def test_two_providers_are_independent() -> None:
+    """Instrumenting one provider says nothing about another."""
+    with running() as one, running() as two:
+        assert one.handle is not two.handle
+        one.run_turns(1)
+        one.handle.flush()
+        assert one.receiver.wait_for_spans(1)
+        assert not two.receiver.spans()
+
+
+def test_slow_receiver_bounds_the_flush() -> None:
+    """A receiver that hangs costs its exporter's time-out, not our promise: the span arrives."""
+    receiver = OtlpReceiver()
+    with running(receiver=receiver) as app:
+        receiver.pause()
+        app.run_turns(1)
+        app.handle.flush(0.2)
+        receiver.resume()
+        assert app.receiver.wait_for_spans(1)
