@@ -34,7 +34,16 @@ TEST_REQUIREMENTS = nox.project.load_toml("pyproject.toml")["project"]["optional
 ]
 TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|graph)\b", name)]
 
-LANGCHAIN_TESTS = ["tests/test_langchain_apps.py", "tests/capture", "tests/test_handler*"]
+LANGCHAIN_TESTS = [
+    "tests/capture",
+    "tests/demo",
+    "tests/test_demo.py",
+    "tests/test_exit.py",
+    "tests/test_instrumentation.py",
+    "tests/test_langchain_apps.py",
+    "tests/test_otlp.py",
+    "tests/test_shapes.py",
+]
 PYTHONS = ["3.10", "3.12", "3.13"]
 
 PEERS = [
@@ -64,8 +73,9 @@ def test_beside(session: nox.Session, *packages: str) -> None:
 
 @nox.session
 def langchain03(session: nox.Session) -> None:
-    """Run the LangChain tests with the oldest LangChain we support."""
+    """Run the LangChain tests with the oldest LangChain and OpenTelemetry we support."""
     old = ["langchain-core<0.4", "langchain<0.4", "langgraph<1"]
+    old += [f"opentelemetry-{part}==1.38.*" for part in ("api", "sdk", "exporter-otlp")]
     session.install("--editable", ".", *TEST_TOOLS, *old)
     session.run("pytest", "-n", "auto", *existing(*LANGCHAIN_TESTS), *session.posargs)
 

@@ -16,7 +16,12 @@ from rag_eval_otel.fork import call_in_child
 
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
-_SUPPRESSED = ("suppress_instrumentation", "suppress_http_instrumentation")
+_SUPPRESSED = (
+    "suppress_instrumentation",  # of old; the API's own keys are made anew in every process
+    "suppress_http_instrumentation",
+    otel_context._SUPPRESS_INSTRUMENTATION_KEY,  # noqa: SLF001  # it has no public name
+    otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
+)
 _JOIN_SECONDS = 1.0
 
 
@@ -160,5 +165,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())  # this closes the judge's connections
     finally:
         loop.close()

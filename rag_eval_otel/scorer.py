@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import zlib
@@ -23,6 +24,8 @@ from rag_eval_otel.types import Evaluation, Fusion, HoldStatus, Sample, SkipReas
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
+
+_log = logging.getLogger("rag_eval_otel")
 
 Done: TypeAlias = Callable[["HoldStatus | None", "Evaluation | None"], None]
 """Told once when a turn is through; without a status there was nothing to evaluate."""
@@ -112,6 +115,7 @@ class TurnScorer:
         self._admission = admission or Admission()
         self._edge = edge("evaluation")
         self._sink_edge = edge("sink")
+        self._logged: set[str | None] = set()
 
     def admit(self, trace_id: int) -> bool:
         """Tell whether a turn of this trace is to be evaluated, and count it if not."""
@@ -143,6 +147,14 @@ class TurnScorer:
         """The thread the judge is asked on."""
         return self._evaluator.thread_id
 
+    def _log_failures(self, evaluation: Evaluation) -> None:
+        """Say once for each reason that scores are failing; the counters say how often."""
+        for score in evaluation.scores:
+            if score.status == "error" and score.reason not in self._logged:
+                self._logged.add(score.reason)
+                told = score.detail.get("error", "no details")
+                _log.warning("scores are failing (%s): %s; said once", score.reason, told)
+
     def _give_up(self, done: Done) -> None:
         self._instruments.turn("dropped", "shutdown")
         done("shutdown", None)
@@ -169,6 +181,7 @@ class TurnScorer:
         if not isinstance(result, Evaluation):
             self._instruments.turn("skipped", result)
             return None, None
+        self._log_failures(result)
         for sink in self._sinks:
             with self._sink_edge:
                 sink.emit(result)

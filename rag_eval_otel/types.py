@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""
@@ -93,6 +93,19 @@ class Sample:
     reference: str | None = None
     retrieved_ids: tuple[str, ...] = ()
     relevant_ids: tuple[str, ...] = ()
+
+    if TYPE_CHECKING:  # wider than the fields: what `__post_init__` makes tuples of
+
+        def __init__(
+            self,
+            *,
+            question: str = "",
+            contexts: Iterable[str | Passage] = (),
+            answer: str = "",
+            reference: str | None = None,
+            retrieved_ids: Iterable[object] = (),
+            relevant_ids: Iterable[object] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the types and turn sequences into tuples."""

@@ -100,7 +100,7 @@ def test_flush_waits_for_what_was_there() -> None:
 
 
 def test_shutdown_gives_up_what_is_left() -> None:
-    """Jobs that do not finish in time are cancelled and reported, begun or waiting; then no more."""
+    """Jobs that do not finish in time are cancelled and reported, begun or waiting."""
     evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
     given_up: list[int] = []
     for i in range(3):

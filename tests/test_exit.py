@@ -46,7 +46,7 @@ def _part(schema: dict, ref: str) -> object:
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
-    """A script that ends right after its answer still delivers the turn, scored by a remote judge."""
+    """A script that ends right after its answer still delivers the turn, scored remotely."""
     script = CHAIN + ending.replace("CHAIN", "rag()").replace(
         "QUESTION", "'When was Borealis Kites founded?'"
     )
@@ -66,7 +66,7 @@ def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
             "RAG_EVAL_JUDGE_API_KEY": "none",
         }
         environment.pop("PYTEST_CURRENT_TEST", None)
-        subprocess.run(  # noqa: S603  # our own script
+        subprocess.run(  # our own script
             [sys.executable, "-c", script], env=environment, timeout=60, check=False
         )
         roots = [s for s in receiver.spans() if s.parent_span_id is None]

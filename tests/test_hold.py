@@ -26,7 +26,7 @@ class Record:
         self.seen: list[tuple[int, str | None]] = []
         self._forward = forward
 
-    def __call__(self, held: Held, status: Any, evaluation: Any) -> None:  # noqa: ARG002
+    def __call__(self, held: Held, status: Any, evaluation: Any) -> None:
         """Note ``held``."""
         self._forward(held)
         self.seen.append((held.number, status))

@@ -174,7 +174,7 @@ def test_foreign_provider_gets_scores_as_events(caplog: pytest.LogCaptureFixture
 
 
 def test_without_spans_the_callers_span_carries_the_scores() -> None:
-    """With ``spans='none'`` the span around the chain stands for its turn; a second goes to events."""
+    """With ``spans='none'`` the span around the chain carries its scores; a second has events."""
     exporter, sink = InMemorySpanExporter(), Collected()
     provider = provider_with(exporter)
     handle = instrument(tracer_provider=provider, sinks=[sink], **options(spans="none"))
@@ -222,7 +222,7 @@ def test_turns_that_are_not_evaluated_are_counted(
     expected: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not sampled, outside our share, over budget: the span passes at once, the reason is counted."""
+    """Not sampled, outside our share, over budget: the span passes, the reason is counted."""
     judge = good_judge()
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     with running(judge=judge, **extra) as app:
@@ -251,7 +251,7 @@ def test_sample_rate_takes_its_share_of_what_a_sampler_let_through(
 def test_handlers_share_the_pipeline_of_the_global_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Handlers made without a provider, before there is one, find the global one at their first run."""
+    """Handlers made before there is a provider find the global one at their first run."""
     handlers = [RagEvalCallbackHandler(**options()) for _ in range(2)]
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)

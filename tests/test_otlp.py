@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 from pipeline import GatedJudge, good_judge, running, turns_counted
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
@@ -43,8 +43,6 @@ def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
     with running(protocol=protocol) as app:
         parent = app.tracer.start_span("request")
         other = app.tracer.start_span("other").get_span_context()
-        from opentelemetry.trace import set_span_in_context
-
         span = app.start_turn(
             kind=SpanKind.SERVER,
             context=set_span_in_context(parent),
@@ -74,8 +72,6 @@ def test_other_spans_are_not_delayed() -> None:
     judge = GatedJudge()
     with running(judge=judge) as app:
         root = app.start_turn()
-        from opentelemetry.trace import set_span_in_context
-
         child = app.tracer.start_span("child", context=set_span_in_context(root))
         child.end()
         root.end()
@@ -120,7 +116,7 @@ def test_flush_with_a_stuck_judge_releases_everything() -> None:
 
 @pytest.mark.parametrize("judge", ["quick", "stuck"])
 def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
-    """500 held spans arrive exactly once, scored where the judge is quick, marked where it hangs."""
+    """500 held spans arrive exactly once: scored, or marked where the judge hangs."""
     chosen = good_judge() if judge == "quick" else GatedJudge()
     with running(judge=chosen, shutdown_seconds=5.0 if judge == "quick" else 0.1) as app:
         ids = app.run_turns(500)

@@ -23,7 +23,6 @@ from rag_eval_otel.judge.text import content, sentences, terms
 if TYPE_CHECKING:
     from langchain_core.callbacks import CallbackManagerForLLMRun
 
-
 __all__ = ["TURNS", "HandbookEmbeddings", "HandbookModel", "Turn", "build_app"]
 
 TOP_K = 3

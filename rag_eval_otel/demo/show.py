@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_eval_otel import semconv
 from rag_eval_otel.demo.app import TURNS, Turn
-from rag_eval_otel.testing.receiver import OtlpReceiver, ReceivedSpan
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _LEXICAL = """\

@@ -115,6 +115,8 @@ class LexicalJudge:
     """
 
     model = "lexical"
+    revision = 1
+    """To be raised with every change of what it answers: a part of the version of its scores."""
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Answer ``tasks`` at once; nothing is requested, so the usage is zero."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
     from rag_eval_otel.testing.openai_server import HttpReply, RecordedRequest, ScriptedOpenAI
-    from rag_eval_otel.testing.receiver import (
-        OtlpReceiver,
+    from rag_eval_otel.testing.otlp_records import (
         ReceivedEvent,
         ReceivedLink,
         ReceivedLog,
         ReceivedMetric,
         ReceivedSpan,
     )
+    from rag_eval_otel.testing.receiver import OtlpReceiver
     from rag_eval_otel.testing.sequence import ManualClock, SequentialIdGenerator
 
 __all__ = [
@@ -43,11 +43,11 @@ _MODULES = {
     "HttpReply": "openai_server",
     "ManualClock": "sequence",
     "OtlpReceiver": "receiver",
-    "ReceivedEvent": "receiver",
-    "ReceivedLink": "receiver",
-    "ReceivedLog": "receiver",
-    "ReceivedMetric": "receiver",
-    "ReceivedSpan": "receiver",
+    "ReceivedEvent": "otlp_records",
+    "ReceivedLink": "otlp_records",
+    "ReceivedLog": "otlp_records",
+    "ReceivedMetric": "otlp_records",
+    "ReceivedSpan": "otlp_records",
     "RecordedRequest": "openai_server",
     "ScriptedOpenAI": "openai_server",
     "SequentialIdGenerator": "sequence",

@@ -2,13 +2,30 @@
 
 from typing import Literal
 
+from langchain_core.callbacks import BaseCallbackHandler
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from typing_extensions import assert_type
 
-from rag_eval_otel import Passage, Sample, Score
+from rag_eval_otel import (
+    Config,
+    Evaluation,
+    Handle,
+    HashingEmbedder,
+    LexicalJudge,
+    OpenAIJudge,
+    Passage,
+    RagEvalCallbackHandler,
+    Sample,
+    Score,
+    evaluate,
+    instrument,
+)
+from rag_eval_otel.metrics import AnswerRelevancy, ContextRelevance
 
 
-def a_sample_takes_passages() -> None:
-    sample = Sample(question="Who?", contexts=(Passage(text="Ada."),), answer="Ada.")
+def a_sample_takes_passages_and_strings() -> None:
+    sample = Sample(question="Who?", contexts=["Ada.", Passage(text="Ada.")], answer="Ada.")
     assert_type(sample.question, str)
     assert_type(sample.contexts, tuple[Passage, ...])
     assert_type(sample.reference, str | None)
@@ -17,3 +34,33 @@ def a_sample_takes_passages() -> None:
 def a_score_is_a_number_or_has_a_reason(score: Score) -> None:
     assert_type(score.value, float | None)
     assert_type(score.status, Literal["ok", "undefined", "error"])
+    assert_type(score.label, Literal["pass", "fail"] | None)
+
+
+async def evaluating_gives_scores(sample: Sample) -> None:
+    evaluation = await evaluate(
+        sample,
+        ["lean", AnswerRelevancy(strictness=5), ContextRelevance(judges=1, threshold=None)],
+        judge=OpenAIJudge("model", base_url="http://localhost/v1"),
+        embedder=HashingEmbedder(),
+        fusion="off",
+    )
+    assert_type(evaluation, Evaluation)
+    assert_type(evaluation["answer_relevancy"], Score)
+    assert_type(evaluation.status, Literal["scored", "partial", "error"])
+
+
+def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
+    handle = instrument(tracer_provider=provider, judge=LexicalJudge(), metrics=["lean"])
+    assert_type(handle, Handle)
+    assert_type(handle.flush(timeout=1.0), bool)
+    callback: BaseCallbackHandler = handle.callback
+    assert callback is not None
+    wrapped = instrument(Config(), wrap=BatchSpanProcessor(ConsoleSpanExporter()))
+    processor: SpanProcessor | None = wrapped.processor
+    assert processor is not None
+
+
+def a_handler_is_a_langchain_callback() -> None:
+    handler: BaseCallbackHandler = RagEvalCallbackHandler(judge="lexical")
+    assert handler is not None
