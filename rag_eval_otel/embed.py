@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
+_HASHED = 100_000  # characters of a text that are hashed
 _MATRIX = 2  # dimensions of an array of row vectors
 
 
@@ -64,9 +65,10 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text, in one request; raise `JudgeError` on failure.
 
-        A blank text is sent as a single space: servers refuse the empty string.
+        A blank text is sent as a single space, since servers refuse the empty string, and what is
+        no Unicode as a question mark.
         """
-        shown = [text or " " for text in texts]
+        shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown, "encoding_format": "base64"}
         payload = await self._client.embeddings(body)
         return _rows(payload, len(texts))
@@ -111,8 +113,14 @@ class HashingEmbedder:
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row of unit length per text; a text without letters or digits is zero."""
-        return np.stack([self._row(text) for text in texts])
+        """Return one row of unit length per text; a text without letters or digits is zero.
+
+        Of a text, the first 100,000 characters count.
+        """
+        rows = np.zeros((len(texts), self._dimensions))
+        for i, text in enumerate(texts):
+            rows[i] = self._row(text[:_HASHED])
+        return rows
 
     def _row(self, text: str) -> Vectors:
         row = np.zeros(self._dimensions)

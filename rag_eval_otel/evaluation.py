@@ -60,7 +60,7 @@ async def evaluate(
         embed.cancel()
     await asyncio.wait(runs)
     scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
-    model = ask.model or judge.model
+    model = _revised(ask.model or judge.model, judge)
     return Evaluation(
         scores=tuple(
             replace(score, version=version_of(metric, fusion=fusion, model=model))
@@ -70,6 +70,12 @@ async def evaluate(
         duration=clock() - started,
         usage=ask.usage + embed.usage,
     )
+
+
+def _revised(model: str, judge: Judge) -> str:
+    """Name the judge, with its revision where it is a program that has one."""
+    revision = getattr(judge, "revision", None)
+    return model if revision is None else f"{model}.{revision}"
 
 
 def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
@@ -95,10 +101,11 @@ async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
     try:
         return _checked(await metric.measure(sample, ask, embed))
     except JudgeError as error:
-        return _failed(metric, error.reason, error)
+        return _failed(metric, error.reason, told=f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001  # one metric's failure is one failed score
         _log.debug("metric %s failed", metric.name, exc_info=True)
-        return _failed(metric, _reason_of(error), error)
+        # The message may quote what was asked; only the debug log has it.
+        return _failed(metric, _reason_of(error), told=type(error).__name__)
 
 
 def _checked(score: object) -> Score:
@@ -109,9 +116,8 @@ def _checked(score: object) -> Score:
     return score
 
 
-def _failed(metric: Metric, reason: Reason, error: BaseException) -> Score:
+def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
     status: ScoreStatus = "undefined" if reason == "unparsable" else "error"
-    told = f"{type(error).__name__}: {error}"
     return Score(name=metric.name, status=status, reason=reason, detail={"error": told})
 
 

@@ -72,12 +72,16 @@ class OpenAIClient:
             return self._given
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients = {
-                one: kept for one, kept in self._clients.items() if not one.is_closed()
-            }
-            self._clients[loop] = _OpenClient(self._new_client())
-            await self._clients[loop].until_shutdown()
+            opened = _OpenClient(self._new_client())
+            await opened.until_shutdown()
+            self._forget_closed_loops()
+            self._clients[loop] = opened
         return self._clients[loop].client
+
+    def _forget_closed_loops(self) -> None:
+        for loop in list(self._clients):
+            if loop.is_closed():
+                self._clients.pop(loop, None)
 
     def _new_client(self) -> AsyncOpenAI:
         from openai import AsyncOpenAI  # noqa: PLC0415  # half a second that only judges need
@@ -134,9 +138,9 @@ def judge_errors() -> Iterator[None]:
 def _status_error(error: APIStatusError) -> JudgeError:
     status = error.status_code
     kind: type[JudgeError] = JudgeRequestError
-    if status in _AUTH:
-        kind = JudgeAuthError
-    elif status == _RATE_LIMIT:
+    if status in _AUTH:  # what the server says may quote the key
+        return JudgeAuthError(f"HTTP {status}: the server refused the key; check OPENAI_API_KEY")
+    if status == _RATE_LIMIT:
         kind = JudgeRateLimitError
     elif status == _TIMEOUT:
         kind = JudgeTimeoutError

@@ -77,7 +77,7 @@ class Ask:
         self._cache = cache
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
-        self._requests: set[asyncio.Task[list[object]]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
         """Return the reply to ``task``; raise what prevented it."""
@@ -127,27 +127,34 @@ class Ask:
         for group in group_tasks(waiting, self._fusion):
             request = asyncio.create_task(self._send(group))
             self._requests.add(request)
-            request.add_done_callback(partial(self._deliver, group))
+            request.add_done_callback(partial(self._close, group))
 
-    def _deliver(self, group: Sequence[Task[Any]], request: asyncio.Task[list[object]]) -> None:
+    async def _send(self, asked: Sequence[Task[Any]]) -> None:
+        """Deliver each part as soon as it is there; what does not parse is asked again."""
+        repairs = self._repairs
+        while asked:
+            again: list[Task[Any]] = []
+            for task, part in zip(asked, await self._request(asked), strict=True):
+                if isinstance(part, UnparsableReplyError) and repairs > 0:
+                    again.append(replace(task, complaint=str(part)))
+                else:
+                    self._deliver(replace(task, complaint=""), part)
+            asked, repairs = again, repairs - 1
+
+    def _deliver(self, task: Task[Any], part: object) -> None:
+        self._outcomes[task].set_result(part)
+        if self._cache and self.model and isinstance(part, Reply):
+            self._cache.put(self._key(task), part, self.model)
+
+    def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
+        """Say of the tasks that got no reply why not."""
         self._requests.discard(request)
-        for task, outcome in zip(group, _outcomes_of(request, len(group)), strict=True):
-            self._outcomes[task].set_result(outcome)
-            if self._cache and self.model and isinstance(outcome, Reply):
-                self._cache.put(self._key(task), outcome, self.model)
-
-    async def _send(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        parts = await self._request(tasks)
-        for _ in range(self._repairs):
-            broken = [i for i, part in enumerate(parts) if isinstance(part, UnparsableReplyError)]
-            if not broken:
-                break
-            again = await self._request(
-                [replace(tasks[i], complaint=str(parts[i])) for i in broken]
-            )
-            for i, part in zip(broken, again, strict=True):
-                parts[i] = part
-        return parts
+        error = _given_up() if request.cancelled() else request.exception()
+        if error and not request.cancelled():
+            self.usage += Usage(judge_requests=1)
+        for task in group:
+            if not self._outcomes[task].done():
+                self._outcomes[task].set_result(error)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
         try:
@@ -181,8 +188,5 @@ def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[An
     return groups
 
 
-def _outcomes_of(request: asyncio.Task[list[object]], count: int) -> list[object]:
-    if request.cancelled():
-        return [JudgeTimeoutError("given up: the evaluation ran out of time")] * count
-    error = request.exception()
-    return [error] * count if error else request.result()
+def _given_up() -> JudgeTimeoutError:
+    return JudgeTimeoutError("given up: the evaluation ran out of time")

@@ -57,9 +57,10 @@ def compose(tasks: Sequence[Task[Any]]) -> Request:
     """Return the request that puts ``tasks``, which must be allowed to share one."""
     names = part_names(tasks)
     sections = [_section(group, tasks) for group in _by_prompt(names, tasks)]
+    user = "\n\n".join([*_materials(tasks), *sections])
     return Request(
         system=prompt_text("frame"),
-        user="\n\n".join([*_materials(tasks), *sections]),
+        user=user.encode("utf-8", "replace").decode(),  # no client can send a lone surrogate
         schema=_schema(tuple(zip(names, (task.reply for task in tasks), strict=True))),
         names=names,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rag_eval_otel.judge import tasks
 from rag_eval_otel.metrics.dual import dual_score
@@ -30,8 +30,16 @@ class ContextRelevance:
     judges: Literal[1, 2] = 2
     threshold: float | None = 0.5
     name: str = "context_relevance"
-    needs: ClassVar[frozenset[str]] = frozenset({"question", "contexts"})
-    prompts: ClassVar[tuple[str, ...]] = ("context_relevance_1", "context_relevance_2")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it reads."""
+        return frozenset({"question", "contexts"})
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts that are part of its definition."""
+        return ("context_relevance_1", "context_relevance_2")
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rag_eval_otel.judge import tasks
 from rag_eval_otel.metrics.dual import dual_score
@@ -34,8 +34,16 @@ class Faithfulness:
 
     threshold: float | None = 0.5
     name: str = "faithfulness"
-    needs: ClassVar[frozenset[str]] = frozenset({"question", "answer", "contexts"})
-    prompts: ClassVar[tuple[str, ...]] = ("statements", "verdicts")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it reads."""
+        return frozenset({"question", "answer", "contexts"})
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts that are part of its definition."""
+        return ("statements", "verdicts")
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
@@ -95,8 +103,16 @@ class StatementFaithfulness:
 
     threshold: float | None = 0.5
     name: str = "statement_faithfulness"
-    needs: ClassVar[frozenset[str]] = frozenset({"question", "answer", "contexts"})
-    prompts: ClassVar[tuple[str, ...]] = ("judged_statements",)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it reads."""
+        return frozenset({"question", "answer", "contexts"})
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts that are part of its definition."""
+        return ("judged_statements",)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
@@ -150,8 +166,16 @@ class ResponseGroundedness:
     judges: Literal[1, 2] = 2
     threshold: float | None = 0.5
     name: str = "response_groundedness"
-    needs: ClassVar[frozenset[str]] = frozenset({"answer", "contexts"})
-    prompts: ClassVar[tuple[str, ...]] = ("groundedness_1", "groundedness_2")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it reads."""
+        return frozenset({"answer", "contexts"})
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts that are part of its definition."""
+        return ("groundedness_1", "groundedness_2")
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""

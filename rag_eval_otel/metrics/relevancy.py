@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,8 +36,16 @@ class AnswerRelevancy:
     strictness: int = 3
     threshold: float | None = 0.5
     name: str = "answer_relevancy"
-    needs: ClassVar[frozenset[str]] = frozenset({"question", "answer"})
-    prompts: ClassVar[tuple[str, ...]] = ("reverse_question",)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it reads."""
+        return frozenset({"question", "answer"})
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts that are part of its definition."""
+        return ("reverse_question",)
 
     def __post_init__(self) -> None:
         """Refuse a ``strictness`` below 1."""

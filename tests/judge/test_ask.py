@@ -1,0 +1,400 @@
+"""The judge as one sample sees it: dedupe, share, repair, cache, give up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.errors import (
+    JudgeRateLimitError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    JudgeUnavailableError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.judge import tasks
+from rag_eval_otel.judge.ask import Ask, ReplyCache, group_tasks
+from rag_eval_otel.judge.tasks import Rating, ReverseQuestion, Statements, Task, may_share
+from rag_eval_otel.judge.wire import part_names
+from rag_eval_otel.protocols import Judge
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Fusion, Replies, Usage
+from support import GOOD, answers, in_turn
+
+T = TypeVar("T")
+
+Q, A, C = "Why?", "Because.", ("One.", "Two.")
+STATEMENTS = tasks.statements(Q, A)
+CONTEXT_1, CONTEXT_2 = (tasks.context_relevance(Q, C, voice=voice) for voice in (1, 2))
+GROUNDED_1, GROUNDED_2 = (tasks.groundedness(A, C, voice=voice) for voice in (1, 2))
+DRAWS = [tasks.reverse_question(A, draw=i) for i in range(3)]
+EVERY: list[Task[Any]] = [*DRAWS, CONTEXT_1, CONTEXT_2, STATEMENTS, GROUNDED_1, GROUNDED_2]
+
+
+def within_loop(use: Callable[[], Awaitable[T]]) -> T:
+    """Run ``use`` in an event loop of its own."""
+
+    async def main() -> T:
+        return await use()
+
+    return asyncio.run(main())
+
+
+# --- dedupe and share -----------------------------------------------------------------------------
+
+
+def test_a_question_asked_twice_is_asked_once() -> None:
+    """Equal tasks get one reply, whether they wait together or come one after the other."""
+    judge = FakeJudge(answers())
+    ask = Ask(judge)
+
+    async def use() -> list[Statements]:
+        together = await asyncio.gather(ask(STATEMENTS), ask(tasks.statements(Q, A)))
+        return [*together, await ask(STATEMENTS)]
+
+    replies = within_loop(use)
+    assert judge.requests == [(STATEMENTS,)]
+    assert replies == [replies[0]] * 3
+
+
+def test_tasks_that_wait_at_once_share_requests() -> None:
+    """All questions of the default metrics that can be put at once take three requests."""
+    judge = FakeJudge(answers())
+    ask = Ask(judge)
+    within_loop(lambda: ask.each(EVERY))
+    assert judge.requests == [
+        tuple(DRAWS),
+        (CONTEXT_1, STATEMENTS, GROUNDED_1),
+        (CONTEXT_2, GROUNDED_2),
+    ]
+    assert ask.usage == Usage(judge_requests=3)
+    assert ask.model == "fake"
+
+
+def test_without_fusion_each_task_is_a_request() -> None:
+    """The definitions say one request per question."""
+    judge = FakeJudge(answers())
+    within_loop(lambda: Ask(judge, fusion="off").each(EVERY))
+    assert judge.requests == [(task,) for task in EVERY]
+
+
+def test_a_task_that_is_put_a_moment_later_still_shares() -> None:
+    """Metrics that need a few steps before they ask are waited for."""
+    judge = FakeJudge(answers())
+    ask = Ask(judge)
+
+    async def late(task: Task[Any]) -> object:
+        await asyncio.sleep(0)
+        return await ask(task)
+
+    within_loop(lambda: asyncio.gather(ask(STATEMENTS), late(GROUNDED_1)))
+    assert judge.requests == [(STATEMENTS, GROUNDED_1)]
+
+
+GROUP = st.lists(st.sampled_from(EVERY), max_size=8, unique=True)
+
+
+@given(GROUP, st.sampled_from(["on", "off"]))
+def test_grouping_keeps_every_task_and_every_rule(group: list[Task[Any]], fusion: Fusion) -> None:
+    """Each task is in exactly one request, and with none that it must not see."""
+    requests = group_tasks(group, fusion)
+    assert sorted(map(repr, group)) == sorted(repr(task) for one in requests for task in one)
+    for request in requests:
+        assert fusion == "on" or len(request) == 1
+        assert all(may_share(one, two) for one in request for two in request if one is not two)
+        assert len(set(part_names(request))) == len(request)
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def test_only_what_does_not_parse_is_asked_again() -> None:
+    """The second request holds the broken part alone, and says what was wrong with it."""
+    rating = in_turn([{"rating": 7}, {"rating": 1}])
+    judge = FakeJudge(
+        lambda task: rating() if task == CONTEXT_1 or task.complaint else GOOD[task.prompt]
+    )
+    replies = within_loop(lambda: Ask(judge).each([CONTEXT_1, STATEMENTS]))
+    assert replies == [Rating(rating=1), Statements.model_validate(GOOD["statements"])]
+    assert [len(request) for request in judge.requests] == [2, 1]
+    (again,) = judge.requests[1]
+    assert "Input should be 0, 1 or 2" in again.complaint
+
+
+@pytest.mark.parametrize("repairs", [0, 1, 4])
+def test_repair_ends(repairs: int) -> None:
+    """A judge that never makes sense is asked once, and then as often as was allowed."""
+    judge = FakeJudge(answers(statements=None))
+    ask = Ask(judge, repairs=repairs)
+    with pytest.raises(UnparsableReplyError):
+        within_loop(lambda: ask(STATEMENTS))
+    assert ask.usage == Usage(judge_requests=1 + repairs)
+
+
+@pytest.mark.parametrize("failure", [JudgeRateLimitError("slow down"), RuntimeError("bug")])
+def test_a_repair_that_fails_says_why(failure: Exception) -> None:
+    """If the judge goes away in between, that is the reason; what had parsed is kept."""
+
+    def answer(task: Task[Any]) -> object:
+        if task.complaint:
+            raise failure
+        return GOOD[task.prompt] if task == STATEMENTS else {"rating": 9}
+
+    ask = Ask(FakeJudge(answer))
+    replies = within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS]))
+    assert replies == [failure, Statements.model_validate(GOOD["statements"])]
+    assert ask.usage == Usage(judge_requests=2)
+
+
+def test_a_repair_keeps_nobody_else_waiting() -> None:
+    """What parsed is handed on while the rest is asked again, and kept if that is given up."""
+
+    async def use() -> tuple[object, object]:
+        judge = Stalled()
+        good = FakeJudge(answers(context_relevance_1=None))
+        ask = Ask(Switching([good, judge]))
+        broken = asyncio.ensure_future(ask(CONTEXT_1))
+        reply = await ask(STATEMENTS)
+        await judge.asked.wait()
+        ask.cancel()
+        return reply, (await asyncio.gather(broken, return_exceptions=True))[0]
+
+    reply, failure = within_loop(use)
+    assert isinstance(reply, Statements)
+    assert isinstance(failure, JudgeTimeoutError)
+
+
+def test_parts_are_kept_one_by_one() -> None:
+    """One part that fails for good does not take the others of its request with it."""
+    judge = FakeJudge(answers(groundedness_1=None))
+    replies = within_loop(lambda: Ask(judge).each([CONTEXT_1, GROUNDED_1, STATEMENTS]))
+    assert [type(reply) for reply in replies] == [Rating, UnparsableReplyError, Statements]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class Failing:
+    """Raises, whatever it is asked."""
+
+    model = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        """Raise ``error``."""
+        self.error = error
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Raise the error."""
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [JudgeTransportError("down"), RuntimeError("bug"), KeyError("k")])
+def test_a_failed_request_fails_each_of_its_tasks(error: Exception) -> None:
+    """Every task gets the judge's own error, nobody waits for ever, and the attempt is counted."""
+    ask = Ask(Failing(error))
+    assert within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS])) == [error, error]
+    assert ask.usage == Usage(judge_requests=1)
+    assert ask.model is None
+
+
+def test_what_was_not_asked_is_not_counted() -> None:
+    """While the circuit is open there are no requests, so none are counted."""
+    ask = Ask(Failing(JudgeUnavailableError("open")))
+    with pytest.raises(JudgeUnavailableError):
+        within_loop(lambda: ask(STATEMENTS))
+    assert ask.usage == Usage()
+
+
+def test_a_judge_that_is_cancelled_inside_is_a_timeout() -> None:
+    """A client library that cancels its own request does not cancel the metric."""
+    with pytest.raises(JudgeTimeoutError):
+        within_loop(lambda: Ask(Failing(asyncio.CancelledError()))(STATEMENTS))
+
+
+@pytest.mark.parametrize("parts", [(), (Rating(rating=1),), (Rating(rating=1),) * 3])
+def test_a_judge_that_loses_count_is_not_believed(parts: tuple[object, ...]) -> None:
+    """Replies that cannot be told apart are unparsable, and nobody waits for ever."""
+
+    class Miscounting:
+        model = "miscounting"
+
+        async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+            return Replies(parts=parts, model=self.model)
+
+    replies = within_loop(lambda: Ask(Miscounting()).each([CONTEXT_1, GROUNDED_1]))
+    assert [str(reply) for reply in replies] == [
+        f"the judge gave {len(parts)} replies to 2 tasks"
+    ] * 2
+
+
+# --- giving up ------------------------------------------------------------------------------------
+
+
+class Switching:
+    """Passes each request on to the next of several judges."""
+
+    model = "switching"
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        """Ask ``judges`` in turn."""
+        self.judges = iter(judges)
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Pass ``group`` on."""
+        return await next(self.judges).reply(group)
+
+
+class Stalled:
+    """Never answers; says when it was asked, and how many requests were given up."""
+
+    model = "stalled"
+
+    def __init__(self) -> None:
+        """Wait to be asked."""
+        self.asked = asyncio.Event()
+        self.given_up = 0
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Wait for ever."""
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up += 1
+        raise AssertionError("unreachable")  # noqa: EM101
+
+
+def test_requests_under_way_can_be_given_up() -> None:
+    """Cancelling ends them; whoever still waits is told so, and they were requests all the same."""
+
+    async def use() -> tuple[Ask, Stalled, list[object]]:
+        judge = Stalled()
+        ask = Ask(judge)
+        waiting = asyncio.ensure_future(ask.each([CONTEXT_1, CONTEXT_2]))
+        await judge.asked.wait()
+        await asyncio.sleep(0)
+        ask.cancel()
+        return ask, judge, list(await waiting)
+
+    ask, judge, outcomes = within_loop(use)
+    assert [type(outcome) for outcome in outcomes] == [JudgeTimeoutError, JudgeTimeoutError]
+    assert judge.given_up == 2
+    assert ask.usage == Usage(judge_requests=2)
+
+
+def test_what_waits_is_not_sent_after_giving_up() -> None:
+    """Questions put in the last moment cost no request."""
+    judge = FakeJudge(answers())
+    ask = Ask(judge)
+
+    async def use() -> None:
+        waiting = asyncio.ensure_future(ask(STATEMENTS))
+        await asyncio.sleep(0)
+        ask.cancel()
+        _, pending = await asyncio.wait([waiting], timeout=0.01)
+        assert pending == {waiting}
+        waiting.cancel()
+
+    within_loop(use)
+    assert judge.requests == []
+    assert ask.usage == Usage()
+
+
+def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
+    """A cancelled waiter leaves the reply to the others."""
+    ask = Ask(FakeJudge(answers()))
+
+    async def use() -> Statements:
+        late, patient = (asyncio.ensure_future(ask(STATEMENTS)) for _ in range(2))
+        await asyncio.sleep(0)
+        late.cancel()
+        return await patient
+
+    assert isinstance(within_loop(use), Statements)
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+class Dated:
+    """Answers under another name than it is asked by, as hosted models do."""
+
+    model = "gpt-x"
+
+    def __init__(self) -> None:
+        """Count requests from none."""
+        self.requests = 0
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Answer well, except a statement extraction."""
+        self.requests += 1
+        parts = [
+            UnparsableReplyError("no") if task.prompt == "statements" else Rating(rating=1)
+            for task in group
+        ]
+        return Replies(parts=tuple(parts), model="gpt-x-2026", usage=Usage(judge_requests=1))
+
+
+def test_a_reply_is_remembered_across_samples() -> None:
+    """The same question about the same material costs nothing, and has the same version."""
+    judge, cache = Dated(), ReplyCache()
+    asks = [Ask(judge, cache=cache) for _ in range(2)]
+    replies = [within_loop(lambda ask=ask: ask(CONTEXT_1)) for ask in asks]
+    assert replies[0] == replies[1]
+    assert judge.requests == 1
+    assert [ask.usage.judge_requests for ask in asks] == [1, 0]
+    assert [ask.model for ask in asks] == ["gpt-x-2026", "gpt-x-2026"]
+
+
+def test_a_failure_is_not_remembered() -> None:
+    """What did not parse once may parse the next time."""
+    judge, cache = Dated(), ReplyCache()
+    for _ in range(2):
+        with pytest.raises(UnparsableReplyError):
+            within_loop(lambda: Ask(judge, cache=cache, repairs=0)(STATEMENTS))
+    assert judge.requests == 2
+
+
+def test_measurements_do_not_mix_in_the_cache() -> None:
+    """Another judge, another fusion mode and another voice or draw are other measurements."""
+    cache = ReplyCache()
+    judges = [FakeJudge(answers(), model=model) for model in ("one", "other")]
+    for judge in judges:
+        for fusion in ("on", "off"):
+            within_loop(
+                lambda judge=judge, fusion=fusion: Ask(judge, fusion=fusion, cache=cache).each(
+                    [CONTEXT_1, CONTEXT_2]
+                )
+            )
+    assert [len(judge.requests) for judge in judges] == [4, 4]
+
+
+def test_drawings_are_remembered_apart() -> None:
+    """Three drawings stay three, also from the cache."""
+    cache = ReplyCache()
+    drawn = [{"question": f"{i}?", "noncommittal": 0} for i in range(3)]
+    judge = FakeJudge(lambda task: drawn[task.draw])
+    for _ in range(2):
+        replies = within_loop(lambda: Ask(judge, cache=cache).each(DRAWS))
+        assert replies == [ReverseQuestion.model_validate(draw) for draw in drawn]
+    assert len(judge.requests) == 1
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
+    """The cache is bounded; a reply that was just used stays."""
+    cache = ReplyCache(max_entries=2)
+    for key in (b"1", b"2"):
+        cache.put(key, Rating(rating=1), "m")
+    assert cache.get(b"1") == (Rating(rating=1), "m")
+    cache.put(b"3", Rating(rating=2), "m")
+    assert [cache.get(key) is not None for key in (b"1", b"2", b"3")] == [True, False, True]
+
+
+def test_text_that_is_no_unicode_can_be_remembered() -> None:
+    """A lone surrogate in a document is no reason to fail."""
+    task = tasks.groundedness("bad \ud800", C, voice=1)
+    ask = Ask(FakeJudge(answers()), cache=ReplyCache())
+    assert within_loop(lambda: ask(task)) == Rating(rating=2)

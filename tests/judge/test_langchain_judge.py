@@ -1,0 +1,241 @@
+"""Any LangChain chat model as a judge."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableLambda
+
+from apps.fakes import ScriptedChat, StallingChat
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge import tasks
+from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.tasks import Rating, Statements, Task
+from rag_eval_otel.types import Evaluation, Replies, Usage
+from support import GOOD, SAMPLE, prompt_of
+
+Q, A, C = "Why?", "Because.", ("One.", "Two.")
+CONTEXT = tasks.context_relevance(Q, C, voice=1)
+GROUP: list[Task[Any]] = [CONTEXT, tasks.statements(Q, A)]
+
+
+def good_message(messages: Sequence[BaseMessage]) -> AIMessage:
+    """Answer every part that the schema in the prompt asks for."""
+    schema = json.loads(str(messages[-1].content).rpartition("\n")[2])
+    parts = {name: GOOD[prompt_of(name)] for name in schema["required"]}
+    return AIMessage(json.dumps(parts))
+
+
+class AsyncChat(ScriptedChat):
+    """A chat model that is asynchronous by itself, and refuses to block."""
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
+    ) -> ChatResult:
+        return super()._generate(messages)
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        raise NotImplementedError
+
+
+class Bare(BaseChatModel):
+    """A chat model that returns a message as it is given, without counting."""
+
+    message: AIMessage
+
+    @property
+    def _llm_type(self) -> str:
+        return "bare"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+
+class Named(Bare):
+    """A chat model that says what it is called."""
+
+    model_name: str = "m-1"
+
+
+def asked(llm: BaseChatModel, *group: Task[Any], **options: Any) -> Replies:
+    """Put tasks to a judge on ``llm``."""
+    return asyncio.run(LangChainJudge(llm, **options).reply(group or (CONTEXT,)))
+
+
+def evaluated(llm: BaseChatModel, metrics: Sequence[str] = ("lean",), **options: Any) -> Evaluation:
+    """Score a sample with a judge on ``llm``."""
+    return asyncio.run(
+        evaluate(SAMPLE, metrics, judge=LangChainJudge(llm), embedder=HashingEmbedder(), **options)
+    )
+
+
+@pytest.mark.parametrize("kind", [ScriptedChat, AsyncChat])
+def test_any_chat_model_answers(kind: type[ScriptedChat]) -> None:
+    """Models that block and models that don't answer all tasks in one call, which is counted."""
+    calls: list[Sequence[BaseMessage]] = []
+
+    def reply(messages: Sequence[BaseMessage]) -> AIMessage:
+        calls.append(messages)
+        return good_message(messages)
+
+    replies = asked(kind(reply=reply), *GROUP)
+    assert replies.parts == (Rating(rating=2), Statements.model_validate(GOOD["statements"]))
+    assert [message.type for message in calls[0]] == ["system", "human"]
+    asked_for = sum(len(str(message.content).split()) for message in calls[0])
+    assert replies.usage == Usage(judge_requests=1, prompt_tokens=asked_for, completion_tokens=10)
+
+
+@pytest.mark.parametrize("kind", [ScriptedChat, AsyncChat])
+def test_a_sample_is_scored(kind: type[ScriptedChat]) -> None:
+    """The lean set takes two calls of the model."""
+    evaluation = evaluated(kind(reply=good_message))
+    assert [score.status for score in evaluation.scores] == ["ok"] * 4
+    assert evaluation.usage.judge_requests == 2
+    assert evaluation.usage.completion_tokens == 20
+
+
+RATED = '{"rating": 1}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RATED,
+        [RATED],
+        [{"type": "text", "text": RATED}],
+        [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": RATED}],
+        ['{"rating"', {"type": "text", "text": ": 1}"}],
+    ],
+)
+def test_a_message_may_come_in_blocks(content: Any) -> None:
+    """Text in blocks is put together; thoughts and other blocks are passed over."""
+    assert asked(Bare(message=AIMessage(content))).parts == (Rating(rating=1),)
+
+
+def test_a_model_that_counts_nothing() -> None:
+    """Without a count of tokens the call itself is counted."""
+    assert asked(Bare(message=AIMessage(RATED))).usage == Usage(judge_requests=1)
+
+
+def test_prose_is_unparsable() -> None:
+    """What a chat model says instead of JSON is an unparsable reply."""
+    (part,) = asked(Bare(message=AIMessage("I'd say 2."))).parts
+    assert isinstance(part, UnparsableReplyError)
+
+
+@pytest.mark.parametrize(
+    ("llm", "options", "metadata", "asked_as", "answered_as"),
+    [
+        (Named, {}, {}, "m-1", "m-1"),
+        (Named, {}, {"model_name": "m-1-2026"}, "m-1", "m-1-2026"),
+        (Named, {}, {"model_name": 7}, "m-1", "m-1"),
+        (Named, {"model": "mine"}, {}, "mine", "mine"),
+        (Bare, {}, {}, "Bare", "Bare"),
+    ],
+)
+def test_a_model_has_a_name(
+    llm: type[Bare],
+    options: dict[str, str],
+    metadata: dict[str, Any],
+    asked_as: str,
+    answered_as: str,
+) -> None:
+    """The name is the one that answered, else the one given, else the model's own, or its class."""
+    model = llm(message=AIMessage(RATED, response_metadata=metadata))
+    judge = LangChainJudge(model, **options)
+    assert (judge.model, repr(judge)) == (asked_as, f"LangChainJudge({asked_as!r})")
+    assert asked(model, **options).model == answered_as
+
+
+class StatusError(Exception):
+    """What the clients of model vendors raise: an error with an HTTP status."""
+
+    def __init__(self, status_code: object) -> None:
+        """Carry the status."""
+        super().__init__("vendor says no")
+        self.status_code = status_code
+
+
+class ReadTimeout(Exception):  # noqa: N818  # the names that HTTP libraries have
+    """A timeout that is not Python's."""
+
+
+class APIConnectionError(Exception):
+    """A failed connection that is not Python's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StatusError(400), "bad_request"),
+        (StatusError(401), "unauthorized"),
+        (StatusError(403), "unauthorized"),
+        (StatusError(404), "bad_request"),
+        (StatusError(408), "timeout"),
+        (StatusError(422), "bad_request"),
+        (StatusError(429), "rate_limited"),
+        (StatusError(500), "transport"),
+        (StatusError(529), "transport"),
+        (StatusError(None), "internal"),
+        (TimeoutError(), "timeout"),
+        (asyncio.TimeoutError(), "timeout"),
+        (ReadTimeout(), "timeout"),
+        (ConnectionResetError(), "transport"),
+        (APIConnectionError(), "transport"),
+        (ValueError("bug"), "internal"),
+    ],
+)
+def test_what_a_model_raises_has_a_reason(error: Exception, reason: str) -> None:
+    """LangChain passes on whatever the vendor's client raised; the score says what it means."""
+
+    def fail(messages: Sequence[BaseMessage]) -> AIMessage:
+        raise error
+
+    evaluation = evaluated(ScriptedChat(reply=fail))
+    assert [score.status for score in evaluation.scores] == ["error"] * 4
+    assert {score.reason for score in evaluation.scores} == {reason}
+    assert evaluation["answer_relevancy"].detail["error"].startswith(type(error).__name__)
+
+
+def test_a_model_that_stalls_is_given_up() -> None:
+    """A chat model without a timeout of its own cannot hold a score up for ever."""
+    evaluation = evaluated(StallingChat(reply=good_message), timeout=0.05)
+    assert {score.reason for score in evaluation.scores} == {"timeout"}
+
+
+# --- not traced -----------------------------------------------------------------------------------
+
+
+class Recorder(BaseCallbackHandler):
+    """Counts what LangChain starts."""
+
+    def __init__(self) -> None:
+        """Count from none."""
+        self.models: list[Any] = []
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        """Count a call of a model."""
+        self.models.append(args)
+
+
+def test_the_callbacks_of_the_application_do_not_see_the_judge() -> None:
+    """A judge that is called within a chain of the application does not take part in its run."""
+    recorder = Recorder()
+    judge = LangChainJudge(ScriptedChat(reply=good_message))
+    app = ScriptedChat(reply=lambda _: AIMessage("hello"))
+
+    async def chain(_: object) -> Replies:
+        await app.ainvoke("hi")
+        return await judge.reply([CONTEXT])
+
+    run = RunnableLambda(chain).ainvoke("go", config={"callbacks": [recorder]})
+    assert asyncio.run(run).parts == (Rating(rating=2),)
+    assert len(recorder.models) == 1

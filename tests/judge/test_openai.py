@@ -1,0 +1,502 @@
+"""The OpenAI judge: the real client in front of a scripted server."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from rag_eval_otel.embed import OpenAIEmbedder
+from rag_eval_otel.errors import (
+    JudgeAuthError,
+    JudgeError,
+    JudgeRateLimitError,
+    JudgeRequestError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge import tasks
+from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
+from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
+from rag_eval_otel.metrics import (
+    AnswerRelevancy,
+    ContextRelevance,
+    Faithfulness,
+    ResponseGroundedness,
+)
+from rag_eval_otel.protocols import Metric
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.testing.fakes import FakeEmbedder
+from rag_eval_otel.types import Fusion, Replies, Usage
+from support import (
+    GOLDEN_CORE,
+    GOOD,
+    SAMPLE,
+    GoldenJudge,
+    golden_cases,
+    golden_sample,
+    good_parts,
+    in_turn,
+    names_asked,
+    prompt_of,
+    text_asked,
+)
+
+Q, A, C = "Why?", "Because.", ("One.", "Two.")
+CONTEXT = tasks.context_relevance(Q, C, voice=1)
+GROUNDED = tasks.groundedness(A, C, voice=1)
+GROUP: list[Task[Any]] = [CONTEXT, tasks.statements(Q, A), GROUNDED]
+SUPPORT = ["json_schema", "json_object", "none"]
+
+
+def judge_of(server: ScriptedOpenAI, **options: Any) -> OpenAIJudge:
+    """Return a judge behind the scripted server; it retries only if told to."""
+    return OpenAIJudge(
+        "gpt-x", base_url=server.base_url, **{"api_key": "sk-secret", "max_retries": 0, **options}
+    )
+
+
+def asked(
+    reply: Callable[[dict[str, Any]], object], *group: Task[Any], **options: Any
+) -> tuple[Replies, list[dict[str, Any]]]:
+    """Put tasks once; return the outcome and the requests that the server got."""
+    with ScriptedOpenAI(reply) as server:
+        replies = asyncio.run(judge_of(server, **options).reply(group or (CONTEXT,)))
+        return replies, [request.body for request in server.requests]
+
+
+def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[JudgeError, int]:
+    """Put a task to a server that always replies so; return the error and the requests made."""
+    with ScriptedOpenAI(lambda _: reply) as server:
+        with pytest.raises(kind) as failure:
+            asyncio.run(judge_of(server, **options).reply([CONTEXT]))
+        return failure.value, len(server.requests)
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def test_several_tasks_take_one_request() -> None:
+    """The replies come in the order of the tasks, with the model that answered and what it took."""
+    replies, requests = asked(good_parts, *GROUP)
+    assert [type(part) for part in replies.parts] == [Rating, Statements, Rating]
+    assert len(requests) == 1
+    assert replies.model == "gpt-x-2026-01-01"
+    assert replies.usage.judge_requests == 1
+    assert replies.usage.prompt_tokens > 100
+    assert replies.usage.completion_tokens > 5
+
+
+def test_the_request_is_strict_and_cold() -> None:
+    """The reply is held to a strict schema of exactly these tasks, at temperature 0."""
+    _, (body,) = asked(good_parts, *GROUP)
+    assert body["temperature"] == 0
+    assert body["response_format"]["json_schema"]["strict"] is True
+    assert names_asked(body) == ["context_relevance_1", "statements", "groundedness_1"]
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+    assert "JSON Schema" not in text_asked(body)
+
+
+@pytest.mark.parametrize("mode", ["json_object", "text"])
+def test_without_a_schema_the_prompt_has_it(mode: SchemaMode) -> None:
+    """A server that is not given a schema finds it in the prompt."""
+    _, (body,) = asked(good_parts, *GROUP, schema_mode=mode)
+    assert (body.get("response_format") or {"type": "text"})["type"] == mode
+    assert '"required":["context_relevance_1","statements","groundedness_1"]' in text_asked(body)
+
+
+def test_no_temperature_is_sent_where_none_is_wanted() -> None:
+    """Some models accept only their own."""
+    _, (body,) = asked(good_parts, temperature=None)
+    assert "temperature" not in body
+
+
+def test_a_key_is_never_shown() -> None:
+    """Printing a judge names its model only."""
+    assert repr(OpenAIJudge("gpt-x", api_key="sk-secret")) == "OpenAIJudge('gpt-x')"
+
+
+def test_a_missing_key_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key nothing is asked, and the reason is that of a wrong one."""
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(JudgeAuthError, match="OPENAI_API_KEY"):
+        asyncio.run(OpenAIJudge("gpt-x", base_url="http://localhost:9/v1").reply([CONTEXT]))
+
+
+# --- what a server does not support ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("supported", "tries"), [*zip(SUPPORT, [1, 2, 3], strict=True)])
+def test_a_refused_format_is_given_up_once(supported: Any, tries: int) -> None:
+    """A server without schemas is asked for an object, then for text, and never refuses again."""
+
+    async def use(judge: OpenAIJudge) -> list[Replies]:
+        return [await judge.reply(GROUP) for _ in range(2)]
+
+    with ScriptedOpenAI(good_parts, supports_schema=supported) as server:
+        first, second = asyncio.run(use(judge_of(server)))
+    assert [first.usage.judge_requests, second.usage.judge_requests] == [tries, 1]
+    assert len(server.requests) == tries + 1
+    assert all(isinstance(part, Reply) for part in (*first.parts, *second.parts))
+
+
+def test_requests_at_once_give_way_together() -> None:
+    """Requests that are refused at the same time take one step down, not one each."""
+
+    async def use(judge: OpenAIJudge) -> list[Replies]:
+        return await asyncio.gather(*(judge.reply([CONTEXT]) for _ in range(4)))
+
+    with ScriptedOpenAI(good_parts, supports_schema="json_object") as server:
+        replies = asyncio.run(use(judge_of(server)))
+    assert all(isinstance(one.parts[0], Rating) for one in replies)
+    assert all(one.usage.judge_requests <= 2 for one in replies)
+    formats = [request.body["response_format"]["type"] for request in server.requests]
+    assert formats.count("json_object") == 4
+
+
+def without_temperature(body: dict[str, Any]) -> object:
+    """Refuse a temperature, as reasoning models do."""
+    if "temperature" in body:
+        error = {"message": "Unsupported value: 'temperature' does not support 0.0"}
+        return HttpReply(status=400, body={"error": error})
+    return good_parts(body)
+
+
+@pytest.mark.parametrize(("supported", "tries"), [*zip(SUPPORT, [2, 3, 4], strict=True)])
+def test_a_refused_temperature_is_left_out(supported: Any, tries: int) -> None:
+    """A model that accepts only its own temperature is asked again without one, and then always."""
+
+    async def use(judge: OpenAIJudge) -> list[Replies]:
+        return [await judge.reply([CONTEXT]) for _ in range(2)]
+
+    with ScriptedOpenAI(without_temperature, supports_schema=supported) as server:
+        replies = asyncio.run(use(judge_of(server)))
+    assert [one.usage.judge_requests for one in replies] == [tries, 1]
+
+
+@pytest.mark.parametrize(
+    "message", ["unknown model", "temperature is wrong", "response_format is wrong", ""]
+)
+def test_a_request_that_is_refused_for_good(message: str) -> None:
+    """What can't be left out, or is refused without it too, ends as a bad request."""
+    error, requests = failing(HttpReply(status=400, body={"error": message}), JudgeRequestError)
+    assert error.reason == "bad_request"
+    assert requests <= 3
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, JudgeRequestError),
+        (401, JudgeAuthError),
+        (403, JudgeAuthError),
+        (404, JudgeRequestError),
+        (408, JudgeTimeoutError),
+        (422, JudgeRequestError),
+        (429, JudgeRateLimitError),
+        (500, JudgeTransportError),
+        (503, JudgeTransportError),
+    ],
+)
+def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
+    """The error says the status and, in short, what the server said."""
+    body = {"error": {"message": "no " * 1000}}
+    error, _ = failing(HttpReply(status=status, body=body), kind)
+    assert str(error).startswith(f"HTTP {status}: ")
+    assert len(str(error)) < 250
+
+
+@pytest.mark.parametrize("status", [401, 400, 404])
+def test_what_cannot_get_better_is_not_tried_again(status: int) -> None:
+    """A wrong key or model costs one request."""
+    kind = JudgeAuthError if status == 401 else JudgeRequestError
+    _, requests = failing(HttpReply(status=status), kind, max_retries=3)
+    assert requests == 1
+
+
+def test_a_rate_limit_is_waited_for() -> None:
+    """After 429 the server is asked again, not before the time it named."""
+    limit = HttpReply(status=429, headers={"Retry-After": "1"})
+    reply = in_turn([limit, {"rating": 2}])
+    with ScriptedOpenAI(reply) as server:
+        replies = asyncio.run(judge_of(server, max_retries=1).reply([CONTEXT]))
+        first, second = server.requests
+    assert replies.parts == (Rating(rating=2),)
+    assert second.at - first.at >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, JudgeRateLimitError), (500, JudgeTransportError)]
+)
+def test_retries_end(status: int, kind: type[JudgeError]) -> None:
+    """A server that never recovers is asked once and max_retries times again."""
+    reply = HttpReply(status=status, headers={"retry-after-ms": "1"})
+    _, requests = failing(reply, kind, max_retries=2)
+    assert requests == 3
+
+
+def test_a_server_error_is_tried_again() -> None:
+    """A passing failure is not noticed."""
+    reply = in_turn([HttpReply(status=500, headers={"retry-after-ms": "1"}), {"rating": 1}])
+    replies, requests = asked(reply, max_retries=1)
+    assert (replies.parts, len(requests)) == ((Rating(rating=1),), 2)
+
+
+def test_a_slow_server_is_given_up() -> None:
+    """The timeout holds for each attempt."""
+    slow = HttpReply(body="{}", delay=60)
+    error, requests = failing(slow, JudgeTimeoutError, timeout=0.1, max_retries=1)
+    assert (error.reason, requests) == ("timeout", 2)
+
+
+def test_nobody_listens() -> None:
+    """A refused connection is a transport error."""
+    with ScriptedOpenAI(good_parts) as server:
+        pass
+    with pytest.raises(JudgeTransportError):
+        asyncio.run(judge_of(server).reply([CONTEXT]))
+
+
+def test_an_answer_that_breaks_off() -> None:
+    """A connection that is lost on the way is a transport error."""
+    cut = HttpReply(body='{"choices"', headers={"Content-Length": "1000"})
+    failing(cut, JudgeTransportError)
+
+
+# --- answers that are none ------------------------------------------------------------------------
+
+
+def completion(message: object, **more: object) -> HttpReply:
+    """Return a raw completion with this message."""
+    return HttpReply(body={"choices": [{"index": 0, "message": message}], **more})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "<html>Bad gateway</html>",
+        "[]",
+        "null",
+        b"\xff\xfe",
+        "{}",
+        '{"choices": []}',
+        '{"choices": null}',
+        '{"choices": [{}]}',
+        '{"choices": [{"message": null}]}',
+        '{"error": {"message": "overloaded"}}',
+    ],
+)
+def test_a_body_without_a_message_is_unparsable(body: str | bytes) -> None:
+    """Whatever a gateway returns with status 200, it is an unparsable reply and no crash."""
+    error, _ = failing(HttpReply(body=body), UnparsableReplyError)
+    assert error.reason == "unparsable"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "refusal": "I can't help with that."},
+        {"content": None},
+        {"content": ""},
+        {"content": "I'd say 2."},
+        {"content": {"rating": "?"}},
+        {"content": [{"type": "text", "text": "2"}]},
+    ],
+)
+def test_a_message_without_a_reply_is_unparsable(message: dict[str, object]) -> None:
+    """A refusal, prose or nothing fails the parts, which may then be asked again."""
+    replies, _ = asked(lambda _: completion(message), *GROUP)
+    assert [type(part) for part in replies.parts] == [UnparsableReplyError] * 3
+
+
+def test_a_refusal_is_told() -> None:
+    """What the model said instead can be read in the score's detail."""
+    message = {"content": None, "refusal": "I can't help with that."}
+    replies, _ = asked(lambda _: completion(message))
+    assert "I can't help with that." in str(replies.parts[0])
+
+
+def test_a_reply_cut_off_keeps_its_whole_parts() -> None:
+    """A reply that ran into its token limit is used as far as it goes."""
+    whole = json.dumps({"context_relevance_1": {"rating": 2}, "statements": GOOD["statements"]})
+    replies, _ = asked(lambda _: whole[:-20], *GROUP)
+    assert replies.parts[0] == Rating(rating=2)
+    assert [type(part) for part in replies.parts[1:]] == [UnparsableReplyError] * 2
+
+
+@pytest.mark.parametrize("rating", [True, "2", None, 3, -1, 1.5, [], "2/2"])
+def test_a_wrong_type_fails_its_part_only(rating: object) -> None:
+    """A server that does not enforce the schema is checked all the same."""
+    replies, _ = asked(
+        lambda body: {**good_parts(body), "groundedness_1": {"rating": rating}}, *GROUP
+    )
+    assert [type(part) for part in replies.parts] == [Rating, Statements, UnparsableReplyError]
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
+def test_a_server_may_count_nothing(usage: object) -> None:
+    """Without token counts the request itself is still counted, under the name it was asked by."""
+    replies, _ = asked(lambda _: completion({"content": '{"rating": 1}'}, usage=usage))
+    assert replies == Replies(
+        parts=(Rating(rating=1),), model="gpt-x", usage=Usage(judge_requests=1)
+    )
+
+
+# --- loops and clients ----------------------------------------------------------------------------
+
+
+def test_a_judge_serves_several_loops() -> None:
+    """A judge made once may be used by one asyncio.run after the other; each closes its client."""
+    with ScriptedOpenAI(good_parts) as server:
+        judge = judge_of(server)
+        for _ in range(3):
+            assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
+
+
+def test_a_judge_serves_two_loops_at_once() -> None:
+    """A loop that is still open keeps its client while others come and go."""
+    standing = asyncio.new_event_loop()
+    with ScriptedOpenAI(good_parts) as server:
+        judge = judge_of(server)
+        for run in (standing.run_until_complete, asyncio.run, asyncio.run):
+            assert run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
+        standing.run_until_complete(judge.reply([CONTEXT]))
+        standing.run_until_complete(standing.shutdown_asyncgens())
+    standing.close()
+
+
+def test_a_client_of_the_users_own_is_used() -> None:
+    """An Azure client, or one with a proxy, takes the place of all options, and stays open."""
+
+    async def use(base_url: str) -> bool:
+        async with openai.AsyncOpenAI(api_key="sk-own", base_url=base_url) as client:
+            await OpenAIJudge("gpt-x", client=client).reply([CONTEXT])
+            return client.is_closed()
+
+    with ScriptedOpenAI(good_parts, secrets="keep") as server:
+        assert asyncio.run(use(server.base_url)) is False
+        assert server.requests[0].headers["authorization"] == "Bearer sk-own"
+
+
+# --- whole samples --------------------------------------------------------------------------------
+
+ALL = frozenset({"question", "contexts", "answer"})
+SHOWN = {
+    "question": f"<question>\n{SAMPLE.question}",
+    "contexts": f"[1] {SAMPLE.contexts[0].text}",
+    "answer": f"<answer>\n{SAMPLE.answer}",
+}
+
+
+def scored(metric_set: str, fusion: Fusion) -> tuple[list[list[str]], list[dict[str, Any]], int]:
+    """Evaluate one sample with the real client; return parts asked, chat bodies, embeddings."""
+    with ScriptedOpenAI(good_parts, lambda text: [float(len(text)), 1.0]) as server:
+        evaluation = asyncio.run(
+            evaluate(
+                SAMPLE,
+                [metric_set],
+                judge=judge_of(server),
+                embedder=OpenAIEmbedder("small", base_url=server.base_url, api_key="sk-secret"),
+                fusion=fusion,
+            )
+        )
+        chats = [r.body for r in server.requests if r.path.endswith("/chat/completions")]
+        embeddings = len(server.requests) - len(chats)
+    assert [score.status for score in evaluation.scores] == ["ok"] * 4
+    assert evaluation.usage.judge_requests == len(chats)
+    assert evaluation.usage.embedding_requests == embeddings
+    return [names_asked(body) for body in chats], chats, embeddings
+
+
+@pytest.mark.parametrize(
+    ("metric_set", "fusion", "requests"),
+    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+)
+def test_what_a_sample_costs(metric_set: str, fusion: Fusion, requests: int) -> None:
+    """The requests a sample takes are those that the documentation names, as the server counts.
+
+    Unfused the default set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
+    """
+    names, _, embeddings = scored(metric_set, fusion)
+    assert len(names) == requests
+    assert embeddings == 1
+
+
+@pytest.mark.parametrize("metric_set", ["default", "lean"])
+def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
+    """The request that asks for questions shows neither the question nor any context."""
+    names, bodies, _ = scored(metric_set, "on")
+    texts = [text_asked(body) for body in bodies]
+    alone = [i for i, one in enumerate(names) if any(n.startswith("reverse") for n in one)]
+    assert len(alone) == 1
+    assert all(name.startswith("reverse_question") for name in names[alone[0]])
+    text = json.dumps(bodies[alone[0]]["messages"])
+    assert json.dumps(SAMPLE.question)[1:-1] not in text
+    assert not any(json.dumps(c)[1:-1] in text for c in SAMPLE.context_texts)
+    assert SHOWN["answer"] in texts[alone[0]]
+
+
+def test_two_voices_never_share_a_request() -> None:
+    """The two judges of a dual metric cannot see each other's rating."""
+    names, _, _ = scored("default", "on")
+    for metric in ("context_relevance", "groundedness"):
+        voices = [i for i, one in enumerate(names) for name in one if name.startswith(metric)]
+        assert len(set(voices)) == len(voices) == 2
+
+
+# --- golden ---------------------------------------------------------------------------------------
+
+METRICS: Mapping[str, Callable[[Mapping[str, Any]], Metric]] = {
+    "answer_relevancy": lambda params: AnswerRelevancy(strictness=params["n"]),
+    "context_relevance_dual": lambda _: ContextRelevance(),
+    "faithfulness": lambda _: Faithfulness(),
+    "response_groundedness": lambda _: ResponseGroundedness(),
+}
+
+
+def replayed_cases() -> list[Any]:
+    """Return the core cases of our metrics, or the reason why there are none."""
+    if not Path(GOLDEN_CORE).exists():
+        skip = pytest.mark.skip(reason="the golden cases (../shared/golden/core.json) are not here")
+        return [pytest.param({}, id="absent", marks=skip)]
+    cases = golden_cases(GOLDEN_CORE)
+    return [pytest.param(case, id=case["id"]) for case in cases if case["metric"] in METRICS]
+
+
+def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
+    """Answer the parts a request asks for; one that does not parse is left out."""
+    parts = {name: script(prompt_of(name)) for name in names_asked(body)}
+    return {name: part for name, part in parts.items() if part is not None} or "no idea"
+
+
+@pytest.mark.parametrize(
+    ("supported", "fusion"),
+    [("json_schema", "on"), ("json_schema", "off"), ("json_object", "on"), ("none", "off")],
+)
+@pytest.mark.parametrize("case", replayed_cases())
+def test_a_golden_case_over_http(case: Mapping[str, Any], supported: Any, fusion: Fusion) -> None:
+    """The peers' numbers come out of the real client too, fused or not, schema or not."""
+    script = GoldenJudge(case["judge"])
+    with ScriptedOpenAI(partial(replay, script), supports_schema=supported) as server:
+        evaluation = asyncio.run(
+            evaluate(
+                golden_sample(case),
+                [METRICS[case["metric"]](case["params"])],
+                judge=judge_of(server),
+                embedder=FakeEmbedder(case["embeddings"]),
+                fusion=fusion,
+                repairs=4,
+            )
+        )
+    assert evaluation.scores[0].value == pytest.approx(case["expected"], rel=0, abs=1e-9)

@@ -1,0 +1,203 @@
+"""What the offline judge reads off a text: sentences, terms, and what backs a claim."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.judge.text import (
+    MAX_CHARACTERS,
+    Passages,
+    Support,
+    content,
+    keys,
+    number_of,
+    sentences,
+    stem,
+    terms,
+    within_limit,
+)
+
+LEAVE = (
+    "A full-time employee gets 27 days of paid leave each year. "
+    "Unused days lapse on 31 March. "
+    "The form is signed by Oda Brandvik."
+)
+DOGS = "Dogs may come to the office on Fridays."
+CATS = "Cats may not come to the office."
+
+ODD = st.text(st.characters(exclude_categories=()), max_size=200)
+"""Text of any code points, lone surrogates among them."""
+
+PROSE = st.lists(
+    st.sampled_from(
+        [
+            *("the", "not", "27", "one", "Ada", "don't", "1,200.50", "forty-five", "employee"),
+            *(";", ".", "?", "\n", "-", "[1]", "Dr.", "µ", "été"),
+        ]
+    ),
+    max_size=40,
+).map(" ".join)
+
+
+def support(claim: str, *texts: str) -> Support:
+    """Return how far ``texts`` back ``claim``."""
+    return Passages(texts).support(content(terms(claim)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One came. Two went! Three?", ["One came.", "Two went!", "Three?"]),
+        ("It rains; we stay.", ["It rains", "we stay."]),
+        ("Dr. Ada Lin paid 3.5 euros.", ["Dr. Ada Lin paid 3.5 euros."]),
+        ("Bring food, e.g. bread. Then eat.", ["Bring food, e.g. bread.", "Then eat."]),
+        ("They are:\n1. Ephesus\n- Smyrna", ["They are:", "Ephesus", "Smyrna"]),
+        ("It is red [1]. It is [^2] round.", ["It is red  .", "It is   round."]),
+        ('He said "no." She left.', ['He said "no."', "She left."]),
+        ("雨が降る。傘を持つ。", ["雨が降る。", "傘を持つ。"]),
+        ("  \n ... \n", []),
+        ("", []),
+    ],
+)
+def test_text_falls_into_sentences(text: str, expected: list[str]) -> None:
+    """Sentences end at marks, semicolons and lines, but not after abbreviations and numbers."""
+    assert sentences(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("employee", "employees"),
+        ("carry", "carried"),
+        ("stop", "stopped"),
+        ("call", "called"),
+        ("require", "requiring"),
+        ("process", "processes"),
+        ("day", "days"),
+    ],
+)
+def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
+    """Plural, past and the like do not hide that two words are the same."""
+    assert stem(one) == stem(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("45 days", "forty-five days"),
+        ("$1,250.50", "1250.5 dollars"),
+        ("54%", "54 percent"),
+        ("3rd", "three"),
+        ("2,5", "2.5"),
+        ("007", "7"),
+        ("Anna's team", "anna team"),
+        ("l’usine", "usine"),  # noqa: RUF001
+    ],
+)
+def test_spellings_of_one_thing_agree(one: str, other: str) -> None:
+    """Numbers, amounts and possessives are compared by what they mean."""
+    assert keys(one) == keys(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("27", "28"), ("1.5", "15"), ("10:30", "10:45")])
+def test_different_numbers_stay_different(one: str, other: str) -> None:
+    """A number has no forms: it is equal or not."""
+    assert number_of(one) != number_of(other)
+
+
+def test_kinds_are_told_apart() -> None:
+    """Numbers, names, words, short words and stop words count differently."""
+    found = {term.text: term.kind for term in terms("The car of Oda and NASA weighs 27 kilos")}
+    assert found == {
+        "The": "stop",
+        "car": "short",
+        "of": "stop",
+        "Oda": "name",
+        "and": "stop",
+        "NASA": "name",
+        "weighs": "word",
+        "27": "number",
+        "kilos": "word",
+    }
+
+
+def test_capitals_tell_nothing_where_most_words_have_them() -> None:
+    """In a title, or in German, a capital does not make a name."""
+    assert {term.kind for term in terms("Ordnung Aber Sauberkeit Bleiben Pflicht")} == {"word"}
+
+
+def test_words_without_content_count_where_there_is_nothing_else() -> None:
+    """A text of stop words alone is compared by these."""
+    assert [term.text for term in content(terms("It is what it"))] == ["It", "is", "what", "it"]
+
+
+def test_a_claim_from_neighbouring_sentences_is_backed() -> None:
+    """What two sentences side by side say together is found in full."""
+    found = support("An employee gets 27 days of leave, and unused days lapse on 31 March", LEAVE)
+    assert found == Support(share=1.0)
+
+
+def test_a_claim_spread_over_a_passage_counts_less() -> None:
+    """Words from everywhere in a passage are no proof that it says the thing."""
+    assert 0 < support("The employee leave form is by Oda Brandvik", LEAVE).share < 1
+
+
+def test_a_claim_may_join_two_passages_but_not_more() -> None:
+    """What is left over by the best place may stand in one other."""
+    texts = ("The red house is old.", "The green garden is wide.", "The blue lake is deep.")
+    two = support("The red house is old, the green garden is wide", *texts)
+    three = support("red old house, green wide garden, blue deep lake", *texts)
+    assert not two.missing
+    assert {term.text for term in three.missing} == {"red", "old", "house"}
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "A full-time employee gets 29 days of paid leave each year.",
+        "The form is signed by Oda Holm.",
+    ],
+)
+def test_a_wrong_number_or_name_is_noticed(claim: str) -> None:
+    """One exact term that is not there is told apart from a missing word."""
+    assert support(claim, LEAVE).lacks_exact
+
+
+def test_a_negation_makes_another_claim() -> None:
+    """Saying the opposite with the same words finds less."""
+    assert support("Dogs may come to the office.", DOGS).share == 1
+    assert support("Dogs may not come to the office.", DOGS).share < 1
+    assert support("Cats may come to the office.", CATS).share < 1
+
+
+def test_no_passages_back_nothing() -> None:
+    """Without passages the share is 0 and every term is missing; an empty claim has none."""
+    assert support("Leave lapses.").share == 0
+    assert len(support("Leave lapses.").missing) == 2
+    assert Passages(["Leave lapses."]).support([]) == Support(share=0.0)
+
+
+def test_reading_stops_at_the_limit() -> None:
+    """However much is handed in, only so many characters are read."""
+    text = "word " * MAX_CHARACTERS
+    assert sum(map(len, within_limit([text, text]))) == MAX_CHARACTERS
+    assert len(terms(text)) == MAX_CHARACTERS // 5
+    assert len(terms("\ufdfa" * MAX_CHARACTERS)) < MAX_CHARACTERS
+
+
+@given(ODD | PROSE)
+def test_any_text_can_be_read(text: str) -> None:
+    """No text makes the tools raise, and every sentence and term has something to compare."""
+    for sentence in sentences(text):
+        assert sentence.strip()
+    assert all(term.key for term in terms(text))
+    assert 0 <= support(text, text).share <= 1 + 1e-9
+
+
+@given(PROSE | ODD, PROSE | ODD)
+def test_a_sentence_of_a_passage_is_backed_by_it(text: str, other: str) -> None:
+    """What is copied from a context is found there in full, whatever else there is."""
+    for sentence in sentences(text):
+        found = support(sentence, other, text)
+        assert not found.missing
+        assert found.share == pytest.approx(1) or not terms(sentence)

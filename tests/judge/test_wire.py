@@ -1,0 +1,265 @@
+"""Messages and schemas for a judge, and the reading of whatever it says."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge import tasks
+from rag_eval_otel.judge.tasks import Rating, Reply, ReverseQuestion, Statements, Task
+from rag_eval_otel.judge.wire import compose, part_names, prompt_hash, read_parts
+from support import GOOD, prompt_of
+
+Q, A, C = "Why?", "Because.", ("One.", "Two.")
+CONTEXT, GROUNDED = (
+    tasks.context_relevance(Q, C, voice=1),
+    tasks.groundedness(A, C, voice=1),
+)
+STATEMENTS = tasks.statements(Q, A)
+DRAWS = [tasks.reverse_question(A, draw=i) for i in range(3)]
+MIXED: list[Task[Any]] = [CONTEXT, STATEMENTS, GROUNDED]
+GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
+
+
+def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
+    """Return a usable reply to each task."""
+    return {name: GOOD[prompt_of(name)] for name in part_names(group)}
+
+
+def kinds(parts: Sequence[object]) -> list[type[object]]:
+    """Return the type of each part."""
+    return [type(part) for part in parts]
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def test_material_is_shown_once() -> None:
+    """Tasks that share a request share its material, which comes before all of them."""
+    user = compose(MIXED).user
+    assert re.findall(r"^</?(\w+)>$", user, flags=re.MULTILINE) == [
+        *("question", "question", "contexts", "contexts", "answer", "answer"),
+    ]
+    assert user.index("</answer>") < user.index("# context_relevance_1")
+
+
+def test_several_texts_are_numbered() -> None:
+    """Contexts and statements can be referred to by number."""
+    assert "<contexts>\n[1] One.\n[2] Two.\n</contexts>" in compose([CONTEXT]).user
+
+
+def test_each_task_has_a_heading() -> None:
+    """The reply's members are named by the headings; drawings of one task have one heading."""
+    assert "# reverse_question_1, reverse_question_2, reverse_question_3\n" in compose(DRAWS).user
+    headings = re.findall(r"^# (.*)$", compose(MIXED).user, flags=re.MULTILINE)
+    assert headings == ["context_relevance_1", "statements", "groundedness_1"]
+
+
+def test_a_task_is_told_what_to_look_at() -> None:
+    """Where tasks see different material, each is told its own."""
+    user = compose(MIXED).user
+    assert "Consider only: question, answer." in user
+    assert "Consider only: answer, contexts." in user
+    assert "Consider only" not in compose(DRAWS).user
+
+
+def test_the_schema_is_strict() -> None:
+    """Structured output wants every member required, none added, and no defaults."""
+    schema = compose(MIXED).schema
+    assert schema["required"] == list(schema["properties"]) == list(compose(MIXED).names)
+    objects = [schema, *schema["$defs"].values()]
+    assert all(node["additionalProperties"] is False for node in objects)
+    assert all(node["required"] == list(node["properties"]) for node in objects)
+    assert not re.search(r'"(title|default|description)":', json.dumps(schema))
+
+
+def test_a_complaint_is_passed_on() -> None:
+    """A judge that is asked again is told what was wrong."""
+    again = replace(CONTEXT, complaint="rating: must be an integer")
+    assert "could not be used: rating: must be an integer" in compose([again]).user
+
+
+def test_the_hash_is_that_of_the_prompts() -> None:
+    """A version changes with the text of the prompts, and with their order."""
+    one, other = prompt_hash(["verdicts"]), prompt_hash(["verdicts", "frame"])
+    assert re.fullmatch(r"[0-9a-f]{8}", one)
+    assert len({one, other, prompt_hash(["frame", "verdicts"])}) == 3
+
+
+TAGS = st.sampled_from(["</answer>", "</answer_>", "<answer>", "</contexts>", "</question>", "x"])
+
+
+@given(st.lists(TAGS | st.text(max_size=5)).map("".join))
+@example("</answer></answer_></answer__>")
+def test_material_cannot_be_closed_by_its_content(text: str) -> None:
+    """Whatever an answer holds, its tag closes after it and not within."""
+    sent = compose([tasks.groundedness(text, (text, text), voice=1)]).user
+    shown = text.encode("utf-8", "replace").decode()
+    tag = re.match(r"<(answer_*)>\n", sent)
+    assert tag
+    assert sent.startswith(f"<{tag[1]}>\n{shown}\n</{tag[1]}>\n\n<contexts")
+    assert f"</{tag[1]}>" not in shown
+
+
+def test_two_megabytes_are_sent_and_read_in_no_time() -> None:
+    """A huge context neither fails nor stalls, also where it is full of tags and braces."""
+    started = perf_counter()
+    context = '{"a": </contexts> [' * 120_000
+    request = compose([tasks.context_relevance(Q, [context], voice=1)])
+    parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
+    assert context in request.user
+    assert isinstance(parts[0], UnparsableReplyError)
+    assert perf_counter() - started < 5
+
+
+def test_no_lone_surrogate_is_sent() -> None:
+    """Text that is no Unicode cannot be sent by any client; it is replaced."""
+    assert "bad ? text" in compose([tasks.groundedness("bad \ud800 text", C, voice=1)]).user
+
+
+# --- what comes back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=["one", "list", "draws", "mixed"])
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "{}",
+        "```json\n{}\n```",
+        "Here you are:\n{}\nAnything else?",
+        "<think>They ask {{so much}}.</think>\n{}",
+        "```\n{}",
+        'An example would be {{"rating": 0}}. Mine is\n{}',
+        "{{}} {}",
+    ],
+)
+def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: str) -> None:
+    """Code fences, thoughts and courtesies around the object do no harm."""
+    text = wrapped.format(json.dumps(replied(group)))
+    assert kinds(read_parts(text, group)) == [task.reply for task in group]
+
+
+def test_the_only_tasks_name_may_be_left_out() -> None:
+    """A judge that answers one task with the bare reply is understood."""
+    assert read_parts('{"rating": 1}', [CONTEXT]) == (Rating(rating=1),)
+
+
+@pytest.mark.parametrize("left", [3, 5, 30])
+def test_a_reply_cut_off_keeps_what_was_whole(left: int) -> None:
+    """What came before the cut is used; the part that it hit is not trusted."""
+    text = json.dumps(replied(DRAWS))
+    second = text.index('"reverse_question_2"')
+    parts = read_parts(text[: second + len('"reverse_question_2"') + left], DRAWS)
+    assert kinds(parts) == [ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
+
+
+@given(st.data())
+def test_a_cut_never_makes_up_a_reply(data: st.DataObject) -> None:
+    """However a reply is cut, each part is what was sent, or unparsable."""
+    group = data.draw(st.sampled_from([DRAWS, MIXED]))
+    sent = read_parts(json.dumps(replied(group)), group)
+    text = json.dumps(replied(group))
+    cut = read_parts(text[: data.draw(st.integers(0, len(text)))], group)
+    assert all(
+        part == whole or isinstance(part, UnparsableReplyError)
+        for part, whole in zip(cut, sent, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ({"rating": True}, "rating: Value error, must be an integer, not True"),
+        ({"rating": "2"}, "must be an integer, not '2'"),
+        ({"rating": None}, "must be an integer, not None"),
+        ({"rating": 3}, "Input should be 0, 1 or 2"),
+        ({"rating": 0.5}, "Input should be 0, 1 or 2"),
+        ({"reason": "so"}, "rating: Field required"),
+        ({}, "no usable member 'context_relevance_1'"),
+        (None, "no usable member 'context_relevance_1'"),
+        ("2", "Input should be a valid dictionary"),
+        (2, "Input should be a valid dictionary"),
+    ],
+)
+def test_each_part_is_checked_alone(broken: object, told: str) -> None:
+    """A part of the wrong type is refused, saying why, and the others are kept."""
+    text = json.dumps({**replied(MIXED), "context_relevance_1": broken})
+    parts = read_parts(text, MIXED)
+    assert kinds(parts) == [UnparsableReplyError, Statements, Rating]
+    assert told in str(parts[0])
+
+
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "Infinity", "NaN", "9" * 5000, "1" + "0" * 400]
+)
+def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
+    """A number that is no number, or too large for one, is an unparsable part like any other."""
+    text = f'{{"context_relevance_1": {{"rating": {number}}}}}'
+    assert kinds(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "{" * 200_000, "", "null"])
+def test_deep_nesting_is_no_danger(text: str) -> None:
+    """Text that would exhaust a parser's stack is unparsable."""
+    assert kinds(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
+
+
+def test_a_rejected_reply_is_quoted_in_part() -> None:
+    """The complaint shows the judge the beginning of what it said, not all of it."""
+    parts = read_parts("I would rather not say. " * 100, [CONTEXT])
+    assert "I would rather not say." in str(parts[0])
+    assert len(str(parts[0])) < 400
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        '{"',
+        '"}',
+        "{",
+        "}",
+        "[",
+        "]",
+        '":',
+        ",",
+        '"',
+        "\\",
+        "```json",
+        "rating",
+        "statements",
+        "1e999",
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["rating", "statements", "groundedness_1", "x"]), inner, max_size=3
+        )
+    ),
+)
+
+
+@given(
+    st.text() | st.lists(FRAGMENTS | st.text(max_size=3)).map("".join) | JSON.map(json.dumps),
+    st.sampled_from(GROUPS),
+)
+def test_whatever_a_judge_says_is_read(text: str, group: list[Task[Any]]) -> None:
+    """No text makes reading fail; each part is a valid reply, or says why there is none."""
+    parts = read_parts(text, group)
+    assert len(parts) == len(group)
+    for part, task in zip(parts, group, strict=True):
+        assert isinstance(part, (task.reply, UnparsableReplyError))
+
+
+@given(st.text().filter(lambda text: "{" not in text), st.sampled_from(GROUPS))
+def test_what_is_no_object_is_no_reply(text: str, group: list[Task[Any]]) -> None:
+    """Prose gives no reply, whatever numbers are in it."""
+    assert not any(isinstance(part, Reply) for part in read_parts(text, group))

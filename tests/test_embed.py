@@ -1,0 +1,330 @@
+"""Embedders, the cosine, and the front that batches and dedupes."""
+
+import asyncio
+import base64
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from subprocess import run
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.fakes import WordEmbeddings
+from rag_eval_otel.embed import Embed, HashingEmbedder, LangChainEmbedder, OpenAIEmbedder, cosine
+from rag_eval_otel.errors import (
+    JudgeAuthError,
+    JudgeError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
+from rag_eval_otel.protocols import Vectors
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.testing.fakes import FakeEmbedder
+from rag_eval_otel.types import Usage
+
+VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
+
+# --- the cosine -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [
+        ([1, 0], [5, 0], 1.0),
+        ([1, 0], [-2, 0], -1.0),
+        ([1, 0], [0, 3], 0.0),
+        ([1, 1], [1, 0], math.sqrt(0.5)),
+        ([0, 0], [1, 0], None),
+        ([1, 0], [0, 0], None),
+        ([math.nan, 1], [1, 0], None),
+        ([math.inf, 1], [1, 0], None),
+    ],
+)
+def test_cosine(one: list[float], other: list[float], value: float | None) -> None:
+    """The length of a vector plays no part; without a direction there is no cosine."""
+    found = cosine(np.array(one, dtype=float), np.array(other, dtype=float))
+    assert found == (None if value is None else pytest.approx(value, abs=1e-15))
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), min_size=1, max_size=6))
+def test_a_cosine_is_within_its_bounds(pairs: list[tuple[float, float]]) -> None:
+    """Whatever an embedder returns, the cosine is between -1 and 1 or there is none."""
+    one, other = (np.array(row) for row in zip(*pairs, strict=True))
+    with np.errstate(all="ignore"):
+        value = cosine(one, other)
+    assert value is None or -1 <= value <= 1
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8))
+def test_a_vector_points_where_it_points(row: list[float]) -> None:
+    """A vector has cosine 1 with itself, never a hair more."""
+    value = cosine(np.array(row), np.array(row))
+    assert value is None or (value <= 1 and value == pytest.approx(1, abs=1e-9))
+
+
+# --- offline --------------------------------------------------------------------------------------
+
+
+def hashed(*texts: str, dimensions: int = 1024) -> Vectors:
+    """Embed texts offline."""
+    return asyncio.run(HashingEmbedder(dimensions).embed(texts))
+
+
+def test_hashing_is_the_same_everywhere() -> None:
+    """The vectors do not depend on the process's random seed for hashes."""
+    code = (
+        "import asyncio, json; from rag_eval_otel.embed import HashingEmbedder as H;"
+        "print(json.dumps(asyncio.run(H(8).embed(['Ulm on the Danube'])).tolist()))"
+    )
+    out = run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(out) == hashed("Ulm on the Danube", dimensions=8).tolist()
+
+
+def test_hashing_sees_shared_words() -> None:
+    """Texts with words, or parts of words, in common are closer than others."""
+    asked, near, far = hashed("When was Einstein born?", "Einstein's birth", "cheap tyres")
+    closer, further = cosine(asked, near), cosine(asked, far)
+    assert closer is not None
+    assert further is not None
+    assert closer > further
+
+
+@given(st.lists(st.text(), min_size=1, max_size=4))
+def test_hashed_rows_have_unit_length_or_none(texts: list[str]) -> None:
+    """A text with letters or digits has a direction; one without has none."""
+    for text, row in zip(texts, hashed(*texts), strict=True):
+        says_something = any(c.isalnum() or c == "_" for c in text)
+        length = float(np.linalg.norm(row))
+        assert length == pytest.approx(1.0) or (length == 0 and not says_something)
+
+
+# --- LangChain ------------------------------------------------------------------------------------
+
+
+def test_langchain_embeddings_are_rows() -> None:
+    """Any LangChain embeddings will do."""
+    texts = ["Refunds take 14 days.", "Nothing."]
+    rows = asyncio.run(LangChainEmbedder(WordEmbeddings()).embed(texts))
+    assert rows.tolist() == WordEmbeddings().embed_documents(texts)
+
+
+# --- OpenAI ---------------------------------------------------------------------------------------
+
+
+def embedded(
+    answer: Callable[[str], Any], *texts: str, **options: Any
+) -> tuple[Vectors, list[Any]]:
+    """Embed texts with the real client; return the rows and the requests the server got."""
+    with ScriptedOpenAI(lambda _: "", answer) as server:
+        options = {"max_retries": 0, "api_key": "sk-secret", **options}
+        embedder = OpenAIEmbedder("small", base_url=server.base_url, **options)
+        return asyncio.run(embedder.embed(texts)), server.requests
+
+
+def test_openai_embeds_all_texts_in_one_request() -> None:
+    """One request, base64 for speed, one row per text in the order of the texts."""
+    rows, requests = embedded(lambda text: VECTORS[text], "b", "a")
+    assert rows.tolist() == [VECTORS["b"], VECTORS["a"]]
+    assert [request.body for request in requests] == [
+        {"model": "small", "input": ["b", "a"], "encoding_format": "base64"}
+    ]
+
+
+def test_openai_is_not_sent_the_empty_string() -> None:
+    """Servers refuse it, so a space is sent in its place."""
+    _, requests = embedded(lambda _: [1.0], "", "a")
+    assert requests[0].body["input"] == [" ", "a"]
+
+
+def test_openai_is_sent_text_that_is_no_unicode() -> None:
+    """A lone surrogate, as badly decoded documents have it, is replaced, not an error."""
+    _, requests = embedded(lambda _: [1.0], "bad \ud800 text")
+    assert requests[0].body["input"] == ["bad ? text"]
+
+
+def row(index: object, embedding: object) -> dict[str, object]:
+    """Return one item of an embeddings reply."""
+    return {"object": "embedding", "index": index, "embedding": embedding}
+
+
+def test_openai_rows_are_put_in_order() -> None:
+    """Some servers return the rows in another order, and some as plain lists."""
+    body = {"data": [row(1, [2.0]), row(0, base64.b64encode(struct.pack("<f", 1.0)).decode())]}
+    rows, _ = embedded(lambda _: HttpReply(body=body), "a", "b")
+    assert rows.tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"data": None},
+        {"data": "rows"},
+        {"data": [row(0, [1.0])]},
+        {"data": [row(0, [1.0]), row(1, [1.0, 2.0])]},
+        {"data": [row(0, [1.0]), row(1, "not base64!")]},
+        {"data": [row(0, [1.0]), row(1, "AAA=")]},
+        {"data": [row(0, [1.0]), row(1, ["x"])]},
+        {"data": [row(0, [1.0]), {"index": 1}]},
+        {"data": [1, 2]},
+        [],
+        "not JSON",
+        "",
+    ],
+)
+def test_openai_rows_that_are_none(body: Any) -> None:
+    """What does not hold one vector per text is an unparsable reply, whatever is wrong with it."""
+    with pytest.raises(UnparsableReplyError):
+        embedded(lambda _: HttpReply(body=body), "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (HttpReply(status=401), JudgeAuthError),
+        (HttpReply(status=500), JudgeTransportError),
+        (HttpReply(delay=60), JudgeTimeoutError),
+    ],
+)
+def test_openai_failures_have_their_kind(reply: HttpReply, kind: type[JudgeError]) -> None:
+    """An embedder fails with the same errors as a judge."""
+    with pytest.raises(kind):
+        embedded(lambda _: reply, "a", timeout=0.2)
+
+
+def test_openai_embedder_does_not_show_its_key() -> None:
+    """Printing the embedder names the model only."""
+    assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
+
+
+# --- the front ------------------------------------------------------------------------------------
+
+
+def test_texts_that_wait_at_once_share_a_request() -> None:
+    """Two metrics that embed at the same moment cost one request, and no text is sent twice."""
+    embedder = FakeEmbedder(VECTORS)
+    embed = Embed(embedder)
+
+    async def both() -> list[Vectors]:
+        return await asyncio.gather(embed(["a", "b"]), embed(["b", "c", "b"]))
+
+    one, other = asyncio.run(both())
+    assert embedder.requests == [("a", "b", "c")]
+    assert one.tolist() == [VECTORS["a"], VECTORS["b"]]
+    assert other.tolist() == [VECTORS["b"], VECTORS["c"], VECTORS["b"]]
+    assert embed.usage == Usage(embedding_requests=1)
+
+
+def test_a_text_is_embedded_once() -> None:
+    """What was embedded before is not sent again."""
+    embedder = FakeEmbedder(VECTORS)
+    embed = Embed(embedder)
+
+    async def twice() -> None:
+        await embed(["a"])
+        await embed(["a"])
+        await embed(["a", "b"])
+
+    asyncio.run(twice())
+    assert embedder.requests == [("a",), ("b",)]
+
+
+def test_a_failure_reaches_all_who_wait() -> None:
+    """Every metric that needed a vector gets the embedder's own error."""
+    embed = Embed(FakeEmbedder({}))
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(embed(["a"]), embed(["a", "b"]), return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(both())] == [KeyError, KeyError]
+    assert embed.usage == Usage(embedding_requests=1)
+
+
+class Shaped:
+    """Returns whatever it is given, for any texts."""
+
+    def __init__(self, rows: Any) -> None:
+        """Return ``rows``."""
+        self.rows = rows
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the rows."""
+        return self.rows
+
+
+@pytest.mark.parametrize("rows", [[], [[1.0]], [1.0, 2.0], [[[1.0]], [[1.0]]], None])
+def test_rows_of_another_shape_are_refused(rows: Any) -> None:
+    """An embedder that does not give one row per text fails, instead of shifting rows."""
+    with pytest.raises(UnparsableReplyError, match="for 2 texts"):
+        asyncio.run(Embed(Shaped(rows))(["a", "b"]))
+
+
+class Stalled:
+    """Never answers; says when it was asked, and whether it was given up."""
+
+    def __init__(self) -> None:
+        """Wait to be asked."""
+        self.asked = asyncio.Event()
+        self.given_up = False
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Wait for ever."""
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up = True
+        raise AssertionError("unreachable")  # noqa: EM101
+
+
+def test_a_request_can_be_given_up() -> None:
+    """Cancelling ends the request under way; who still waits is told that time ran out."""
+
+    async def scenario() -> tuple[Any, Stalled, Usage]:
+        stalled = Stalled()
+        embed = Embed(stalled)
+        waiting = asyncio.ensure_future(embed(["a"]))
+        await stalled.asked.wait()
+        embed.cancel()
+        outcome = await asyncio.gather(waiting, return_exceptions=True)
+        return outcome[0], stalled, embed.usage
+
+    outcome, stalled, usage = asyncio.run(scenario())
+    assert isinstance(outcome, JudgeTimeoutError)
+    assert stalled.given_up
+    assert usage == Usage(embedding_requests=1)
+
+
+def test_what_waits_is_not_sent_after_giving_up() -> None:
+    """Texts put in the last moment cost no request."""
+
+    async def scenario() -> FakeEmbedder:
+        embedder = FakeEmbedder(VECTORS)
+        embed = Embed(embedder)
+        waiting = asyncio.ensure_future(embed(["a"]))
+        asyncio.get_running_loop().call_soon(embed.cancel)
+        _, pending = await asyncio.wait([waiting], timeout=0.01)
+        assert pending == {waiting}
+        waiting.cancel()
+        return embedder
+
+    assert asyncio.run(scenario()).requests == []
+
+
+def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
+    """A cancelled waiter leaves the vector to the others."""
+
+    async def scenario() -> Vectors:
+        embed = Embed(FakeEmbedder(VECTORS))
+        late, patient = (asyncio.ensure_future(embed(["a"])) for _ in range(2))
+        asyncio.get_running_loop().call_soon(late.cancel)
+        return await patient
+
+    assert asyncio.run(scenario()).tolist() == [VECTORS["a"]]

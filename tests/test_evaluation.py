@@ -1,0 +1,419 @@
+"""`evaluate`: every metric gives one score, whatever happens to the others."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
+from rag_eval_otel.evaluation import evaluate, failed_evaluation, version_of
+from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.metrics import (
+    METRIC_SETS,
+    METRICS,
+    AnswerRelevancy,
+    ContextRelevance,
+    Faithfulness,
+    ResponseGroundedness,
+    StatementFaithfulness,
+    resolve_metrics,
+)
+from rag_eval_otel.protocols import AskLike, EmbedFn, Judge, Metric, Vectors
+from rag_eval_otel.testing import ManualClock
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Evaluation, Fusion, Replies, Sample, Score, Usage
+from support import GOOD, SAMPLE, answers
+
+DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]
+
+
+def scored(
+    metrics: Sequence[str | Metric] = ("default",), judge: Judge | None = None, **options: Any
+) -> Evaluation:
+    """Evaluate the usual sample, by a judge that answers well unless another is given."""
+    options = {"embedder": HashingEmbedder(), **options}
+    return asyncio.run(evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A metric of the user's own: does what it is told."""
+
+    outcome: Any = None
+    name: str = "own"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    prompts: ClassVar[tuple[str, ...]] = ()
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the outcome, or raise it."""
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome  # type: ignore[no-any-return]
+
+
+class Plain:
+    """A metric that is an ordinary object, not a dataclass."""
+
+    name = "plain"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    prompts: ClassVar[tuple[str, ...]] = ()
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return a number."""
+        return Score(name=self.name, value=0.5)
+
+
+# --- which metrics --------------------------------------------------------------------------------
+
+
+def test_scores_come_in_the_order_asked_for() -> None:
+    """Each metric gives one score, in the order of the metrics."""
+    wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
+    names = [score.name for score in scored(wanted).scores]
+    assert names == ["response_groundedness", "own", "faithfulness"]
+
+
+def test_the_default_set() -> None:
+    """Without a choice the four standard metrics are measured."""
+    assert [score.name for score in scored().scores] == DEFAULT
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_called_by_its_name(name: str) -> None:
+    """The name that chooses a metric is the name of its score, fit for an attribute."""
+    metric = METRICS[name]()
+    assert metric.name == name
+    assert metric.needs <= {"question", "contexts", "answer", "reference"}
+
+
+@pytest.mark.parametrize("name", METRIC_SETS)
+def test_a_set_names_each_metric_once(name: str) -> None:
+    """Every named set can be asked for as it is."""
+    assert resolve_metrics([name]) == METRIC_SETS[name]()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ([], "no metrics; name at least one"),
+        (["faithfullness"], "unknown metric 'faithfullness'; there are answer_relevancy, "),
+        (["default", "faithfulness"], "metrics named twice: faithfulness; give each a name"),
+        ([Faithfulness(), Faithfulness(threshold=0.9)], "metrics named twice: faithfulness"),
+    ],
+)
+def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
+    """A wrong choice is refused before anyone is asked."""
+    with pytest.raises(ConfigError, match=told):
+        scored(wanted)
+
+
+def test_a_metric_may_be_measured_twice_under_two_names() -> None:
+    """With a name of its own, a second instance is another score, at no further request."""
+    judge = FakeJudge(answers())
+    strict = ContextRelevance(threshold=0.9, name="strict_relevance")
+    evaluation = scored(["context_relevance", strict], judge)
+    assert [score.label for score in evaluation.scores] == ["pass", "fail"]
+    assert len(judge.requests) == 2
+
+
+# --- what it costs, and says ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fusion", "requests"),
+    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+)
+def test_what_a_sample_costs(metrics: str, fusion: Fusion, requests: int) -> None:
+    """Usage counts each request to judge and embedder."""
+    judge = FakeJudge(answers())
+    evaluation = scored([metrics], judge, fusion=fusion)
+    assert evaluation.usage == Usage(judge_requests=requests, embedding_requests=1)
+    assert len(judge.requests) == requests
+
+
+def test_a_second_sample_comes_from_the_cache() -> None:
+    """The same turn again costs no judge request, and has the same scores and versions."""
+    judge, cache = FakeJudge(answers()), ReplyCache()
+    first, second = (scored(judge=judge, cache=cache) for _ in range(2))
+    assert first.scores == second.scores
+    assert second.usage.judge_requests == 0
+    assert second.judge == first.judge
+
+
+def test_the_duration_is_read_from_the_clock() -> None:
+    """Duration runs from the call to the last score."""
+    clock = ManualClock(100.0)
+
+    def answer(task: Task[Any]) -> object:
+        clock.advance(0.5)
+        return GOOD[task.prompt]
+
+    assert scored(["faithfulness"], FakeJudge(answer), clock=clock).duration == 1.0
+
+
+class Renamed(FakeJudge):
+    """Answers under another name than it is asked by."""
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Answer as the fake does, as another model."""
+        replies = await super().reply(group)
+        return Replies(parts=replies.parts, model="gpt-x-2026", usage=replies.usage)
+
+
+def test_the_model_that_answered_is_named() -> None:
+    """Versions name the model that really answered, not the one asked for."""
+    evaluation = scored(["faithfulness"], Renamed(answers(), model="gpt-x"))
+    assert evaluation.judge == "gpt-x-2026"
+    assert evaluation.scores[0].version.endswith("/fused/gpt-x-2026")
+
+
+def test_no_judge_is_named_where_none_was_asked() -> None:
+    """A score without a request names the judge that would have been asked."""
+    evaluation = asyncio.run(
+        evaluate(
+            Sample(),
+            ["context_relevance"],
+            judge=FakeJudge(answers()),
+            embedder=HashingEmbedder(),
+        )
+    )
+    assert evaluation.judge is None
+    assert evaluation.scores[0].version.endswith("/fake")
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def test_a_version_names_the_measurement() -> None:
+    """Metric, definition, fusion and model can be read off it."""
+    metric, digest, fusion, model = version_of(Faithfulness(), fusion="off", model="m/1").split(
+        "/", 3
+    )
+    assert (metric, fusion, model) == ("faithfulness", "single", "m/1")
+    assert len(digest) == 8
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AnswerRelevancy(), AnswerRelevancy(strictness=5)),
+        (ContextRelevance(), ContextRelevance(judges=1)),
+        (ContextRelevance(name="m"), ResponseGroundedness(name="m")),
+        (Faithfulness(name="m"), StatementFaithfulness(name="m")),
+        (Plain(), Own(name="plain")),
+    ],
+)
+def test_another_definition_is_another_version(one: Metric, other: Metric) -> None:
+    """What changes a score changes its version."""
+    versions = {version_of(metric, fusion="on", model="m") for metric in (one, other)}
+    assert len(versions) == 2
+
+
+def test_a_threshold_is_not_part_of_the_measurement() -> None:
+    """It only labels: scores stay comparable when it is moved."""
+    versions = {
+        version_of(Faithfulness(threshold=threshold), fusion="on", model="m")
+        for threshold in (None, 0.5, 0.9)
+    }
+    assert len(versions) == 1
+
+
+def test_fusion_and_model_are_part_of_the_measurement() -> None:
+    """A fused score and one of another model are other measurements."""
+    ways: list[tuple[Fusion, str]] = [("on", "a"), ("off", "a"), ("on", "b")]
+    versions = {version_of(Faithfulness(), fusion=fusion, model=model) for fusion, model in ways}
+    assert len(versions) == 3
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "told"),
+    [
+        (JudgeAuthError("HTTP 401"), "unauthorized", "JudgeAuthError: HTTP 401"),
+        (RuntimeError("not of us: may quote the user"), "internal", "RuntimeError"),
+        (None, "internal", "TypeError"),
+        (0.5, "internal", "TypeError"),
+    ],
+)
+def test_a_metric_that_fails_is_one_failed_score(outcome: Any, reason: str, told: str) -> None:
+    """The others are measured all the same; the score names the error, quoting only our own."""
+    evaluation = scored([Own(outcome=outcome), "faithfulness"])
+    own, faithfulness = evaluation.scores
+    assert (own.status, own.reason, own.detail["error"]) == ("error", reason, told)
+    assert own.version.startswith("own/")
+    assert faithfulness.status == "ok"
+    assert evaluation.status == "partial"
+
+
+class Failing:
+    """Raises, whatever it is asked."""
+
+    model = "failing"
+
+    def __init__(self, error: Exception) -> None:
+        """Raise ``error``."""
+        self.error = error
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Raise the error."""
+        raise self.error
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Raise the error."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(JudgeRateLimitError("429"), "rate_limited"), (ZeroDivisionError("bug"), "internal")],
+)
+def test_a_judge_that_raises_anything_fails_every_metric(error: Exception, reason: str) -> None:
+    """Nothing hangs, nothing is raised, and each score has the reason."""
+    evaluation = scored(judge=Failing(error))
+    assert [score.reason for score in evaluation.scores] == [reason] * 4
+    assert evaluation.status == "error"
+    assert evaluation.judge is None
+
+
+def test_an_embedder_that_fails_takes_one_metric_with_it() -> None:
+    """Only answer relevancy needs embeddings."""
+    evaluation = scored(embedder=Failing(JudgeRateLimitError("429")))
+    statuses = {score.name: score.reason for score in evaluation.scores}
+    assert statuses == {**dict.fromkeys(DEFAULT), "answer_relevancy": "rate_limited"}
+
+
+def test_an_unparsable_judge_leaves_scores_undefined() -> None:
+    """A judge that makes no sense gives no number, which is no failure of ours."""
+    evaluation = scored(judge=FakeJudge(lambda _: None))
+    assert {(score.status, score.reason) for score in evaluation.scores} == {
+        ("undefined", "unparsable")
+    }
+    assert evaluation.status == "scored"
+
+
+# --- running out of time --------------------------------------------------------------------------
+
+
+@dataclass
+class Halting:
+    """Answers until it is asked for the named prompt, and then never again."""
+
+    prompt: str
+    model: str = "halting"
+    given_up: list[str] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Answer, or wait for ever."""
+        if any(task.prompt == self.prompt for task in group):
+            self.asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.given_up.append(self.prompt)
+        return await FakeJudge(answers(), model=self.model).reply(group)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "late"),
+    [
+        ("reverse_question", {"answer_relevancy"}),
+        ("verdicts", {"faithfulness"}),
+        ("context_relevance_2", {"context_relevance", "response_groundedness"}),
+    ],
+)
+def test_only_late_metrics_time_out(prompt: str, late: set[str]) -> None:
+    """What was measured in time is kept; requests under way are given up, and counted."""
+    judge = Halting(prompt)
+    evaluation = scored(judge=judge, timeout=0.05)
+    reasons: Mapping[str, str | None] = {s.name: s.reason for s in evaluation.scores}
+    assert {name for name, reason in reasons.items() if reason == "timeout"} == late
+    assert all(evaluation[name].status == "ok" for name in reasons if name not in late)
+    assert judge.given_up == [prompt]
+    assert evaluation.usage.judge_requests == 4
+
+
+def test_an_embedder_that_stalls_times_out() -> None:
+    """A request for embeddings is given up too."""
+    given_up = []
+
+    class Stalled:
+        async def embed(self, texts: Sequence[str]) -> Vectors:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.append(tuple(texts))
+            raise AssertionError("unreachable")  # noqa: EM101
+
+    async def use() -> tuple[Evaluation, int]:
+        judge = FakeJudge(answers())
+        evaluation = await evaluate(SAMPLE, judge=judge, embedder=Stalled(), timeout=0.05)
+        await asyncio.sleep(0)
+        return evaluation, len(given_up)
+
+    evaluation, ended = asyncio.run(use())
+    assert evaluation["answer_relevancy"].reason == "timeout"
+    assert ended == 1
+    assert evaluation.usage.embedding_requests == 1
+
+
+def test_no_time_at_all() -> None:
+    """With no time left every metric times out, and nobody is asked."""
+    judge = FakeJudge(answers())
+    evaluation = scored(judge=judge, timeout=0)
+    assert {score.reason for score in evaluation.scores} == {"timeout"}
+    assert judge.requests == []
+
+
+def test_cancelling_an_evaluation_ends_its_requests() -> None:
+    """An application that gives up waiting leaves no request behind."""
+    judge = Halting("statements")
+
+    async def use() -> list[str]:
+        run = asyncio.ensure_future(
+            evaluate(SAMPLE, ["faithfulness"], judge=judge, embedder=HashingEmbedder())
+        )
+        await judge.asked.wait()
+        run.cancel()
+        await asyncio.wait([run])
+        await asyncio.sleep(0)
+        return list(judge.given_up)
+
+    assert asyncio.run(use()) == ["statements"]
+
+
+def test_a_failed_evaluation_asks_nobody() -> None:
+    """What is not evaluated at all still has a score with a reason for each metric."""
+    evaluation = failed_evaluation(METRIC_SETS["default"](), "shutdown")
+    assert [(s.name, s.status, s.reason) for s in evaluation.scores] == [
+        (name, "error", "shutdown") for name in DEFAULT
+    ]
+
+
+def test_two_samples_at_once_do_not_mix() -> None:
+    """Evaluations that run together each get their own replies."""
+
+    def answer(task: Task[Any]) -> object:
+        return {"rating": 2 if task.text("answer") == "good" else 0}
+
+    async def use() -> list[Evaluation]:
+        samples = [Sample(answer=text, contexts=["c"]) for text in ("good", "bad")]
+        return await asyncio.gather(
+            *(
+                evaluate(
+                    sample,
+                    ["response_groundedness"],
+                    judge=FakeJudge(answer),
+                    embedder=HashingEmbedder(),
+                )
+                for sample in samples
+            )
+        )
+
+    assert [evaluation.scores[0].value for evaluation in asyncio.run(use())] == [1.0, 0.0]

@@ -1,0 +1,151 @@
+"""The records: what they refuse, and what they make of what they are given."""
+
+import math
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.types import Evaluation, Label, Passage, Sample, Score, Usage
+
+
+def test_a_sample_turns_strings_into_passages() -> None:
+    """Contexts may be given as strings or passages, in any sequence, and keep their order."""
+    sample = Sample(contexts=["one", Passage(text="two", id="2", score=0.5)])
+    assert sample.contexts == (Passage(text="one"), Passage(text="two", id="2", score=0.5))
+
+
+def test_a_sample_reads_an_iterator_once() -> None:
+    """Contexts and ids from a generator are kept."""
+    sample = Sample(contexts=(text for text in "ab"), retrieved_ids=iter(["x"]))
+    assert (sample.context_texts, sample.retrieved_ids) == (("a", "b"), ("x",))
+
+
+def test_blank_contexts_are_no_texts() -> None:
+    """Only contexts that say something are shown to a judge."""
+    assert Sample(contexts=["", " \n", "text "]).context_texts == ("text ",)
+
+
+def test_ids_become_strings() -> None:
+    """Ids may be numbers in the user's database."""
+    sample = Sample(retrieved_ids=[1, 2], relevant_ids=["2"])
+    assert (sample.retrieved_ids, sample.relevant_ids) == (("1", "2"), ("2",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"question": None}, "Sample.question must be a str, not NoneType"),
+        ({"answer": 3}, "Sample.answer must be a str, not int"),
+        ({"reference": []}, "Sample.reference must be a str, not list"),
+        ({"contexts": "text"}, r"Sample.contexts must be a sequence .* not str; pass \[text\]"),
+        ({"contexts": None}, "Sample.contexts must be a sequence .* not NoneType"),
+        ({"contexts": [None]}, "A context must be a str or a Passage, not NoneType"),
+        ({"retrieved_ids": "a"}, "Sample.retrieved_ids must be a sequence of ids, not str"),
+        ({"relevant_ids": None}, "Sample.relevant_ids must be a sequence of ids, not NoneType"),
+    ],
+)
+def test_a_sample_names_the_field_of_a_wrong_type(fields: dict[str, Any], told: str) -> None:
+    """What is not text is refused where the sample is made, not somewhere in a metric."""
+    with pytest.raises(TypeError, match=told):
+        Sample(**fields)
+
+
+def test_a_passage_needs_a_text() -> None:
+    """A document without a text is refused by name."""
+    with pytest.raises(TypeError, match=r"Passage.text must be a str, not NoneType"):
+        Passage(text=None)  # type: ignore[arg-type]
+
+
+def test_records_cannot_be_changed() -> None:
+    """A sample that was handed on stays as it was."""
+    with pytest.raises(FrozenInstanceError):
+        Sample().question = "?"  # type: ignore[misc]
+
+
+@given(st.floats())
+def test_a_number_is_finite_or_refused(value: float) -> None:
+    """No score is ever NaN or infinite, and what is finite is kept to the bit."""
+    if math.isfinite(value):
+        assert Score(name="m", value=value).value == value
+    else:
+        with pytest.raises(ValueError, match="'m' is ok, but"):
+            Score(name="m", value=value)
+
+
+def test_a_score_is_a_float() -> None:
+    """An integer rating is exported as a float, as an attribute must keep one type."""
+    value = Score(name="m", value=1).value
+    assert (value, type(value)) == (1.0, float)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"status": "undefined"},
+        {"status": "error", "value": 0.0, "reason": "timeout"},
+        {"status": "undefined", "value": 0.5, "reason": "no_claims"},
+    ],
+)
+def test_a_failure_is_never_a_number(fields: dict[str, Any]) -> None:
+    """A score has a number and is ok, or has none and says why."""
+    with pytest.raises(ValueError, match="Score 'm' is"):
+        Score(name="m", **fields)
+
+
+def test_usage_adds_up() -> None:
+    """The usage of several requests is the sum of each count."""
+    one = Usage(judge_requests=1, prompt_tokens=10, completion_tokens=5)
+    total = one + one + Usage(embedding_requests=1)
+    assert total == Usage(
+        judge_requests=2, prompt_tokens=20, completion_tokens=10, embedding_requests=1
+    )
+
+
+OK = Score(name="a", value=1.0)
+UNDEFINED = Score(name="b", status="undefined", reason="no_claims")
+FAILED = Score(name="c", status="error", reason="timeout")
+
+
+@pytest.mark.parametrize(
+    ("scores", "status"),
+    [
+        ((), "scored"),
+        ((OK, UNDEFINED), "scored"),
+        ((OK, FAILED), "partial"),
+        ((UNDEFINED, FAILED), "partial"),
+        ((FAILED, FAILED), "error"),
+    ],
+)
+def test_the_status_tells_failures_from_undefined(scores: tuple[Score, ...], status: str) -> None:
+    """An undefined score is an outcome, not a failure."""
+    assert Evaluation(scores=scores).status == status
+
+
+@pytest.mark.parametrize(
+    ("labels", "label"),
+    [
+        ((), None),
+        ((None,), None),
+        (("pass", None), "pass"),
+        (("pass", "fail"), "fail"),
+        ((None, "fail"), "fail"),
+    ],
+)
+def test_one_failed_metric_fails_the_turn(
+    labels: tuple[Label | None, ...], label: Label | None
+) -> None:
+    """The overall label is fail as soon as one metric fails, and absent where none has one."""
+    scores = tuple(Score(name="m", value=0.0, label=one) for one in labels)
+    assert Evaluation(scores=scores).label == label
+
+
+def test_a_score_is_found_by_name() -> None:
+    """A name that is not there is answered by those that are."""
+    evaluation = Evaluation(scores=(OK, FAILED))
+    assert evaluation["c"] is FAILED
+    with pytest.raises(KeyError, match=r"no score 'd'; there are \['a', 'c'\]"):
+        evaluation["d"]
