@@ -54,7 +54,7 @@ def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
 
 
 def test_tree_shows_the_scores_on_the_root() -> None:
-    """The text has each trace as a tree, its four scores, the totals, and says what the judge is."""
+    """The text has each trace as a tree with its four scores, and says what the judge is."""
     written: list[str] = []
     assert run_demo(form="text", options={}, write=written.append) == 0
     text = "".join(written)

@@ -58,10 +58,15 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _generator(turn: Turn, answer: str) -> Fragment:
-    """Return the LLM call that wrote the answer: the last whose text is in it, else the last."""
+    """Return the LLM call that wrote the answer: the last that said just that, else most of it.
+
+    A grader's "no" is in many an answer: what is longer counts for more. Else the last call.
+    """
     spoken = [call for call in turn.calls if call.output and call.output.strip()]
-    wrote = [call for call in spoken if _same(call.output, answer) or call.output in answer]  # type: ignore[operator]
-    return (wrote or spoken or turn.calls)[-1]
+    wrote = [call for call in spoken if _same(call.output, answer)]
+    parts = [call for call in spoken if _is_in(call.output or "", answer)]
+    parts.sort(key=lambda call: len(call.output or ""))
+    return (wrote or parts or spoken or turn.calls)[-1]
 
 
 def _question(turn: Turn, generator: Fragment, contexts: Sequence[Passage]) -> str | None:
@@ -123,6 +128,8 @@ def _prompts_behind(turn: Turn, generator: Fragment) -> tuple[str, ...]:
 
 def _place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
     """Return message and offset at which ``text`` stands, as it is, escaped or re-spaced."""
+    if not text.strip():  # would be found everywhere
+        return None
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     for number, message in enumerate(messages):
         for form in forms:

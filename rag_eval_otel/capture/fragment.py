@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -39,10 +39,12 @@ class Fragment:
 class FragmentTree:
     """Fragments by id, with the questions one asks of a tree. Cycles in the parents are cut."""
 
-    def __init__(self, fragments: Sequence[Fragment]) -> None:
+    def __init__(self, fragments: Iterable[Fragment]) -> None:
         """Index ``fragments``; of two with one id the first counts."""
-        self.fragments = fragments
-        self.by_id: Mapping[Hashable, Fragment] = {f.id: f for f in reversed(fragments)}
+        self.by_id: dict[Hashable, Fragment] = {}
+        for fragment in fragments:
+            self.by_id.setdefault(fragment.id, fragment)
+        self.fragments = tuple(self.by_id.values())
 
     def ancestors(self, fragment: Fragment) -> Iterator[Fragment]:
         """Yield the parents of ``fragment``, nearest first."""

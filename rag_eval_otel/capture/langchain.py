@@ -57,14 +57,13 @@ class LangChainCapture(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> None:
         """Note its answer; a stream gives its real input only now."""
-        with self._edge:
-            run = self._recorder().find(run_id)
-            if run is None:
-                return
+
+        def read(run: Run) -> None:
             if event.get("inputs") is not None:
                 run.input = self._recorder().question_of(event["inputs"]) or run.input
             run.output = self._recorder().answer_of(outputs)
-            self._end(run)
+
+        self._end(run_id, read)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note how it failed."""
@@ -109,10 +108,8 @@ class LangChainCapture(BaseCallbackHandler):
         with self._edge:
             run = self._recorder().find(run_id)
             if run is None and self._recorder().find(parent_run_id) is not None:
-                run = self._start("llm", run_id, parent_run_id, serialized=None, event=event)
-            if run is not None:
-                _read_generation(run, response)
-                self._end(run)
+                self._start("llm", run_id, parent_run_id, serialized=None, event=event)
+        self._end(run_id, lambda run: _read_generation(run, response))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note how it failed."""
@@ -133,18 +130,18 @@ class LangChainCapture(BaseCallbackHandler):
                 "retriever", run_id, parent_run_id, serialized=serialized, event=event
             )
             if run is not None:
-                run.input = query
+                run.input = self._recorder().question_of(query)
 
     def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> None:
         """Note the texts that were found, before anyone changes the documents."""
-        with self._edge:
-            run = self._recorder().find(run_id)
-            if run is not None:
-                run.documents = tuple(
-                    Passage(text=document.page_content, id=getattr(document, "id", None))
-                    for document in documents
-                )
-                self._end(run)
+
+        def read(run: Run) -> None:
+            run.documents = tuple(
+                Passage(text=document.page_content, id=getattr(document, "id", None))
+                for document in documents
+            )
+
+        self._end(run_id, read)
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note how it failed."""
@@ -167,11 +164,11 @@ class LangChainCapture(BaseCallbackHandler):
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         """Note what the tool returned, where it is text."""
-        with self._edge:
-            run = self._recorder().find(run_id)
-            if run is not None:
-                run.output = output if isinstance(output, str) else text_of_message(output)
-                self._end(run)
+
+        def read(run: Run) -> None:
+            run.output = output if isinstance(output, str) else text_of_message(output)
+
+        self._end(run_id, read)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Note how it failed."""
@@ -196,15 +193,21 @@ class LangChainCapture(BaseCallbackHandler):
             metadata=event.get("metadata") or {},
         )
 
-    def _end(self, run: Run) -> None:
-        self._recorder().end(run, time.time_ns())
-
-    def _fail(self, error: BaseException, run_id: UUID) -> None:
+    def _end(self, run_id: UUID, read: Callable[[Run], None]) -> None:
         with self._edge:
             run = self._recorder().find(run_id)
-            if run is not None:
-                run.error = type(error).__qualname__
-                self._end(run)
+            if run is None:
+                return
+            try:
+                read(run)
+            finally:  # whatever could be read of it, the run has ended
+                self._recorder().end(run, time.time_ns())
+
+    def _fail(self, error: BaseException, run_id: UUID) -> None:
+        def read(run: Run) -> None:
+            run.error = type(error).__qualname__
+
+        self._end(run_id, read)
 
 
 def install_langchain_hook(handler: LangChainCapture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.spans import SpanWriter, end
 from rag_eval_otel.capture.texts import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
 from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.types import SkipReason
 
@@ -41,7 +42,8 @@ class RunRecorder:
 
     A tree is finished as soon as its root and all below have ended, or ``grace`` seconds after its
     root: an abandoned stream ends its root before its LLM, a cancelled call never ends its LLM.
-    Roots that never end are dropped when they are older than ``max_age`` seconds or too many.
+    Roots that have not ended when they are older than ``max_age`` seconds, or too many, are given
+    up: their spans are written as they are, and they give no turn.
     """
 
     def __init__(
@@ -52,8 +54,8 @@ class RunRecorder:
         edge: Edge,
         question_keys: Iterable[str] = (),
         answer_keys: Iterable[str] = (),
-        max_trees: int = 1024,
-        max_age: float = 900.0,
+        max_trees: int = 4096,
+        max_age: float = 3600.0,
         grace: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,6 +73,11 @@ class RunRecorder:
         self._lock = threading.RLock()
         self._runs: dict[UUID, Run] = {}
         self._trees: OrderedDict[UUID, RunTree] = OrderedDict()
+        call_in_child(self._after_fork)
+
+    def __len__(self) -> int:
+        """Return how many root runs are in the making."""
+        return len(self._trees)
 
     def question_of(self, value: object) -> str | None:
         """Return the question in the input of a chain."""
@@ -101,38 +108,60 @@ class RunRecorder:
             if run_id in self._runs:
                 return None
             above = self._runs.get(parent) if parent is not None else None
+            stale = [] if above else self._stale()
             tree = above.tree if above else self._plant(run_id)
-            if len(tree.runs) >= MAX_RUNS:
-                tree.lost += 1
-                return None
-            run = Run(
-                id=run_id,
-                parent=above.id if above else None,
-                tree=tree,
-                kind=kind,
-                name=name,
-                start=time.time_ns(),
-                metadata=metadata,
-            )
-            tree.runs.append(run)
-            tree.open += 1
-            self._runs[run_id] = run
-            return run
+            run = self._add(tree, run_id, above=above, kind=kind, name=name, metadata=metadata)
+        for old in stale:
+            with self._edge:
+                self._intake.skipped("evicted")
+            with self._edge:
+                self._write(old, [])
+        return run
+
+    def _add(
+        self,
+        tree: RunTree,
+        run_id: UUID,
+        *,
+        above: Run | None,
+        kind: Kind,
+        name: str,
+        metadata: Mapping[str, Any],
+    ) -> Run | None:
+        if len(tree.runs) >= MAX_RUNS:
+            tree.lost += 1
+            return None
+        run = Run(
+            id=run_id,
+            parent=above.id if above else None,
+            tree=tree,
+            kind=kind,
+            name=name,
+            start=time.time_ns(),
+            metadata=metadata,
+        )
+        tree.runs.append(run)
+        tree.open += 1
+        self._runs[run_id] = run
+        return run
 
     def _plant(self, root: UUID) -> RunTree:
         tree = RunTree(context=otel_context.get_current(), started_at=self._clock())
-        self._drop_stale(tree.started_at)
         self._trees[root] = tree
         return tree
 
-    def _drop_stale(self, now: float) -> None:
+    def _stale(self) -> list[RunTree]:
+        """Take out the trees that are too old or too many: their roots will hardly end."""
+        stale: list[RunTree] = []
+        now = self._clock()
         while self._trees:
             oldest = next(iter(self._trees.values()))
             too_many = len(self._trees) >= self._max_trees
             if not too_many and now - oldest.started_at <= self._max_age:
-                return
+                break
             self._forget(oldest)
-            self._intake.skipped("evicted")
+            stale.append(oldest)
+        return stale
 
     def end(self, run: Run, at: int) -> None:
         """Note that ``run`` ended; a second end changes nothing."""
@@ -148,7 +177,7 @@ class RunRecorder:
             finished = finished and self._forget(tree)
         if finished:
             self._finish(tree)
-        elif run is tree.root and tree.ended_at is not None:
+        elif run is tree.root:
             self._finish_later(tree)
 
     def _finish_later(self, tree: RunTree) -> None:
@@ -165,8 +194,11 @@ class RunRecorder:
 
     def flush(self) -> None:
         """Finish the trees whose root has ended, without waiting for their grace."""
-        for tree in [tree for tree in self._trees.values() if tree.ended_at is not None]:
-            self._finish_now(tree)
+        with self._lock:
+            trees = list(self._trees.values())
+        for tree in trees:
+            if tree.ended_at is not None:
+                self._finish_now(tree)
 
     def _forget(self, tree: RunTree) -> bool:
         """Take ``tree`` out; False if somebody else has."""
@@ -181,13 +213,18 @@ class RunRecorder:
         turns: list[Turn] = []
         with self._edge:  # whatever happens here, the spans are written
             turns = [] if tree.lost else find_turns([run.fragment() for run in tree.runs])
-        if not turns:
-            self._count_refusal(tree)
+            if not turns:
+                self._count_refusal(tree)
+        self._write(tree, turns)
+
+    def _write(self, tree: RunTree, turns: Sequence[Turn]) -> None:
+        """Write the spans of ``tree``; a turn is announced before the span standing for it ends."""
         standing = {turn.line[-1].id: turn for turn in turns}
         spans = self._writer.start(tree, also=standing.keys())
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             if run.id in standing:
-                self._announce(standing[run.id], spans.get(run.id), tree)
+                with self._edge:
+                    self._announce(standing[run.id], spans.get(run.id), tree)
             if run.id in spans:
                 end(spans[run.id], run)
 
@@ -209,3 +246,9 @@ class RunRecorder:
             self._intake.skipped("not_sampled")
         elif not (span.is_recording() and self._intake.expect(context, turn)):
             self._intake.submit(turn, context)
+
+    def _after_fork(self) -> None:
+        """Forget the runs under way in a forked child: they end in the parent."""
+        self._lock = threading.RLock()
+        self._runs.clear()
+        self._trees.clear()

@@ -85,7 +85,8 @@ def end(span: Span, run: Run) -> None:
     if run.error is not None:
         span.set_attribute(semconv.ERROR_TYPE, run.error)
         span.set_status(Status(StatusCode.ERROR))
-    span.end(end_time=run.end or run.tree.root.end)
+    at = run.end or run.tree.root.end
+    span.end(end_time=None if at is None else max(at, run.start))
 
 
 def _is_inside_retriever(run: Run, by_id: Mapping[UUID, Run]) -> bool:
@@ -108,8 +109,9 @@ def operation_of(run: Run) -> str | None:
         return semconv.OPERATION_EXECUTE_TOOL
     if run is not run.tree.root:
         return None
-    agent = any(other.calls_tools for other in run.tree.runs)
-    return semconv.OPERATION_INVOKE_AGENT if agent else semconv.OPERATION_INVOKE_WORKFLOW
+    called = any(other.calls_tools for other in run.tree.runs)
+    ran = any(other.kind == "tool" for other in run.tree.runs)  # else it is a structured output
+    return semconv.OPERATION_INVOKE_AGENT if called and ran else semconv.OPERATION_INVOKE_WORKFLOW
 
 
 def span_name(run: Run, operation: str | None) -> str:

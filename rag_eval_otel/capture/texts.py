@@ -22,6 +22,7 @@ ANSWER_KEYS = (
 )
 _USER_ROLES = frozenset({"human", "user"})
 _ASSISTANT_ROLES = frozenset({"ai", "assistant", "AIMessageChunk"})
+_MODEL_MARKS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 
 
 def question_of(value: object, keys: Iterable[str] = QUESTION_KEYS) -> str | None:
@@ -43,9 +44,8 @@ def _text_of(value: object, *, keys: Iterable[str], roles: frozenset[str]) -> st
         return last_message(value, roles=roles)
     if role_of(value) is not None:
         return text_of_message(value) if role_of(value) in roles else None
-    members = getattr(value, "__dict__", None)  # pydantic models and dataclasses
-    fields = getattr(type(value), "__annotations__", None)
-    if members and fields:
+    members = getattr(value, "__dict__", None)
+    if members and any(hasattr(type(value), mark) for mark in _MODEL_MARKS):
         return _of_mapping(members, keys=keys, roles=roles)
     return None
 
@@ -64,10 +64,16 @@ def _of_mapping(
 
 
 def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
-    """Return the text of the last message by one of ``roles``."""
+    """Return the text of the last message by one of ``roles``; not of one before the user's last.
+
+    What was said before the user's last message answers an earlier one.
+    """
     for message in reversed(messages):
-        if role_of(message) in roles:
+        role = role_of(message)
+        if role in roles:
             return text_of_message(message)
+        if role in _USER_ROLES:
+            return None
     return None
 
 
@@ -85,7 +91,7 @@ def role_of(message: object) -> str | None:
 def text_of_message(message: object) -> str:
     """Return what a message says; of content blocks, the text ones joined."""
     if isinstance(message, tuple):
-        content: object = message[-1]
+        content: object = message[-1] if message else ""
     elif isinstance(message, Mapping):
         content = message.get("content", "")
     else:

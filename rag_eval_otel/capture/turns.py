@@ -7,8 +7,10 @@ is cheap enough for the application's thread.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rag_eval_otel.capture.fragment import Fragment, FragmentTree
 
@@ -18,8 +20,8 @@ class Turn:
     """One RAG turn: the anchor, and the fragments its sample is drawn from.
 
     ``line`` holds the anchor and those of its ancestors that belong to this turn alone, nearest
-    first. ``calls`` are the LLM calls by start, ``rewrites`` those made before any retrieval (they
-    write queries, not answers), ``retrievers`` the retrievals by start.
+    first. ``calls`` are the LLM calls by start, ``rewrites`` the others below the anchor (most made
+    before any retrieval: they write queries, not answers), ``retrievers`` the retrievals by start.
     """
 
     anchor: Fragment
@@ -29,16 +31,35 @@ class Turn:
     retrievers: tuple[Fragment, ...]
 
 
+Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
+"""LLM calls by the id of their anchor."""
+
+Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
+"""For each anchor the one whose turn it is part of: itself, unless it is used as a tool."""
+
+
 def find_turns(fragments: Sequence[Fragment]) -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none."""
     tree = FragmentTree(fragments)
-    if not tree.retrievers or not tree.generators:
-        return []
     groups = _group(tree)
-    outer = {anchor: _enclosing(tree, anchor, groups) for anchor in groups}
-    roots = [anchor for anchor in groups if outer[anchor] is None]
-    turns = [_turn(tree, anchor, groups=groups, outer=outer) for anchor in roots]
-    return [turn for turn in turns if turn.retrievers]
+    owners = {anchor: _owner(tree, anchor, groups) for anchor in groups}
+    retrievers = _retrievers(tree, owners)
+    calls: dict[Hashable, list[Fragment]] = {}
+    for anchor, found in groups.items():
+        calls.setdefault(owners[anchor], []).extend(found)
+    rewrites = _rewrites(tree, calls)
+    users = _users(tree, owners)
+    return [
+        Turn(
+            anchor=tree.by_id[anchor],
+            line=_line(tree, anchor, users),
+            calls=tuple(sorted(found, key=lambda call: call.start)),
+            rewrites=tuple(rewrites[anchor]),
+            retrievers=tuple(retrievers[anchor]),
+        )
+        for anchor, found in calls.items()
+        if anchor is not None and anchor in retrievers
+    ]
 
 
 def _group(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
@@ -56,11 +77,19 @@ def _group(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
     return groups
 
 
-def _enclosing(
-    tree: FragmentTree, anchor: Hashable, groups: dict[Hashable, list[Fragment]]
-) -> Hashable | None:
-    """Return the anchor that uses this one as a tool: the whole is then the outer one's turn."""
-    below_tool = False
+def _owner(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable | None:
+    """Return the outermost anchor that uses this one as a tool, or itself; None in a circle."""
+    seen: set[Hashable] = set()
+    above: Hashable | None = anchor
+    while above is not None and above not in seen:
+        seen.add(above)
+        anchor, above = above, _enclosing(tree, above, groups)
+    return anchor if above is None else None
+
+
+def _enclosing(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable | None:
+    """Return the next anchor above a tool that this one is or is below."""
+    below_tool = tree.by_id[anchor].kind == "tool"
     for ancestor in tree.ancestors(tree.by_id[anchor]):
         below_tool = below_tool or ancestor.kind == "tool"
         if below_tool and ancestor.id in groups:
@@ -68,44 +97,39 @@ def _enclosing(
     return None
 
 
-def _turn(
-    tree: FragmentTree,
-    anchor: Hashable,
-    *,
-    groups: dict[Hashable, list[Fragment]],
-    outer: dict[Hashable, Hashable | None],
-) -> Turn:
-    mine = {anchor, *(inner for inner in groups if _belongs(inner, anchor, outer))}
-    calls = [call for member in mine for call in groups[member]]
-    return Turn(
-        anchor=tree.by_id[anchor],
-        line=_own_line(tree, anchor, others=groups.keys() - mine),
-        calls=tuple(sorted(calls, key=lambda c: c.start)),
-        rewrites=tuple(c for c in tree.generators if _is_below(tree, c, anchor) and c not in calls),
-        retrievers=tuple(r for r in tree.retrievers if _nearest(tree, r, groups) in mine),
-    )
+def _retrievers(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]:
+    """Return the retrievals by turn: that of the deepest anchor above them."""
+    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    for retriever in tree.retrievers:
+        anchor = next((a.id for a in tree.ancestors(retriever) if a.id in owners), None)
+        if anchor is not None:
+            found[owners[anchor]].append(retriever)
+    return found
 
 
-def _belongs(inner: Hashable, anchor: Hashable, outer: dict[Hashable, Hashable | None]) -> bool:
-    up = outer[inner]
-    while up is not None and up != anchor:
-        up = outer[up]
-    return up == anchor
+def _rewrites(tree: FragmentTree, calls: Groups) -> dict[Hashable, list[Fragment]]:
+    """Return the LLM calls below the anchor of a turn that are not the turn's own."""
+    turn_of = {call.id: anchor for anchor, found in calls.items() for call in found}
+    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    for call in tree.generators:
+        for above in tree.ancestors(call):
+            if above.id in calls and turn_of.get(call.id) != above.id:
+                found[above.id].append(call)
+    return found
 
 
-def _nearest(
-    tree: FragmentTree, retriever: Fragment, groups: dict[Hashable, list[Fragment]]
-) -> Hashable | None:
-    """Return the deepest anchor above a retrieval: the one whose turn it belongs to."""
-    return next((a.id for a in tree.ancestors(retriever) if a.id in groups), None)
+def _users(tree: FragmentTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
+    """Return the turns that each fragment at or above an anchor belongs to."""
+    users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
+    for anchor, owner in owners.items():
+        for step in tree.line(tree.by_id[anchor]):
+            users[step.id].add(owner)
+    return users
 
 
-def _is_below(tree: FragmentTree, fragment: Fragment, anchor: Hashable) -> bool:
-    return any(a.id == anchor for a in tree.ancestors(fragment))
-
-
-def _own_line(
-    tree: FragmentTree, anchor: Hashable, *, others: set[Hashable]
+def _line(
+    tree: FragmentTree, anchor: Hashable, users: Mapping[Hashable, set[Hashable | None]]
 ) -> tuple[Fragment, ...]:
-    shared = {a.id for other in others for a in tree.line(tree.by_id[other])}
-    return tuple(f for f in tree.line(tree.by_id[anchor]) if f.id not in shared)
+    """Return the anchor, and what is above it and of no other turn."""
+    start = tree.by_id[anchor]
+    return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))

@@ -1,0 +1,389 @@
+"""From turns to samples: the weighing of questions, contexts and answers, and the refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fragments import chain, forests, llm, outcomes, retriever, sample, tool
+from rag_eval_otel.capture.extract import extract
+from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.types import Passage, Sample
+
+ASKED = "When was the company founded?"
+ANSWER = "It was founded in the year 1987."
+PAGES = ("History: founded in 1987.", "Founder: Ada Lindqvist.", "Returns: within 45 days.")
+
+
+def root(**options: object) -> Fragment:
+    """Return the chain of a plain turn."""
+    return chain("app", **{"asked": ASKED, "told": ANSWER, **options})  # type: ignore[arg-type]
+
+
+def search(*found: str, at: tuple[int, int] = (1, 2), query: str | None = ASKED) -> Fragment:
+    """Return a retrieval of a plain turn; its name is its time."""
+    return retriever(f"search{at[0]}", "app", at=at, query=query, found=found)
+
+
+def write(
+    *shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (50, 60)
+) -> Fragment:
+    """Return a call of a plain turn; its name is its time."""
+    return llm(f"write{at[0]}", "app", at=at, shown=shown, said=said)
+
+
+def contexts(*fragments: Fragment) -> tuple[str, ...]:
+    """Return the contexts of the only sample in ``fragments``."""
+    return tuple(passage.text for passage in sample(*fragments).contexts)
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+def test_contexts_stand_as_the_prompt_has_them() -> None:
+    """What was retrieved and shown, in the order it was shown in, each once."""
+    shown = f"{PAGES[2]}\n\n{PAGES[0]}"
+    found = (search(*PAGES[:2]), search(*PAGES[::-1], at=(3, 4)))
+    assert contexts(root(), *found, write(shown, ASKED)) == (PAGES[2], PAGES[0])
+
+
+def test_the_order_of_messages_counts() -> None:
+    """What an earlier message shows comes first."""
+    prompt = (PAGES[1], f"{PAGES[0]} {ASKED}")
+    assert contexts(root(), search(*PAGES), write(*prompt)) == (PAGES[1], PAGES[0])
+
+
+@pytest.mark.parametrize("prompt", [(), (ASKED,)], ids=["not captured", "without pages"])
+def test_all_that_was_retrieved_where_the_prompt_shows_none(prompt: tuple[str, ...]) -> None:
+    """Where none can be told from the others, all are contexts."""
+    assert contexts(root(), search(*PAGES), write(*prompt)) == PAGES
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        'Quote: "kites"\nand\tspars, says Bjørn',
+        json.dumps({"page": 'Quote: "kites"\nand\tspars, says Bjørn'}),
+        json.dumps({"page": 'Quote: "kites"\nand\tspars, says Bjørn'}, ensure_ascii=False),
+        '  Quote:\n"kites" and   spars, says\nBjørn ',
+    ],
+    ids=["as it is", "escaped", "escaped, not to ASCII", "re-spaced"],
+)
+def test_a_page_is_known_in_other_spellings(shown: str) -> None:
+    """Prompts quote pages in JSON, and templates change their spaces."""
+    page = 'Quote: "kites"\nand\tspars, says Bjørn'
+    assert contexts(root(), search(PAGES[0], page), write(shown, ASKED)) == (page,)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_page_is_not_found_everywhere(blank: str) -> None:
+    """A page without text does not pass for what the prompt shows."""
+    assert contexts(root(), search(blank, PAGES[0]), write(PAGES[0], ASKED)) == (PAGES[0],)
+    assert contexts(root(), search(blank, PAGES[0]), write(ASKED)) == (blank, PAGES[0])
+
+
+def test_pages_that_differ_in_spaces_are_one() -> None:
+    """The first spelling counts."""
+    found = search("one  page", "one page", "another")
+    assert contexts(root(), found, write()) == ("one  page", "another")
+
+
+@pytest.mark.parametrize("found", [(), None])
+def test_a_retrieval_of_nothing_is_a_retrieval(found: tuple[str, ...] | None) -> None:
+    """There is a sample without contexts, whether none was found or none was captured."""
+    search = retriever("r", "app", at=(1, 2), query=ASKED, found=found)
+    assert contexts(root(), search, write(ASKED)) == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [(("a", "b"), ("a", "b")), (("a", None), ()), ((None, None), ())],
+    ids=["all", "some", "none"],
+)
+def test_retrieved_ids_are_of_all_contexts_or_none(
+    ids: tuple[str | None, ...], expected: tuple[str, ...]
+) -> None:
+    """Ranks are only known where every context has an id."""
+    found = [Passage(text=text, id=id_) for text, id_ in zip(PAGES, ids, strict=False)]
+    search = retriever("r", "app", at=(1, 2), query=ASKED, found=found)
+    assert sample(root(), search, write()).retrieved_ids == expected
+
+
+def test_contexts_that_came_through_an_earlier_call() -> None:
+    """In a map-reduce the last prompt shows what earlier calls made of the pages."""
+    digests = [f"Digest {n}: {'so ' * 10}" for n in range(2)]
+    maps = [write(PAGES[n], said=digests[n], at=(10 + n, 20)) for n in range(2)]
+    fragments = root(), search(*PAGES), *maps, write("\n".join(digests), ASKED)
+    assert contexts(*fragments) == PAGES[:2]
+
+
+@pytest.mark.parametrize("length", [2, 4, 7])
+def test_contexts_of_a_refine_chain(length: int) -> None:
+    """Each call is shown the draft of the one before it and one more page, however many."""
+    pages = [f"Page number {n} tells something." for n in range(length)]
+    drafts = [f"This is draft number {n} of the answer." for n in range(length)]
+    calls = [
+        write(*(drafts[n - 1 : n] if n else ()), page, ASKED, said=drafts[n], at=(10 + n, 10 + n))
+        for n, page in enumerate(pages)
+    ]
+    fragments = root(told=drafts[-1]), search(*pages, "not shown"), *calls
+    assert contexts(*fragments) == tuple(pages)
+
+
+def test_short_outputs_link_nothing() -> None:
+    """That a grader's "yes" is in a later prompt is a coincidence."""
+    grader = write(PAGES[1], said="yes", at=(10, 11))
+    prompt = f"{PAGES[0]} Say yes or no."
+    assert contexts(root(), search(*PAGES), grader, write(prompt, ASKED)) == (PAGES[0],)
+
+
+def test_contexts_of_a_chain_used_as_a_tool() -> None:
+    """The agent saw the answers of the inner chain, which saw the pages."""
+    inner_answer = "The handbook says that it was in 1987."
+    fragments = (
+        root(),
+        tool("ask", "app", at=(1, 20), told=inner_answer),
+        chain("rag", "ask", at=(2, 19), asked="Founded?", told=inner_answer),
+        retriever("search", "rag", at=(3, 4), query="Founded?", found=PAGES),
+        llm("inner", "rag", at=(5, 6), shown=(PAGES[0], "Founded?"), said=inner_answer),
+        write(inner_answer, ASKED),
+    )
+    found = sample(*fragments)
+    assert (found.question, found.answer) == (ASKED, ANSWER)
+    assert contexts(*fragments) == (PAGES[0],)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_the_outermost_answer_counts() -> None:
+    """What the application gave out is the answer, whatever the model said."""
+    inner = chain("inner", "app", told="Inner.")
+    fragments = chain("app", asked=ASKED, told="Outer."), inner
+    below = (
+        retriever("search", "inner", at=(1, 2), query=ASKED),
+        llm("write", "inner", at=(3, 4), shown=(ASKED,), said="Raw."),
+    )
+    assert sample(*fragments, *below).answer == "Outer."
+    assert sample(chain("app", asked=ASKED), inner, *below).answer == "Inner."
+    assert sample(chain("app", asked=ASKED), chain("inner", "app"), *below).answer == "Raw."
+
+
+@pytest.mark.parametrize("blank", [None, "", " \n"])
+def test_the_last_call_answers_where_the_chain_does_not(blank: str | None) -> None:
+    """The last text counts; a call that says nothing, as before a tool, is passed over."""
+    first, second = write(said="First.", at=(10, 11)), write(said="Second.", at=(12, 13))
+    last = write(said=blank, at=(14, 15))
+    assert sample(root(told=blank), search(), first, second, last).answer == "Second."
+
+
+@pytest.mark.parametrize("verdict", ["no", "No doubt", "unknown"])
+def test_a_later_grader_is_not_taken_for_the_writer(verdict: str) -> None:
+    """The contexts are those of the call that wrote the answer, though a later one is in it too."""
+    answer = f"It is unknown. {verdict}, no one knows."
+    writer = write(PAGES[0], ASKED, said=answer, at=(10, 11))
+    grader = write(PAGES[1], said=verdict, at=(20, 21))
+    assert contexts(root(told=answer), search(*PAGES), writer, grader) == (PAGES[0],)
+
+
+def test_the_writer_of_most_of_the_answer() -> None:
+    """Where the application adds to what the model said, the longest part found in it counts."""
+    writer = write(PAGES[0], ASKED, said=ANSWER, at=(10, 11))
+    grader = write(PAGES[1], said="founded", at=(20, 21))
+    edited = root(told=f"Dear user: {ANSWER}\nRegards")
+    assert contexts(edited, search(*PAGES), writer, grader) == (PAGES[0],)
+
+
+def test_the_last_speaker_where_none_wrote_the_answer() -> None:
+    """If the answer is rephrased outside of any call, the last that spoke is the generator."""
+    early = write(PAGES[0], said="something", at=(10, 11))
+    late = write(PAGES[1], said="something else", at=(20, 21))
+    assert contexts(root(told="1987"), search(*PAGES), early, late) == (PAGES[1],)
+
+
+def test_a_silent_call_is_the_generator_of_a_structured_output() -> None:
+    """The model filled in a form: it said nothing, and the chain gave the answer."""
+    fragments = root(), search(*PAGES), write(PAGES[1], ASKED, said="")
+    assert sample(*fragments).answer == ANSWER
+    assert contexts(*fragments) == (PAGES[1],)
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+CONDENSED = "In which year did the kite company begin?"
+
+
+@pytest.mark.parametrize(
+    ("asked", "searched", "message", "expected"),
+    [
+        ("Who?", "Who?", "Who?", "Who?"),
+        ("Who?", "something", " who? ", "Who?"),
+        ("Who?", "who?", "Rephrased.", "Who?"),
+        ("Who?", "something", "Page one. Question: Who?", "Who?"),
+        ("Both", "Who?", "Question: Who?", "Who?"),
+        ("Both", "x", "Clean message", "Clean message"),
+        ("Both", "x", f"{PAGES[0]} about it", "Both"),
+        (None, "x", "Clean message", "Clean message"),
+        (None, "x", f"{PAGES[0]} about it", "x"),
+        (None, None, "Clean message", "Clean message"),
+        ("Both", None, None, "Both"),
+        (None, "x", None, "x"),
+        (" ", "x", "\n", "x"),
+    ],
+)
+def test_which_question_counts(
+    asked: str | None, searched: str | None, message: str | None, expected: str
+) -> None:
+    """The application's, if the search or the model was asked it; else what the model was asked."""
+    prompt = (message,) if message is not None else ()
+    fragments = root(asked=asked), search(PAGES[0], query=searched), write(*prompt)
+    assert sample(*fragments).question == expected
+
+
+@pytest.mark.parametrize("asked_first", [True, False], ids=["before", "after a retrieval"])
+def test_the_users_question_counts_where_a_call_rewrote_it(asked_first: bool) -> None:  # noqa: FBT001
+    """A follow-up stays what the user asked, though search and model were asked another one."""
+    at = (1, 2) if asked_first else (5, 6)
+    rewrite = llm("condense", "app", at=at, shown=("Rephrase!",), said=CONDENSED)
+    first = () if asked_first else (search(PAGES[1], at=(3, 4), query=None),)
+    found = search(PAGES[0], at=(7, 8), query=CONDENSED)
+    fragments = (*first, rewrite, found, write(PAGES[0], CONDENSED))
+    assert sample(root(asked="And when?"), *fragments).question == "And when?"
+    assert sample(root(asked=None), *fragments).question == CONDENSED
+
+
+def test_the_search_counts_where_the_rewritten_question_is_all_there_is() -> None:
+    """Neither the chain's input nor a clean message is known: the search's query remains."""
+    rewrite = llm("condense", "app", at=(1, 2), shown=("Rephrase!",), said=CONDENSED)
+    found = search(PAGES[0], at=(7, 8), query=CONDENSED)
+    fragments = root(asked=None), rewrite, found, write(f"{PAGES[0]} Now answer.")
+    assert sample(*fragments).question == CONDENSED
+
+
+def test_branches_have_questions_of_their_own() -> None:
+    """Each branch of a parallel chain is asked what its own input says."""
+    fragments = [chain("app", asked="Two questions", told="two answers")]
+    for number, question in enumerate(("First?", "Second?")):
+        name = f"branch{number}"
+        fragments += [
+            chain(name, "app", at=(number, 90 + number), asked=question, told=f"To {question}"),
+            retriever(
+                f"r{number}", name, at=(10 + number, 20), query=question, found=[PAGES[number]]
+            ),
+            llm(f"l{number}", name, at=(30 - number, 40), shown=(PAGES[number], question)),
+        ]
+    found = [f for f in outcomes(*fragments) if isinstance(f, Sample)]
+    assert {(s.question, s.context_texts, s.answer) for s in found} == {
+        ("First?", PAGES[:1], "To First?"),
+        ("Second?", PAGES[1:2], "To Second?"),
+    }
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_an_error_anywhere_on_the_line_refuses() -> None:
+    """If the anchor or what is above it failed, nobody saw the answer."""
+    below = retriever("r", "inner", at=(1, 2)), llm("l", "inner", at=(3, 4), said=ANSWER)
+    failed = chain("inner", "app", error="ValueError")
+    assert outcomes(root(), failed, *below) == ["error"]
+    assert outcomes(root(error="ValueError"), chain("inner", "app"), *below) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("told", "ended", "said", "expected"),
+    [
+        (ANSWER, (5, 60), ANSWER, "told"),
+        (ANSWER, (5, 110), ANSWER, "told"),
+        ("Dear user", (5, 110), ANSWER, "told"),
+        (ANSWER[:9], (5, 110), ANSWER, "abandoned"),
+        (ANSWER[:9], (5, 60), ANSWER, "told"),
+        (None, (5, 110), ANSWER, "abandoned"),
+        ("", (5, 110), ANSWER, "abandoned"),
+        (ANSWER, (5, None), ANSWER, "abandoned"),
+        (ANSWER, (5, None), None, "abandoned"),
+        (ANSWER, (5, 110), None, "told"),
+    ],
+)
+def test_a_stream_left_early_is_refused(
+    told: str | None, ended: tuple[int, int | None], said: str | None, expected: str
+) -> None:
+    """The chain ended before its model, and what it gave is a mere beginning of what that said."""
+    (found,) = outcomes(root(told=told), search(), write(ASKED, said=said, at=ended))
+    assert (found if isinstance(found, str) else "told") == expected
+
+
+def test_a_chain_that_never_ended_is_refused() -> None:
+    """Nobody knows what it will have answered."""
+    assert outcomes(root(at=(0, None)), search(), write(ASKED)) == ["abandoned"]
+
+
+def test_without_an_answer_there_is_no_sample() -> None:
+    """Neither chain nor model said anything."""
+    assert outcomes(root(told=None), search(), write(ASKED, said=" ")) == ["no_answer"]
+
+
+def test_without_a_question_there_is_no_sample() -> None:
+    """Neither chain nor search nor model was asked anything that is known."""
+    assert outcomes(root(asked=None), search(query=None), write()) == ["no_question"]
+
+
+# --- of any trace ---------------------------------------------------------------------------------
+
+
+def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
+    """Return the texts in these fields of ``fragments``."""
+    return {getattr(fragment, name) for fragment in fragments for name in names}
+
+
+@settings(max_examples=200)
+@given(forests())
+def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
+    """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
+    found = {p for f in fragments if f.kind == "retriever" for p in f.documents or ()}
+    for result in outcomes(*fragments):
+        if isinstance(result, Sample):
+            assert set(result.contexts) <= found
+            assert result.question in texts(fragments, "input")
+            assert result.answer in texts(fragments, "output")
+            assert result.answer.strip()
+        else:
+            assert result in {"abandoned", "error", "no_answer", "no_question"}
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
+    """Whatever gets lost, an answer is still the output of something that is there."""
+    fragments = data.draw(forests())
+    kept = data.draw(st.sets(st.sampled_from(fragments or [None]))) - {None}
+    left = [fragment for fragment in fragments if fragment in kept]
+    for result in outcomes(*left):
+        if isinstance(result, Sample):
+            assert result.answer in texts(left, "output")
+            assert set(result.contexts) <= {p for f in left for p in f.documents or ()}
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObject) -> None:
+    """Samples are the same in whichever order the spans of a trace come."""
+    fragments = data.draw(forests())
+    assert outcomes(*data.draw(st.permutations(fragments))) == outcomes(*fragments)
+
+
+@settings(max_examples=200)
+@given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
+def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:
+    """Where an instrumentation captures no content, there are refusals and no samples of nothing."""
+    empty = () if name == "prompt" else None
+    bare = [replace(fragment, **{name: empty}) for fragment in fragments]
+    for turn in find_turns(bare):
+        result = extract(turn)
+        assert name != "output" or isinstance(result, str)
+        assert name != "documents" or isinstance(result, str) or result.contexts == ()

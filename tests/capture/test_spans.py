@@ -1,0 +1,293 @@
+"""What is written on spans: operations, names, errors, and content where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+
+from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.types import Passage
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, finish, run_turn
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, Any]:
+    """Return the attributes of ``span``."""
+    return dict(span.attributes or {})
+
+
+def tree(captured: Capture) -> dict[str, str | None]:
+    """Return each span's parent, by name."""
+    names = {span.context.span_id: span.name for span in captured.spans}
+    return {s.name: names[s.parent.span_id] if s.parent else None for s in captured.spans}
+
+
+# --- one run of each kind -------------------------------------------------------------------------
+
+
+def test_a_chain() -> None:
+    """The root is a workflow."""
+    captured = capture()
+    finish(captured, begin(captured, "chain", 1))
+    span = captured.span("invoke_workflow chain1")
+    assert span.kind is SpanKind.INTERNAL
+    assert attributes(span) == {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": "chain1",
+    }
+
+
+def test_a_chat() -> None:
+    """A model's call has its provider, its models and what it cost."""
+    captured = capture()
+    metadata = {"ls_provider": "acme", "ls_model_name": "m"}
+    run = begin(captured, "llm", 1, messages=(("human", "q"),), metadata=metadata)
+    run.model, run.response_id, run.tokens = "m-2026", "r-1", (7, 3)
+    finish(captured, run)
+    span = captured.span("chat m-2026")
+    assert span.kind is SpanKind.CLIENT
+    assert attributes(span) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "acme",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "m-2026",
+        "gen_ai.response.id": "r-1",
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 3,
+    }
+
+
+@pytest.mark.parametrize("messages", [(), (("prompt", "q"),)])
+def test_a_completion(messages: tuple[tuple[str, str], ...]) -> None:
+    """A call without messages, or with a prompt of text, is no chat."""
+    captured = capture()
+    finish(captured, begin(captured, "llm", 1, messages=messages))
+    assert attributes(captured.span("text_completion")) == {
+        "gen_ai.operation.name": "text_completion"
+    }
+
+
+@pytest.mark.parametrize(
+    ("documents", "count"), [(None, None), ((), 0), ((Passage(text="x"),) * 2, 2)]
+)
+def test_a_retrieval(documents: tuple[Passage, ...] | None, count: int | None) -> None:
+    """It says how many documents it found, where that is known."""
+    captured = capture()
+    finish(captured, begin(captured, "retriever", 1, documents=documents))
+    span = captured.span("retrieval")
+    assert span.kind is SpanKind.CLIENT
+    assert attributes(span).get("rag.retrieval.document_count") == count
+
+
+def test_a_tool() -> None:
+    """It has a name."""
+    captured = capture()
+    finish(captured, begin(captured, "tool", 1))
+    span = captured.span("execute_tool tool1")
+    assert span.kind is SpanKind.INTERNAL
+    assert attributes(span)["gen_ai.tool.name"] == "tool1"
+
+
+# --- the root -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("calls_tools", "kind", "operation"),
+    [(True, "tool", "invoke_agent"), (True, "chain", "invoke_workflow"), (False, "tool", None)],
+)
+def test_an_agent_calls_tools_that_run(
+    calls_tools: bool,  # noqa: FBT001
+    kind: Any,
+    operation: str | None,
+) -> None:
+    """A tool call for which none runs is a structured output; a tool that nobody calls is a step."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    call = begin(captured, "llm", 2, under=1, calls_tools=calls_tools)
+    finish(captured, call, begin(captured, kind, 3, under=1), root)
+    name = operation or "invoke_workflow"
+    found = attributes(captured.span(f"{name} chain1"))
+    key = "gen_ai.agent.name" if name == "invoke_agent" else "gen_ai.workflow.name"
+    assert found == {"gen_ai.operation.name": name, key: "chain1"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "session", "user"),
+    [
+        ({}, None, None),
+        ({"session_id": "s", "thread_id": "t", "user_id": "u"}, "s", "u"),
+        ({"thread_id": 7, "conversation_id": "c"}, "7", None),
+        ({"conversation_id": "c", "user_id": 0}, "c", None),
+    ],
+)
+def test_who_speaks(metadata: dict[str, object], session: str | None, user: str | None) -> None:
+    """Session and user are on the root alone, from the run's metadata."""
+    captured = capture()
+    root = begin(captured, "chain", 1, metadata=metadata)
+    finish(captured, begin(captured, "tool", 2, under=1, metadata=metadata), root)
+    found = attributes(captured.span("invoke_workflow chain1"))
+    assert (found.get("gen_ai.conversation.id"), found.get("user.id")) == (session, user)
+    assert "gen_ai.conversation.id" not in attributes(captured.span("execute_tool tool2"))
+
+
+# --- which runs have a span -----------------------------------------------------------------------
+
+
+def nested(spans: Spans) -> Capture:
+    """Record a chain in a chain, with a tool, and a retriever with all that it may use."""
+    captured = capture(spans=spans)
+    root = begin(captured, "chain", 1)
+    runs = [
+        begin(captured, "chain", 2, under=1),
+        begin(captured, "tool", 3, under=2),
+        begin(captured, "retriever", 4, under=3),
+        begin(captured, "chain", 5, under=4),
+        begin(captured, "retriever", 6, under=5),
+        begin(captured, "llm", 7, under=5, model="m"),
+    ]
+    finish(captured, *reversed(runs), root)
+    return captured
+
+
+def test_essential_spans() -> None:
+    """The root, calls, tools and outermost retrievals; parents that have no span are left out."""
+    assert tree(nested("essential")) == {
+        "invoke_workflow chain1": None,
+        "execute_tool tool3": "invoke_workflow chain1",
+        "retrieval": "execute_tool tool3",
+        "text_completion m": "retrieval",
+    }
+
+
+def test_all_spans() -> None:
+    """Every run has one, below its parent's."""
+    captured = nested("all")
+    assert len(captured.spans) == 7
+    assert tree(captured)["chain5"] == "retrieval"
+    assert tree(captured)["text_completion m"] == "chain5"
+
+
+def test_no_spans() -> None:
+    """None at all."""
+    assert nested("none").spans == ()
+
+
+@pytest.mark.parametrize("spans", get_args(Spans))
+def test_the_root_is_below_the_applications_span(spans: Spans) -> None:
+    """What was current when the root run started is its parent."""
+    captured = capture(spans=spans)
+    with captured.tracer.start_as_current_span("request"):
+        root = begin(captured, "chain", 1)
+    finish(captured, root)
+    assert tree(captured).get("invoke_workflow chain1", "request") == "request"
+
+
+def test_an_inner_chain_has_a_span_if_it_stands_for_a_turn() -> None:
+    """Two turns in one root have a span each, though inner chains have none else."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    for number in (10, 20):
+        begin(captured, "chain", number, under=1, input=QUESTION, output=ANSWER)
+        search = begin(captured, "retriever", number + 1, under=number)
+        finish(captured, search, begin(captured, "llm", number + 2, under=number))
+        finish(captured, *filter(None, [captured.recorder.find(search.parent)]))
+    finish(captured, root)
+    assert {"chain10", "chain20"} < set(tree(captured))
+    standing = {context.span_id for context, _ in captured.intake.expected}
+    assert standing == {captured.span(f"chain{n}").context.span_id for n in (10, 20)}
+
+
+# --- times and errors -----------------------------------------------------------------------------
+
+
+def test_spans_have_the_times_of_their_runs() -> None:
+    """Though they are made afterwards."""
+    captured = capture()
+    run = begin(captured, "chain", 1)
+    captured.recorder.end(run, run.start + 5)
+    span = captured.span("invoke_workflow chain1")
+    assert (span.start_time, span.end_time) == (run.start, run.start + 5)
+
+
+def test_an_error() -> None:
+    """Its kind is on the span, and its message, which may quote content, is not."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    finish(captured, begin(captured, "tool", 2, under=1, error="ValueError"), root)
+    failed = captured.span("execute_tool tool2")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert attributes(failed)["error.type"] == "ValueError"
+    assert not failed.status.description
+    assert captured.span("invoke_workflow chain1").status.is_unset
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa: FBT001
+    """But not before it began, if its root had ended by then."""
+    captured = capture(grace=60.0)
+    root = begin(captured, "chain", 1)
+    other = begin(captured, "tool", 2, under=1)
+    if late:
+        captured.recorder.end(root, root.start + 1)
+    never = begin(captured, "tool", 3, under=1)
+    never.start += 10
+    captured.recorder.end(root, never.start + 5)
+    finish(captured, other)
+    captured.recorder.flush()
+    span = captured.span("execute_tool tool3")
+    assert span.end_time == (never.start if late else never.start + 5)
+
+
+# --- content --------------------------------------------------------------------------------------
+
+
+def message(role: str, text: str) -> dict[str, object]:
+    """Return a message as the conventions spell it."""
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+def test_content_of_a_turn() -> None:
+    """Messages, query and documents are on the spans, as JSON that can be read."""
+    captured = capture(content="span")
+    run_turn(captured)
+    root = attributes(captured.span("invoke_workflow chain1"))
+    assert json.loads(root["gen_ai.input.messages"]) == [message("user", QUESTION)]
+    assert json.loads(root["gen_ai.output.messages"]) == [message("assistant", ANSWER)]
+    search = attributes(captured.span("retrieval"))
+    assert search["gen_ai.retrieval.query.text"] == QUESTION
+    expected = [{"id": None, "score": None, "content": PAGE}]
+    assert json.loads(search["gen_ai.retrieval.documents"]) == expected
+    call = attributes(captured.span("chat"))
+    expected_messages = [message("system", PAGE), message("user", QUESTION)]
+    assert json.loads(call["gen_ai.input.messages"]) == expected_messages
+
+
+def test_content_of_a_tool() -> None:
+    """Arguments and result."""
+    captured = capture(content="span")
+    finish(captured, begin(captured, "tool", 1, input="{'a': 1}", output="2"))
+    found = attributes(captured.span("execute_tool tool1"))
+    assert found["gen_ai.tool.call.arguments"] == "{'a': 1}"
+    assert found["gen_ai.tool.call.result"] == "2"
+
+
+def test_content_that_is_not_there() -> None:
+    """No attribute says None, or an empty list of messages."""
+    captured = capture(content="span")
+    root = begin(captured, "chain", 1)
+    finish(captured, begin(captured, "retriever", 2, under=1), root)
+    assert "gen_ai.input.messages" not in attributes(captured.span("invoke_workflow chain1"))
+    assert "gen_ai.retrieval.query.text" not in attributes(captured.span("retrieval"))
+
+
+@pytest.mark.parametrize("content", get_args(ContentCapture))
+def test_letters_stay_letters(content: ContentCapture) -> None:
+    """What is exported is exported as it is; without being asked, not at all."""
+    captured = capture(content=content)
+    finish(captured, begin(captured, "chain", 1, input="Où est Tromsø?"))
+    written = str(attributes(captured.span("invoke_workflow chain1")))
+    assert ("Où est Tromsø?" in written) == (content == "span")

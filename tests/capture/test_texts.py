@@ -1,0 +1,207 @@
+"""Questions and answers are read out of whatever applications pass around, and never guessed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from pydantic import BaseModel
+
+from rag_eval_otel.capture.texts import (
+    ANSWER_KEYS,
+    QUESTION_KEYS,
+    answer_of,
+    last_message,
+    question_of,
+    role_of,
+    text_of_message,
+)
+
+BLOCKS = [{"type": "text", "text": "a"}, "b", {"type": "image"}, {"text": None}, 7]
+CHAT = [SystemMessage("s"), HumanMessage("q1"), AIMessage("a1"), HumanMessage("q2")]
+
+
+class Form(BaseModel):
+    """A pydantic model with an answer."""
+
+    answer: str
+
+
+class LongForm(Form):
+    """One that inherits it, and adds nothing."""
+
+
+@dataclass
+class State:
+    """A dataclass with a question and an answer."""
+
+    question: str
+    result: object = None
+
+
+class Child(State):
+    """One that inherits them."""
+
+
+class Row(NamedTuple):
+    """A tuple of texts."""
+
+    question: str
+    answer: str
+
+
+class Plain:
+    """An object of no known make."""
+
+    def __init__(self) -> None:
+        """Have attributes of the usual names."""
+        self.question, self.answer = "q", "a"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("q", "q"),
+        ("", ""),
+        ({"question": "q", "input": "i"}, "q"),
+        ({"input": "i", "question": None}, "i"),
+        ({"other": "x"}, None),
+        ({"input": {"query": "q"}}, "q"),
+        ({"input": {"other": "x"}, "query": "q"}, "q"),
+        ({"question": 5, "query": "q"}, "q"),
+        ({"input": CHAT}, "q2"),
+        ({"input": HumanMessage("q")}, "q"),
+        ({"messages": CHAT}, "q2"),
+        ({"messages": tuple(CHAT)}, "q2"),
+        ({"messages": "x"}, None),
+        ({"messages": [("user", "q"), ("assistant", "a")]}, "q"),
+        ({"messages": [{"role": "user", "content": "q"}, {"role": "tool", "content": "t"}]}, "q"),
+        ({"messages": [{"role": "user", "content": BLOCKS}]}, "ab"),
+        ({"messages": [{"type": "human", "content": "q"}]}, "q"),
+        ({"messages": []}, None),
+        (OrderedDict(query="q"), "q"),
+        (MappingProxyType({"query": "q"}), "q"),
+        (CHAT, "q2"),
+        (CHAT[:1], None),
+        ([("human", "q")], "q"),
+        ([], None),
+        (["x", "y"], None),
+        (HumanMessage("q"), "q"),
+        (HumanMessage(BLOCKS[:2]), "ab"),
+        (AIMessage("a"), None),
+        (State(question="q"), "q"),
+        (Child(question="q"), "q"),
+        (Row("q", "a"), None),
+        (Plain(), None),
+        (SimpleNamespace(question="q"), None),
+        (Document("x"), None),
+        (None, None),
+        (7, None),
+        (b"q", None),
+        (object(), None),
+        (State, None),
+        ({1, 2}, None),
+    ],
+)
+def test_questions(value: object, expected: str | None) -> None:
+    """A question is a string, the last of the user's messages, or under one of the usual keys."""
+    assert question_of(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a", "a"),
+        ({"answer": "a", "result": "r"}, "a"),
+        ({"result": "r"}, "r"),
+        ({"generation": AIMessage("a")}, "a"),
+        ({"output": {"output_text": "t"}}, "t"),
+        ({"question": "q"}, None),
+        (AIMessage("a"), "a"),
+        (AIMessageChunk("a"), "a"),
+        (AIMessage([{"type": "text", "text": "a"}, {"type": "tool_use"}]), "a"),
+        (HumanMessage("q"), None),
+        ({"messages": [*CHAT, AIMessage("a2")]}, "a2"),
+        ({"messages": [*CHAT, AIMessage("a2"), ToolMessage("t", tool_call_id="1")]}, "a2"),
+        (Form(answer="a"), "a"),
+        (LongForm(answer="a"), "a"),
+        (State(question="q", result=Form(answer="a")), "a"),
+        (Plain(), None),
+        (None, None),
+    ],
+)
+def test_answers(value: object, expected: str | None) -> None:
+    """An answer is a string, the assistant's last message, or under one of the usual keys."""
+    assert answer_of(value) == expected
+
+
+def test_an_answer_to_an_earlier_question_is_none() -> None:
+    """A chat that ends with the user has no answer yet, whatever was said before."""
+    assert answer_of({"messages": CHAT}) is None
+    assert last_message(CHAT, roles=frozenset({"ai"})) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [({"frage": "f", "question": "q"}, "f"), ({"frage": None, "question": "q"}, "q")],
+)
+def test_the_users_keys_come_first(value: Mapping[str, Any], expected: str) -> None:
+    """An application may name its own keys; the usual ones still count after them."""
+    assert question_of(value, ("frage", *QUESTION_KEYS)) == expected
+    assert answer_of({"antwort": "a", "answer": "x"}, ("antwort", *ANSWER_KEYS)) == "a"
+
+
+@pytest.mark.parametrize(
+    ("message", "role", "text"),
+    [
+        (HumanMessage("q"), "human", "q"),
+        (("user", "q"), "user", "q"),
+        (("user", 5), "user", ""),
+        ((), None, ""),
+        ((5, "q"), None, "q"),
+        ({"role": "user", "content": "q"}, "user", "q"),
+        ({"type": "ai", "content": "a"}, "ai", "a"),
+        ({"role": 5}, None, ""),
+        ({}, None, ""),
+        ("text", None, ""),
+        (SimpleNamespace(type="ai"), None, ""),
+        (SimpleNamespace(type=5, content="x"), None, "x"),
+        (None, None, ""),
+    ],
+)
+def test_messages_of_any_make(message: object, role: str | None, text: str) -> None:
+    """A message says who speaks and what; what says neither is silent."""
+    assert role_of(message) == role
+    assert text_of_message(message) == text
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3) | st.just(HumanMessage("q")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=2).map(tuple)
+        | st.dictionaries(st.sampled_from(["question", "answer", "messages", "role"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_any_value_gives_a_text_or_none(value: object) -> None:
+    """Whatever applications pass around, reading it does not fail."""
+    assert isinstance(question_of(value), str | None)
+    assert isinstance(answer_of(value), str | None)

@@ -1,0 +1,80 @@
+"""The assembler: which span stands for which turn, within limits."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pipeline import turn
+from rag_eval_otel.capture.trace import TraceAssembler
+
+TURN, OTHER = turn(), turn("Another question?")
+
+
+def test_a_turn_is_taken_once() -> None:
+    """Whoever comes second, or asks for another span, gets none."""
+    assembler = TraceAssembler()
+    assert assembler.take((1, 1)) is None
+    assert assembler.expect((1, 1), TURN)
+    assert assembler.take((1, 2)) is None
+    assert assembler.take((1, 1)) is TURN
+    assert assembler.take((1, 1)) is None
+
+
+def test_a_span_stands_for_one_turn() -> None:
+    """A second turn for the same span is refused, and the first stays; afterwards it is free."""
+    assembler = TraceAssembler()
+    assert assembler.expect((1, 1), TURN)
+    assert not assembler.expect((1, 1), OTHER)
+    assert assembler.take((1, 1)) is TURN
+    assert assembler.expect((1, 1), OTHER)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_the_oldest_goes_over_the_limit(limit: int) -> None:
+    """There are never more than the limit; each that goes is counted."""
+    evicted: list[None] = []
+    assembler = TraceAssembler(max_turns=limit, on_evicted=lambda: evicted.append(None))
+    for span in range(limit + 2):
+        assert assembler.expect((1, span), TURN)
+    assert len(assembler) == limit
+    assert len(evicted) == 2
+    assert [assembler.take((1, span)) for span in range(2)] == [None, None]
+    assert [assembler.take((1, span)) for span in range(2, limit + 2)] == [TURN] * limit
+    assert len(assembler) == 0
+
+
+def test_evictions_go_unheard_by_default() -> None:
+    """Nobody has to listen."""
+    assembler = TraceAssembler(max_turns=1)
+    assert all(assembler.expect((1, span), TURN) for span in range(2))
+
+
+def test_clear_forgets_all() -> None:
+    """After a fork the child has none of the parent's turns, and can go on."""
+    assembler = TraceAssembler()
+    assembler.expect((1, 1), TURN)
+    assembler.clear()
+    assert len(assembler) == 0
+    assert assembler.expect((1, 1), OTHER)
+
+
+def test_threads_share_one() -> None:
+    """Of many threads that expect and take the same spans, one each wins."""
+    assembler, start = TraceAssembler(), threading.Barrier(8)
+    expected: list[int] = []
+    taken: list[int] = []
+
+    def work() -> None:
+        start.wait()
+        expected.extend(n for n in range(200) if assembler.expect((1, n), TURN))
+        start.wait()
+        taken.extend(n for n in range(200) if assembler.take((1, n)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(expected) == sorted(taken) == list(range(200))

@@ -1,0 +1,333 @@
+"""Grouping: which calls, retrievals and ancestors make up a turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fragments import chain, forests, llm, retriever, tool
+from rag_eval_otel.capture.fragment import Fragment, FragmentTree
+from rag_eval_otel.capture.turns import Turn, find_turns
+
+
+def names(fragments: tuple[Fragment, ...]) -> str:
+    """Return the names of ``fragments``, spaced."""
+    return " ".join(fragment.name for fragment in fragments)
+
+
+def only(*fragments: Fragment) -> Turn:
+    """Return the one turn in ``fragments``."""
+    (turn,) = find_turns(fragments)
+    return turn
+
+
+def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Fragment, ...]:
+    """Return a chain that retrieves and then asks a model, from ``at`` on."""
+    root = f"{prefix}rag"
+    return (
+        chain(root, under, at=(at, at + 9)),
+        retriever(f"{prefix}search", root, at=(at + 1, at + 2)),
+        llm(f"{prefix}write", root, at=(at + 3, at + 4)),
+    )
+
+
+# --- one turn -------------------------------------------------------------------------------------
+
+
+def test_a_chain_that_retrieves_and_asks_is_a_turn() -> None:
+    """The anchor is the deepest that holds both; what is above belongs to the turn, too."""
+    turn = only(chain("app"), *plain(under="app"))
+    assert turn.anchor.name == "rag"
+    assert names(turn.line) == "rag app"
+    assert names(turn.calls) == "write"
+    assert names(turn.retrievers) == "search"
+    assert turn.rewrites == ()
+
+
+def test_both_may_be_deep_below_the_anchor() -> None:
+    """Retrieval and call need not be the anchor's own children."""
+    turn = only(
+        chain("graph"),
+        chain("find", "graph"),
+        retriever("search", "find", at=(1, 2)),
+        chain("tell", "graph"),
+        llm("write", "tell", at=(3, 4)),
+    )
+    assert turn.anchor.name == "graph"
+    assert names(turn.line) == "graph"
+
+
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        (),
+        (chain("app"), llm("write", "app", at=(1, 2))),
+        (chain("app"), retriever("search", "app", at=(1, 2))),
+        (chain("app"), llm("write", "app", at=(1, 2)), retriever("search", "app", at=(3, 4))),
+        (chain("app"), retriever("search", "app", at=(1, 2)), llm("write", None, at=(3, 4))),
+        (retriever("search", None, at=(1, 2)), llm("write", None, at=(3, 4))),
+        (retriever("search", "gone", at=(1, 2)), llm("write", "gone", at=(3, 4))),
+    ],
+    ids=["empty", "no retrieval", "no call", "call first", "apart", "no root", "missing parent"],
+)
+def test_what_is_no_turn(fragments: tuple[Fragment, ...]) -> None:
+    """A turn takes a retrieval, a call that begins after it, and an ancestor of both."""
+    assert find_turns(fragments) == []
+
+
+def test_a_call_that_begins_with_the_retrieval_follows_it() -> None:
+    """On a coarse clock the two may begin in one tick."""
+    assert find_turns([chain("c"), retriever("s", "c", at=(1, 2)), llm("w", "c", at=(1, 3))])
+
+
+def test_calls_before_any_retrieval_are_rewrites() -> None:
+    """They write the query; those after it are the turn's calls, by their start."""
+    turn = only(
+        chain("app"),
+        llm("third", "app", at=(9, 10)),
+        llm("condense", "app", at=(1, 2)),
+        retriever("search", "app", at=(3, 4)),
+        llm("second", "app", at=(5, 6)),
+    )
+    assert names(turn.rewrites) == "condense"
+    assert names(turn.calls) == "second third"
+
+
+@pytest.mark.parametrize("name", ["search", "write"])
+def test_what_failed_does_not_count(name: str) -> None:
+    """Without its only retrieval, or its only call, a chain is no turn."""
+    broken = {
+        "search": retriever("search", "rag", at=(1, 2), error="ConnectionError"),
+        "write": llm("write", "rag", at=(3, 4), error="ConnectionError"),
+    }
+    fragments = [broken[name] if f.name == name else f for f in plain()]
+    assert find_turns(fragments) == []
+
+
+def test_the_second_try_counts() -> None:
+    """Beside a failed retrieval and a failed call, those that succeeded make the turn."""
+    turn = only(
+        chain("app"),
+        retriever("down", "app", at=(1, 2), error="ConnectionError"),
+        retriever("up", "app", at=(3, 4)),
+        llm("down2", "app", at=(5, 6), error="ConnectionError"),
+        llm("up2", "app", at=(7, 8)),
+    )
+    assert names(turn.retrievers) == "up"
+    assert names(turn.calls) == "up2"
+
+
+def test_the_outermost_retriever_and_the_innermost_call_count() -> None:
+    """Retrievers use retrievers and calls; models are wrapped in models."""
+    turn = only(
+        chain("app"),
+        retriever("multi", "app", at=(1, 8)),
+        llm("queries", "multi", at=(2, 3)),
+        retriever("inner", "multi", at=(4, 5)),
+        llm("wrapper", "app", at=(9, 12)),
+        llm("model", "wrapper", at=(10, 11)),
+    )
+    assert names(turn.retrievers) == "multi"
+    assert names(turn.calls) == "model"
+    assert turn.rewrites == ()
+
+
+# --- several turns --------------------------------------------------------------------------------
+
+
+def test_turns_side_by_side_are_apart() -> None:
+    """Each has its own retrievals and calls, in whichever order they overlap."""
+    first, second = plain("a-", under="app"), plain("b-", under="app", at=1)
+    turns = find_turns([chain("app"), *second, *first])
+    assert [names(turn.line) for turn in turns] == ["a-rag", "b-rag"]
+    assert [names(turn.retrievers) for turn in turns] == ["a-search", "b-search"]
+    assert [names(turn.calls) for turn in turns] == ["a-write", "b-write"]
+
+
+def test_a_later_step_around_a_turn_takes_nothing_from_it() -> None:
+    """A translation of the answer has no retrieval of its own: it is no turn, nor of one."""
+    turn = only(chain("app"), *plain(under="app"), llm("translate", "app", at=(20, 21)))
+    assert names(turn.calls) == "write"
+    assert names(turn.line) == "rag"
+
+
+def test_a_turn_around_a_turn() -> None:
+    """A chain that retrieves for itself around a RAG chain is a turn; its line is itself."""
+    turns = find_turns(
+        [
+            chain("app"),
+            *plain(under="app"),
+            retriever("more", "app", at=(12, 13)),
+            llm("conclude", "app", at=(14, 15)),
+        ]
+    )
+    assert [names(turn.line) for turn in turns] == ["rag", "app"]
+    assert [names(turn.retrievers) for turn in turns] == ["search", "more"]
+    assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
+
+
+# --- below tools ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_turn_used_as_a_tool_is_part_of_the_agents(depth: int) -> None:
+    """One turn: the agent's line, and the calls and retrievals of both."""
+    between = [chain(f"c{n}", f"c{n - 1}" if n else "ask") for n in range(depth)]
+    turn = only(
+        chain("agent"),
+        llm("plan", "agent", at=(0, 1)),
+        tool("ask", "agent", at=(2, 30)),
+        *between,
+        *plain(under=between[-1].name if between else "ask", at=3),
+        llm("conclude", "agent", at=(31, 32)),
+    )
+    assert turn.anchor.name == "agent"
+    assert names(turn.line) == "agent"
+    assert names(turn.calls) == "write conclude"
+    assert names(turn.rewrites) == "plan"
+    assert names(turn.retrievers) == "search"
+
+
+def test_a_tool_that_is_itself_the_anchor() -> None:
+    """A plain function that retrieves and asks has no chain of its own between."""
+    turn = only(
+        chain("agent"),
+        tool("ask", "agent", at=(2, 9)),
+        retriever("search", "ask", at=(3, 4)),
+        llm("write", "ask", at=(5, 6)),
+        llm("conclude", "agent", at=(10, 11)),
+    )
+    assert turn.anchor.name == "agent"
+    assert names(turn.calls) == "write conclude"
+    assert names(turn.retrievers) == "search"
+
+
+def test_agents_as_tools_of_agents() -> None:
+    """However deep, the whole is the outermost agent's turn."""
+    turn = only(
+        chain("boss"),
+        tool("delegate", "boss", at=(1, 40)),
+        chain("agent", "delegate", at=(1, 39)),
+        tool("ask", "agent", at=(2, 20)),
+        *plain(under="ask", at=3),
+        llm("report", "agent", at=(21, 22)),
+        llm("conclude", "boss", at=(41, 42)),
+    )
+    assert turn.anchor.name == "boss"
+    assert names(turn.calls) == "write report conclude"
+
+
+def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:
+    """An agent that says nothing after its tool has no turn that could take the tool's in."""
+    turn = only(chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2))
+    assert turn.anchor.name == "rag"
+    assert names(turn.line) == "rag ask agent"
+
+
+# --- what does not happen in an orderly trace -----------------------------------------------------
+
+
+def test_of_two_fragments_with_one_id_the_first_counts() -> None:
+    """A fragment that is delivered twice is in the turn once."""
+    fragments = plain()
+    assert find_turns([*fragments, *fragments]) == find_turns(fragments)
+    assert FragmentTree([*fragments, *fragments]).fragments == fragments
+
+
+def test_a_fragment_that_is_its_own_parent_is_a_root() -> None:
+    """The circle is cut."""
+    root = chain("rag", "rag")
+    assert names(FragmentTree([root]).line(root)) == "rag"
+    assert names(only(root, *plain()[1:]).line) == "rag"
+
+
+def test_turns_that_use_each_other_as_tools_are_refused() -> None:
+    """No turn is outermost in a circle; one beside it is found all the same."""
+    turns = find_turns(
+        [
+            chain("a", "ask-a"),
+            tool("ask-a", "b", at=(0, 9)),
+            chain("b", "ask-b"),
+            tool("ask-b", "a", at=(0, 9)),
+            retriever("search-a", "a", at=(1, 2)),
+            llm("write-a", "a", at=(3, 4)),
+            retriever("search-b", "b", at=(1, 2)),
+            llm("write-b", "b", at=(3, 4)),
+            *plain(at=20),
+        ]
+    )
+    assert [turn.anchor.name for turn in turns] == ["rag"]
+
+
+class CountedId(str):
+    """An id that counts how often it is looked up."""
+
+    __slots__ = ()
+    looked_up: ClassVar[int] = 0
+
+    def __hash__(self) -> int:
+        """Count, and hash as a string does."""
+        CountedId.looked_up += 1
+        return super().__hash__()
+
+
+def lookups(turns: int) -> int:
+    """Return how many lookups it takes to find so many ``turns`` below one root."""
+    fragments = [
+        chain("app"),
+        *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n)),
+    ]
+    counted = [
+        replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
+        for f in fragments
+    ]
+    before = CountedId.looked_up
+    assert len(find_turns(counted)) == turns
+    return CountedId.looked_up - before
+
+
+def test_twice_as_many_turns_take_twice_as_long() -> None:
+    """A trace of very many turns does not stall the application's thread."""
+    assert lookups(200) < 2.5 * lookups(100)
+
+
+# --- of any trace ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(forests())
+def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
+    """A call is in one turn at most; the parts of a turn are what they should be."""
+    turns = find_turns(fragments)
+    calls = Counter(call.id for turn in turns for call in turn.calls)
+    retrievals = Counter(found.id for turn in turns for found in turn.retrievers)
+    assert max([*calls.values(), *retrievals.values()], default=1) == 1
+    for turn in turns:
+        assert turn.retrievers
+        assert turn.line[0] is turn.anchor
+        assert all(c.kind == "llm" and c.error is None for c in (*turn.calls, *turn.rewrites))
+        assert all(r.kind == "retriever" and r.error is None for r in turn.retrievers)
+        assert not {c.id for c in turn.calls} & {c.id for c in turn.rewrites}
+        assert list(turn.calls) == sorted(turn.calls, key=lambda call: call.start)
+
+
+@settings(max_examples=200)
+@given(forests())
+def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
+    """The lines of turns have no fragment in common."""
+    lines = [step.id for turn in find_turns(fragments) for step in turn.line]
+    assert len(lines) == len(set(lines))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None:
+    """They come in the order in which spans end; what counts is when they began."""
+    fragments = data.draw(forests())
+    shuffled = data.draw(st.permutations(fragments))
+    assert find_turns(shuffled) == find_turns(fragments)

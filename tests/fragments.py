@@ -1,0 +1,159 @@
+"""Fragments in a line each: builders for hand-made traces, and arbitrary ones for Hypothesis.
+
+A fragment's id is its name; its time is a pair of nanoseconds, of which the second may be None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from rag_eval_otel.capture.extract import extract
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.types import Passage, Sample, SkipReason
+
+Time: TypeAlias = "tuple[int, int | None]"
+
+
+def chain(
+    name: str,
+    under: str | None = None,
+    *,
+    at: Time = (0, 100),
+    asked: str | None = None,
+    told: str | None = None,
+    error: str | None = None,
+) -> Fragment:
+    """Build a chain that was ``asked`` something and ``told`` an answer."""
+    return _fragment("chain", name, under, at=at, input=asked, output=told, error=error)
+
+
+def tool(name: str, under: str, *, at: Time, told: str | None = None) -> Fragment:
+    """Build a tool that returned ``told``."""
+    return _fragment("tool", name, under, at=at, output=told)
+
+
+def retriever(
+    name: str,
+    under: str | None,
+    *,
+    at: Time,
+    query: str | None = None,
+    found: Sequence[str | Passage] | None = (),
+    error: str | None = None,
+) -> Fragment:
+    """Build a retriever that was asked ``query`` and ``found`` these documents."""
+    documents = None if found is None else tuple(map(_passage, found))
+    return _fragment("retriever", name, under, at=at, input=query, documents=documents, error=error)
+
+
+def llm(
+    name: str,
+    under: str | None,
+    *,
+    at: Time,
+    shown: Sequence[str] = (),
+    said: str | None = None,
+    error: str | None = None,
+) -> Fragment:
+    """Build an LLM call that was ``shown`` messages, the last the user's, and ``said`` something."""
+    asked = shown[-1] if shown else None
+    return _fragment(
+        "llm", name, under, at=at, input=asked, prompt=tuple(shown), output=said, error=error
+    )
+
+
+def outcomes(*fragments: Fragment) -> list[Sample | SkipReason]:
+    """Return what becomes of each turn in ``fragments``."""
+    return [extract(turn) for turn in find_turns(fragments)]
+
+
+def sample(*fragments: Fragment) -> Sample:
+    """Return the only sample in ``fragments``."""
+    (found,) = outcomes(*fragments)
+    assert isinstance(found, Sample)
+    return found
+
+
+def _fragment(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Fragment:
+    return Fragment(
+        id=name,
+        parent=under,
+        kind=kind,
+        name=name,
+        start=at[0],
+        end=at[1],
+        **texts,  # type: ignore[arg-type]
+    )
+
+
+def _passage(document: str | Passage) -> Passage:
+    return Passage(text=document) if isinstance(document, str) else document
+
+
+# --- arbitrary traces -----------------------------------------------------------------------------
+
+_KINDS: Sequence[Kind] = (
+    *(("llm", "retriever", "chain") * 4),
+    *("tool", "tool", "agent", "embedding", "other"),
+)
+_WORDS = (
+    "",
+    " ",
+    "no",
+    "q",
+    "a passage",
+    "an answer that is long enough",
+    "q: a passage",
+    'a "b"\n',
+)
+_TEXTS = st.sampled_from([*_WORDS, None])
+_PROMPTS = st.lists(st.sampled_from(_WORDS), max_size=2).map(tuple)
+_PASSAGES = st.builds(Passage, text=st.sampled_from(_WORDS), id=st.sampled_from([None, "d1", "d2"]))
+_DOCUMENTS = st.lists(_PASSAGES, max_size=2).map(tuple) | st.none()
+_ERRORS = st.sampled_from([*[None] * 15, "ValueError"])
+_RARELY = st.integers(0, 9).map(lambda number: number == 0)
+_DURATIONS = st.sampled_from([1, 5, 20, 100, 100, 1000, 1000, 1000, None])
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Fragment]:
+    """Draw fragments with distinct ids and starts: a likely tree, or parents that make no sense."""
+    size = draw(st.sampled_from([6, 9, 12, 3, 2, 1, 0]))
+    kinds = [draw(st.sampled_from(_KINDS)) for _ in range(size)]
+    if not draw(st.integers(0, 3)):
+        starts = draw(st.permutations(range(size)))
+        parents = st.none() | st.integers(0, size)  # of which the last is missing
+        return [draw(_of_kind(k, n, start=starts[n], parents=parents)) for n, k in enumerate(kinds)]
+    kinds[:1] = ["chain"]
+    kinds[-1:] = ["llm"]
+    holders = [[0]] * size
+    for number, kind in enumerate(kinds[:-1]):
+        inner = number if kind in {"chain", "tool", "agent"} or draw(_RARELY) else 0
+        holders[number + 1] = [*holders[number], inner]
+    return [
+        draw(_of_kind(kind, n, start=n, parents=st.sampled_from(holders[n])))
+        for n, kind in enumerate(kinds[:size])
+    ]
+
+
+def _of_kind(
+    kind: Kind, number: int, *, start: int, parents: st.SearchStrategy[int | None]
+) -> st.SearchStrategy[Fragment]:
+    return st.builds(
+        Fragment,
+        id=st.just(number),
+        parent=parents if start or number else st.none(),
+        kind=st.just(kind),
+        name=st.just(kind),
+        start=st.just(start),
+        end=_DURATIONS.map(lambda long: None if long is None else start + long),
+        input=_TEXTS,
+        output=_TEXTS,
+        prompt=_PROMPTS if kind == "llm" else st.just(()),
+        documents=_DOCUMENTS if kind == "retriever" else st.none(),
+        error=_ERRORS,
+    )

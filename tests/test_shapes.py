@@ -1,0 +1,230 @@
+"""Every app is captured as it is: its samples, its refusals, its spans, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+
+from apps import APPS, App, company
+from rag_eval_otel import semconv
+from rag_eval_otel.config import ContentCapture, Spans
+from recording import Capture, capture
+
+RUNNABLE = [app for app in APPS if not app.skip]
+REFUSALS = {
+    "agent_non_rag": "no_retrieval",
+    "ainvoke_cancelled": "error",
+    "astream_abandoned": "error",
+    "astream_cancelled": "error",
+    "err_llm": "error",
+    "err_parser": "error",
+    "err_retriever": "error",
+    "non_rag": "no_retrieval",
+    "non_rag_stuff_docs": "no_retrieval",
+    "stream_abandoned": "abandoned",
+    "stream_gc": "abandoned",
+}
+"""Why an app gives no sample; the others give some, or nothing that might be one."""
+
+ERRORS = {
+    "ainvoke_cancelled": "CancelledError",
+    "astream_abandoned": "GeneratorExit",
+    "astream_cancelled": "CancelledError",
+    "err_llm": "ConnectionError",
+    "err_parser": "OutputParserException",
+    "err_retriever": "ConnectionError",
+}
+AGENTS = {"agent_non_rag", "agent_retriever_tools", "rag_as_tool"}
+RECOVERING = {"llm_fallback", "llm_retry_retriever_fallback"}
+CLIENTS = {"chat", "text_completion", "retrieval"}
+VARIANTS = (("essential", "off"), ("essential", "span"), ("all", "off"), ("none", "off"))
+VOCABULARY = {*company.PAGES, *company.ANSWERS, *company.ANSWERS.values()}
+
+each_app = pytest.mark.parametrize("app", RUNNABLE, ids=[app.name for app in RUNNABLE])
+each_variant = pytest.mark.parametrize(("spans", "content"), VARIANTS)
+
+
+@dataclass(eq=False)
+class RunIds(BaseCallbackHandler):
+    """Notes the ids of runs, and of those among them that have no parent."""
+
+    runs: set[UUID] = field(default_factory=set)
+    roots: set[UUID] = field(default_factory=set)
+
+    def on_chain_start(self, *_: Any, run_id: UUID, **event: Any) -> None:
+        """Note a run."""
+        self.runs.add(run_id)
+        if event.get("parent_run_id") is None:
+            self.roots.add(run_id)
+
+    on_chat_model_start = on_llm_start = on_retriever_start = on_tool_start = on_chain_start
+
+
+@cache
+def ran(
+    app: App, spans: Spans = "essential", content: ContentCapture = "off"
+) -> tuple[Capture, RunIds]:
+    """Run ``app`` once, and return what was captured of it."""
+    captured, ids = capture(spans=spans, content=content), RunIds()
+    app.run([captured.handler, ids])
+    captured.recorder.flush()
+    return captured, ids
+
+
+def texts_on(spans: tuple[ReadableSpan, ...]) -> str:
+    """Return all that is written on ``spans``."""
+    return "\n".join(
+        f"{span.name} {dict(span.attributes or {})} {span.status.description} {span.events}"
+        for span in spans
+    )
+
+
+def by_trace(spans: tuple[ReadableSpan, ...]) -> Iterator[dict[int, ReadableSpan]]:
+    """Yield the spans of each trace, by their id."""
+    for trace in {span.context.trace_id for span in spans}:
+        yield {s.context.span_id: s for s in spans if s.context.trace_id == trace}
+
+
+def roots(spans: tuple[ReadableSpan, ...]) -> list[ReadableSpan]:
+    """Return the spans without a parent."""
+    return [span for span in spans if span.parent is None]
+
+
+def attribute(span: ReadableSpan, name: str) -> Any:
+    """Return an attribute of ``span``, or None."""
+    return (span.attributes or {}).get(name)
+
+
+def operation(span: ReadableSpan) -> Any:
+    """Return the GenAI operation of ``span``."""
+    return attribute(span, semconv.GEN_AI_OPERATION_NAME)
+
+
+@each_variant
+@each_app
+def test_the_samples_are_those_stated(app: App, spans: Spans, content: ContentCapture) -> None:
+    """Question, contexts and answer of every turn are what a careful reader would say."""
+    captured, _ = ran(app, spans, content)
+    assert captured.truths == sorted((t.question, t.contexts, t.answer) for t in app.truths)
+
+
+@each_app
+def test_a_refusal_has_its_reason(app: App) -> None:
+    """What is no sample is counted once, with the reason; what is one is not."""
+    captured, _ = ran(app)
+    expected = [REFUSALS[app.name]] if app.name in REFUSALS else []
+    assert captured.intake.reasons == expected
+    assert not captured.errors
+
+
+@each_variant
+@each_app
+def test_nothing_is_left_behind(app: App, spans: Spans, content: ContentCapture) -> None:
+    """Once the app is done the recorder knows none of its runs."""
+    captured, ids = ran(app, spans, content)
+    assert len(captured.recorder) == 0
+    assert ids.runs
+    assert not [run for run in ids.runs if captured.recorder.find(run)]
+
+
+@pytest.mark.parametrize("spans", ["essential", "all"])
+@each_app
+def test_the_spans_form_trees(app: App, spans: Spans) -> None:
+    """Every root run has a trace of its own, with one root and no missing parents."""
+    captured, ids = ran(app, spans)
+    traces = list(by_trace(captured.spans))
+    assert len(traces) == len(ids.roots)
+    for trace in traces:
+        assert len(roots(tuple(trace.values()))) == 1
+        assert all(s.parent is None or s.parent.span_id in trace for s in trace.values())
+        assert all((s.start_time or 0) <= (s.end_time or 0) for s in trace.values())
+
+
+@each_app
+def test_the_spans_follow_the_conventions(app: App) -> None:
+    """Each span names its GenAI operation, and is of the kind the conventions ask for."""
+    captured, _ = ran(app)
+    standing = {context.span_id for context, _ in captured.intake.expected}
+    for span in captured.spans:
+        if operation(span) is None:  # an inner chain: only there to stand for its turn
+            assert span.context.span_id in standing
+        assert span.kind is (SpanKind.CLIENT if operation(span) in CLIENTS else SpanKind.INTERNAL)
+        if operation(span) == "chat" and app.truths and span.status.is_unset:
+            assert attribute(span, semconv.GEN_AI_USAGE_INPUT_TOKENS)
+            assert attribute(span, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
+
+    expected = "invoke_agent" if app.name in AGENTS else "invoke_workflow"
+    expected = "retrieval" if app.name == "retriever_only" else expected
+    assert {operation(span) for span in roots(captured.spans)} == {expected}
+
+
+@each_app
+def test_errors_show_on_the_spans(app: App) -> None:
+    """The root of a failed app has status ERROR and the kind of error; others only inner ones."""
+    captured, _ = ran(app)
+    failed = [span for span in captured.spans if span.status.status_code is StatusCode.ERROR]
+    found = {attribute(root, semconv.ERROR_TYPE) for root in roots(captured.spans)}
+    assert found == {ERRORS.get(app.name)}
+    assert all(attribute(span, semconv.ERROR_TYPE) for span in failed)
+    assert bool(failed) == (app.name in {*ERRORS, *RECOVERING})
+
+
+@pytest.mark.parametrize("spans", ["essential", "all"])
+@each_app
+def test_a_span_stands_for_each_turn(app: App, spans: Spans) -> None:
+    """Each turn has a span of its own, which is exported afterwards."""
+    captured, _ = ran(app, spans)
+    standing = Counter(context.span_id for context, _ in captured.intake.expected)
+    assert not captured.intake.submitted
+    assert not [span for span, times in standing.items() if times > 1]
+    assert set(standing) <= {span.context.span_id for span in captured.spans}
+
+
+@each_app
+def test_no_text_is_exported_unasked(app: App) -> None:
+    """With content capture off no question, page or answer is on any span."""
+    captured, _ = ran(app)
+    written = texts_on(captured.spans)
+    assert captured.spans
+    assert not [text for text in VOCABULARY if text in written]
+
+
+@each_app
+def test_all_texts_are_exported_where_asked(app: App) -> None:
+    """With content capture on the spans hold question, contexts and answer."""
+    captured, _ = ran(app, "essential", "span")
+    values = [str(v) for s in captured.spans for v in (s.attributes or {}).values()]
+    texts = {text for t in app.truths for text in (t.question, *t.contexts, t.answer)}
+    assert not [text for text in texts if not any(text in value for value in values)]
+
+
+@each_app
+def test_all_spans(app: App) -> None:
+    """With ``spans="all"`` every run has a span."""
+    captured, ids = ran(app, "all")
+    assert len(captured.spans) == len(ids.runs)
+
+
+@each_app
+def test_no_spans(app: App) -> None:
+    """With ``spans="none"`` there is no span; turns go straight to the scorer."""
+    captured, _ = ran(app, "none")
+    assert not captured.spans
+    assert not captured.intake.expected
+    assert not [span for span, _ in captured.intake.submitted if span.is_valid]
+
+
+def test_a_structured_output_is_no_agent() -> None:
+    """A model that answers by a tool call, for which no tool runs, is part of a workflow."""
+    (app,) = [app for app in RUNNABLE if app.name == "structured_output"]
+    captured, _ = ran(app)
+    assert captured.span("invoke_workflow RunnableSequence")
