@@ -1,0 +1,72 @@
+"""The instrumentor: scoring an application that knows nothing of us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from apps.parts import rag
+from pipeline import OnesEmbedder, good_judge
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.instrumentor import RagEvalInstrumentor
+
+QUESTION = "When was Borealis Kites founded?"
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    """Return an exporter that keeps spans."""
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def instrumentor() -> Iterator[RagEvalInstrumentor]:
+    """Return the instrumentor, which is one for the process, and take it off afterwards."""
+    made = RagEvalInstrumentor()
+    yield made
+    if made.is_instrumented_by_opentelemetry:
+        made.uninstrument()
+
+
+def instrument(instrumentor: RagEvalInstrumentor, exporter: Any, **options: Any) -> None:
+    """Instrument a provider that exports to ``exporter``."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    instrumentor.instrument(tracer_provider=provider, skip_dep_check=True, **options)
+
+
+def test_chains_are_scored_without_a_callback(
+    instrumentor: RagEvalInstrumentor, exporter: InMemorySpanExporter
+) -> None:
+    """A chain that is given nothing is captured and scored, until it is uninstrumented."""
+    instrument(instrumentor, exporter)
+    rag().invoke(QUESTION)
+    instrumentor.uninstrument()
+    rag().invoke(QUESTION)
+    spans = exporter.get_finished_spans()
+    statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in spans]
+    assert sorted(statuses, key=str) == [None, None, "scored"]
+
+
+def test_bad_options_are_refused(
+    instrumentor: RagEvalInstrumentor, exporter: InMemorySpanExporter
+) -> None:
+    """An option that cannot be used is named, before anything is attached."""
+    with pytest.raises(ConfigError, match="hold_seconds"):
+        instrument(instrumentor, exporter, hold_seconds=-1)
+
+
+def test_entry_point_leads_here() -> None:
+    """``opentelemetry-instrument`` finds the instrumentor by its entry point."""
+    found = entry_points(group="opentelemetry_instrumentor", name="rag_eval_otel")
+    if not found:
+        pytest.skip("the package is not installed in this environment")
+    assert next(iter(found)).load() is RagEvalInstrumentor
+    assert RagEvalInstrumentor().instrumentation_dependencies() == ("langchain-core >= 0.3",)

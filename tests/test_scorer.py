@@ -1,0 +1,63 @@
+"""The scorer: who is admitted, and what is said when scoring fails."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pipeline import good_judge, running, turns_counted
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
+from rag_eval_otel.scorer import Admission
+from rag_eval_otel.testing import FakeJudge, ManualClock
+
+
+def test_budget_is_spent_and_earned_again() -> None:
+    """So many turns a minute are admitted; a minute later the allowance is back, and no more."""
+    clock = ManualClock()
+    admission = Admission(max_per_minute=2, clock=clock)
+    assert [admission.refuse(1) for _ in range(3)] == [None, None, "budget"]
+    clock.advance(30)
+    assert [admission.refuse(1) for _ in range(2)] == [None, "budget"]
+    clock.advance(3600)
+    assert [admission.refuse(1) for _ in range(3)] == [None, None, "budget"]
+
+
+def test_share_is_decided_by_trace() -> None:
+    """All turns of a trace are admitted, or none."""
+    admission = Admission(sample_rate=0.5)
+    verdicts = [admission.refuse(trace_id) for trace_id in range(1000)]
+    assert verdicts == [admission.refuse(trace_id) for trace_id in range(1000)]
+    assert 400 < verdicts.count(None) < 600
+
+
+def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each reason for failing scores is logged once, however many turns it costs."""
+    errors = [JudgeAuthError("HTTP 401: refused")] * 8 + [JudgeTransportError("reset")] * 99
+    judge = FakeJudge(lambda _: errors.pop(0))
+    with running(judge=judge) as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        for _ in range(4):
+            app.run_turns(1)
+            app.handle.flush()
+    told = [record.getMessage() for record in caplog.records if "scores are failing" in record.msg]
+    assert len(told) == 2
+    assert "unauthorized" in told[0]
+    assert "transport" in told[1]
+
+
+def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss() -> None:
+    """A failure of our own while a turn is read leaves its span, status error, reason internal."""
+    broken = Turn(anchor=None, line=(), calls=(), rewrites=(), retrievers=())  # type: ignore[arg-type]
+    with running(errors="swallow", judge=good_judge()) as app:
+        span = app.tracer.start_span("turn")
+        assert app.handle.intake.assembler.expect(
+            (span.get_span_context().trace_id, span.get_span_context().span_id), broken
+        )
+        span.end()
+        assert app.handle.flush()
+        app.stop()
+        (arrived,) = app.receiver.spans()
+        assert turns_counted(app.receiver) == {("error", "internal"): 1}
+    assert arrived.attributes["rag.evaluation.status"] == "error"
+    assert arrived.attributes["rag.evaluation.faithfulness.reason"] == "internal"

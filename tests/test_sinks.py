@@ -1,0 +1,142 @@
+"""Scores as attributes and metrics: leaves only, finite only, nothing evicted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import get_current_span
+
+from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes
+from rag_eval_otel.sinks.instruments import InstrumentSink, outcome_of
+from rag_eval_otel.sinks.refs import span_context
+from rag_eval_otel.types import Evaluation, Score, SpanRef, Usage
+
+OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
+UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
+FAILED = Score(name="context_relevance", status="error", reason="timeout")
+
+SCORES = st.one_of(
+    st.builds(
+        Score,
+        name=st.sampled_from(["a", "b_c"]),
+        value=st.floats(allow_nan=False, allow_infinity=False),
+        label=st.sampled_from([None, "pass", "fail"]),
+        explanation=st.none() | st.text(),
+    ),
+    st.just(UNDEFINED),
+    st.just(FAILED),
+)
+
+
+def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
+    """Return an ended span with so many attributes, under a limit."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=limit))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    span = provider.get_tracer("t").start_span("s")
+    for i in range(attributes):
+        span.set_attribute(f"key{i}", i)
+    span.end()
+    return exporter.get_finished_spans()[0]
+
+
+@given(st.lists(SCORES, max_size=4))
+def test_attributes_are_leaves_and_finite(scores: list[Score]) -> None:
+    """No attribute is a namespace of another, none is an array, every score a finite float."""
+    found = score_attributes(Evaluation(scores=tuple(scores)), "scored", explanations="on")
+    for key, value in found.items():
+        assert isinstance(value, str | float)
+        assert not any(other.startswith(f"{key}.") for other in found)
+        if key.endswith(".score"):
+            assert isinstance(value, float)
+            assert math.isfinite(value)
+
+
+def test_explanations_are_opt_in_and_cut() -> None:
+    """What quotes user data is exported on request only, and not without end."""
+    evaluation = Evaluation(scores=(OK,))
+    key = "rag.evaluation.faithfulness.explanation"
+    assert key not in score_attributes(evaluation, "scored")
+    assert score_attributes(evaluation, "scored", explanations="on")[key] == "x" * MAX_EXPLANATION
+
+
+def test_without_an_evaluation_there_is_the_status() -> None:
+    """A span that was given up says why, and nothing else."""
+    assert score_attributes(None, "timeout") == {"rag.evaluation.status": "timeout"}
+
+
+def test_failed_scores_have_a_reason_and_no_number() -> None:
+    """An undefined or failed metric leaves its reason and no score attribute."""
+    found = score_attributes(Evaluation(scores=(UNDEFINED, FAILED)), "partial")
+    assert found == {
+        "rag.evaluation.status": "partial",
+        "rag.evaluation.duration": 0.0,
+        "rag.evaluation.faithfulness.reason": "no_claims",
+        "rag.evaluation.context_relevance.reason": "timeout",
+    }
+
+
+@given(limit=st.integers(1, 8), count=st.integers(0, 12))
+def test_enriching_keeps_all_and_touches_nothing(limit: int, count: int) -> None:
+    """The copy has every attribute of the original and ours; dropped counts and original stay."""
+    span = ended(limit, count)
+    before = dict(span.attributes or {})
+    copy = enrich(span, {"rag.evaluation.status": "scored"})
+    assert dict(copy.attributes or {}) == {**before, "rag.evaluation.status": "scored"}
+    assert copy.dropped_attributes == span.dropped_attributes == max(0, count - limit)
+    assert dict(span.attributes or {}) == before
+    for name in ("name", "context", "parent", "resource", "events", "links", "kind", "status"):
+        assert getattr(copy, name) == getattr(span, name)
+    assert (copy.start_time, copy.end_time) == (span.start_time, span.end_time)
+    assert copy.instrumentation_scope == span.instrumentation_scope
+
+
+def test_outcomes() -> None:
+    """A turn is scored if any metric was; else it failed, or had nothing to be scored."""
+    assert outcome_of([OK]) == ("scored", None)
+    assert outcome_of([OK, FAILED]) == ("scored", "timeout")
+    assert outcome_of([UNDEFINED, FAILED]) == ("error", "timeout")
+    assert outcome_of([UNDEFINED]) == ("undefined", "no_claims")
+
+
+def recorded(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the points an instrument sink makes of ``evaluation``, by instrument."""
+    reader = InMemoryMetricReader()
+    InstrumentSink(MeterProvider([reader])).emit(evaluation)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = data.resource_metrics[0].scope_metrics[0].metrics
+    return {metric.name: list(metric.data.data_points) for metric in found}
+
+
+def test_cost_is_counted() -> None:
+    """Requests and tokens are counted by judge; what was not used leaves no point."""
+    usage = Usage(judge_requests=4, prompt_tokens=100, completion_tokens=9, embedding_requests=1)
+    points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
+    assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
+    tokens = points["rag.evaluation.judge.tokens"]
+    assert {p.attributes["gen_ai.token.type"]: p.value for p in tokens} == {
+        "input": 100,
+        "output": 9,
+    }
+    assert [p.value for p in points["rag.evaluation.embedding.calls"]] == [1]
+    assert points["rag.evaluation.lag"][0].sum == 0.5
+    bare = recorded(Evaluation(scores=(UNDEFINED, Score(name="x", value=0.5))))
+    assert "rag.evaluation.judge.calls" not in bare
+    assert "rag.evaluation.lag" not in bare
+    assert dict(bare["rag.evaluation.score"][0].attributes) == {"gen_ai.evaluation.name": "x"}
+
+
+def test_reference_becomes_the_current_span() -> None:
+    """An evaluated span can be referred to after it has ended; none is no span."""
+    span = get_current_span(span_context(SpanRef(trace_id=7, span_id=8))).get_span_context()
+    assert (span.trace_id, span.span_id, span.trace_flags) == (7, 8, 1)
+    assert not get_current_span(span_context(None)).get_span_context().is_valid
