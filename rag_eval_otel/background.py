@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-from opentelemetry import context as otel_context
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from rag_eval_otel.executor import DaemonExecutor
 from rag_eval_otel.fork import call_in_child
+from rag_eval_otel.suppression import silence
 
-Job: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-_SUPPRESSED = (
-    "suppress_instrumentation",  # of old; the API's own keys are made anew in every process
-    "suppress_http_instrumentation",
-    otel_context._SUPPRESS_INSTRUMENTATION_KEY,  # noqa: SLF001  # it has no public name
-    otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
-)
+POLL_SECONDS = 0.01
+LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
-    """The thread, its loop, and as many slots as jobs may run at once."""
+class Job(Protocol):
+    """What is submitted; told apart by identity."""
 
-    thread: threading.Thread
-    loop: asyncio.AbstractEventLoop
-    slots: asyncio.Semaphore
+    async def run(self) -> None:
+        """Do it; must not raise."""
+
+    def give_up(self) -> None:
+        """Take note, on the thread, that a shutdown has cancelled it, begun or not."""
 
 
 class BackgroundEvaluator:
     """Runs jobs on a thread of its own, ``concurrency`` at a time, at most ``capacity`` in all.
 
     The thread starts with the first job, is a daemon, and does not survive a fork: the child
-    starts its own. Whatever the jobs call is hidden from instrumentation. A job is a function that
-    returns a coroutine; it must not raise.
+    starts its own. Whatever the jobs call is hidden from instrumentation.
+
+    Submitting makes no system call that gives up the interpreter's lock, which would hand the
+    processor from the application to the judge: an idle thread waits for the queue itself; one
+    that is busy, or was within ``LINGER_SECONDS``, looks into it every ``POLL_SECONDS``.
     """
 
     def __init__(self, *, concurrency: int = 16, capacity: int = 1024) -> None:
@@ -52,119 +49,128 @@ class BackgroundEvaluator:
 
     def _reset(self) -> None:
         """Forget the thread, which a forked child does not have, and the parent's jobs."""
-        # The condition's lock is reentrant: a garbage collection may end spans while it is held.
-        self._changed = threading.Condition()
-        self._jobs: dict[int, asyncio.Task[None] | None] = {}
-        self._next = 0
-        self._worker: _Worker | None = None
-        self._context = _hidden_context()
-
-    @property
-    def thread_id(self) -> int | None:
+        # Reentrant: a garbage collection may end spans while the lock is held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._pending: set[Job] = set()
+        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.thread_id: int | None = None
         """The identity of the evaluation thread while it runs."""
-        worker = self._worker
-        return worker.thread.ident if worker else None
 
-    def submit(self, job: Job, given_up: Callable[[], None] = lambda: None) -> bool:
-        """Take ``job``, or return False: full, shut down, or the interpreter is exiting.
-
-        ``given_up`` is called on the thread if a shutdown cancels the job, begun or not.
-        """
-        with self._changed:
-            if self._closed or len(self._jobs) >= self._capacity:
+    def submit(self, job: Job) -> bool:
+        """Take ``job``, or return False: full, shut down, or the interpreter is exiting."""
+        with self._lock:
+            full = self._closed or len(self._pending) >= self._capacity
+            if full or not (self._thread or self._start()):
                 return False
-            self._worker = worker = self._worker or self._start()
-            if worker is None:
-                return False
-            number = self._next
-            self._next += 1
-            self._jobs[number] = None
-            self._call(worker, lambda: self._begin(worker, number, job=job, given_up=given_up))
+            self._pending.add(job)
+            self._queue.put(job)
         return True
 
     def flush(self, timeout: float) -> bool:
         """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed."""
         with self._changed:
-            last = self._next
-            return self._changed.wait_for(
-                lambda: not any(number < last for number in self._jobs), timeout
-            )
+            waited_for = set(self._pending)
+            return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
 
     def shutdown(self, timeout: float) -> bool:
         """Take no more jobs, give those there ``timeout`` seconds, cancel the rest, and stop."""
-        with self._changed:
+        with self._lock:
             self._closed = True
         done = self.flush(timeout)
-        with self._changed:
-            worker, self._worker = self._worker, None
-        if worker is not None:
-            self._call(worker, lambda: self._stop(worker.loop))
-            if worker.thread is not threading.current_thread():
-                worker.thread.join(_JOIN_SECONDS)
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
         return done
 
-    def _start(self) -> _Worker | None:
-        loop = asyncio.new_event_loop()
-        loop.set_default_executor(DaemonExecutor())
-        thread = threading.Thread(target=_run, args=(loop,), name="rag-eval-otel", daemon=True)
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name="rag-eval-otel", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down
-            loop.close()
-            return None
-        return _Worker(thread=thread, loop=loop, slots=asyncio.Semaphore(self._concurrency))
+            return False
+        self._thread = thread
+        self.thread_id = thread.ident
+        return True
 
-    def _call(self, worker: _Worker, function: Callable[[], None]) -> None:
-        # In a context of our own: the caller's would carry its current span into the judge.
-        worker.loop.call_soon_threadsafe(function, context=self._context)
+    def _run(self) -> None:
+        silence()
+        _Loop(self._queue, concurrency=self._concurrency, done=self._done).run()
 
-    def _begin(
-        self, worker: _Worker, number: int, *, job: Job, given_up: Callable[[], None]
-    ) -> None:
-        task = worker.loop.create_task(_work(worker.slots, job))
+    def _done(self, job: Job) -> None:
         with self._changed:
-            self._jobs[number] = task
-        task.add_done_callback(lambda done: self._finished(number, done, given_up=given_up))
-
-    def _finished(
-        self, number: int, task: asyncio.Task[None], *, given_up: Callable[[], None]
-    ) -> None:
-        if task.cancelled():
-            given_up()
-        with self._changed:
-            self._jobs.pop(number, None)
+            self._pending.discard(job)
             self._changed.notify_all()
 
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel what is left, and stop once those concerned have been told."""
-        tasks = [task for task in self._jobs.values() if task is not None]
-        for task in tasks:
-            task.cancel()
-        told = asyncio.gather(*tasks, return_exceptions=True)
-        told.add_done_callback(lambda _: loop.stop())
 
+class _Loop:
+    """The thread's side: an event loop that runs while there are jobs."""
 
-async def _work(slots: asyncio.Semaphore, job: Job) -> None:
-    async with slots:
-        await job()
+    def __init__(
+        self,
+        queue: SimpleQueue[Job | None],
+        *,
+        concurrency: int,
+        done: Callable[[Job], None],
+    ) -> None:
+        self._queue = queue
+        self._done = done
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(DaemonExecutor())
+        self._slots = asyncio.Semaphore(concurrency)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look_now = asyncio.Event()
+        self._stopping = False
 
+    def run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._stopping:
+            self._take(self._queue.get())
+            self._loop.run_until_complete(self._serve())
+        # This closes the judge's connections.
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
 
-def _hidden_context() -> contextvars.Context:
-    """Return an empty context in which instrumentation is suppressed."""
-    context = contextvars.Context()
-    context.run(_suppress)
-    return context
+    async def _serve(self) -> None:
+        """Run until nothing has been left to do for a while, looking for more now and then."""
+        until = 0.0
+        while self._tasks or (self._loop.time() < until and not self._stopping):
+            if self._tasks:
+                until = self._loop.time() + LINGER_SECONDS
+            self._look_now.clear()
+            timer = self._loop.call_later(POLL_SECONDS, self._look_now.set)
+            await self._look_now.wait()
+            timer.cancel()
+            self._look()
 
+    def _look(self) -> None:
+        """Begin whatever has been submitted meanwhile."""
+        with suppress(Empty):
+            while True:
+                self._take(self._queue.get_nowait())
 
-def _suppress() -> None:
-    for key in _SUPPRESSED:
-        otel_context.attach(otel_context.set_value(key, value=True))
+    def _take(self, job: Job | None) -> None:
+        if job is None:
+            self._stopping = True
+            for task in self._tasks:
+                task.cancel()
+            return
+        task = self._loop.create_task(self._work(job))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._finished(job, done))
 
+    async def _work(self, job: Job) -> None:
+        async with self._slots:
+            await job.run()
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())  # this closes the judge's connections
-    finally:
-        loop.close()
+    def _finished(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            job.give_up()
+        self._done(job)
+        if not self._tasks:
+            self._look_now.set()

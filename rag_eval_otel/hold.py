@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 Key: TypeAlias = "tuple[int, int]"
 
+_NAP = 0.01  # seconds
 CHUNK = 256  # spans released between two flushes, so that the next queue does not overflow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
     """A span that waits: ``context`` is the one it ended in, ``deadline`` is monotonic seconds."""
 
@@ -64,8 +65,9 @@ class Holdback:
 
     def reset(self) -> None:
         """Forget everything (in a forked child: the parent releases its spans itself)."""
-        # The condition's lock is reentrant: a garbage collection may end spans while it is held.
-        self._changed = threading.Condition()
+        # Reentrant: a garbage collection may end spans while it is held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._held: dict[Key, Held] = {}  # in order of their deadlines, since all wait as long
         self._bytes = 0
         self._next = 0
@@ -79,28 +81,23 @@ class Holdback:
 
     def hold(self, key: Key, span: ReadableSpan, *, size: int) -> bool:
         """Keep ``span``, which ended in the current context; False where there is no room."""
-        with self._changed:
-            full = len(self._held) >= self._max_spans or self._bytes + size > self._max_bytes
-            if not self.is_open or full or key in self._held or not self._reaping():
+        with self._lock:
+            room = len(self._held) < self._max_spans and self._bytes + size <= self._max_bytes
+            if not (room and self.is_open and key not in self._held):
                 return False
-            self._held[key] = Held(
-                span=span,
-                context=otel_context.get_current(),
-                deadline=self._clock() + self._seconds,
-                size=size,
-                number=self._next,
-            )
+            if self._reaper is None and not self._start_reaper():
+                return False
+            deadline = self._clock() + self._seconds
+            self._held[key] = Held(span, otel_context.get_current(), deadline, size, self._next)
             self._next += 1
             self._bytes += size
-            if len(self._held) == 1:
-                self._changed.notify_all()
         return True
 
     def release(
         self, key: Key, status: HoldStatus | None, evaluation: Evaluation | None = None
     ) -> bool:
         """Hand the span on; False if it has been released already."""
-        with self._changed:
+        with self._lock:
             held = self._claim(key)
         if held is None:
             return False
@@ -159,9 +156,7 @@ class Holdback:
                 del self._in_transit[held.number]
                 self._changed.notify_all()
 
-    def _reaping(self) -> bool:
-        if self._reaper is not None:
-            return True
+    def _start_reaper(self) -> bool:
         reaper = threading.Thread(target=self._reap, name="rag-eval-otel-hold", daemon=True)
         try:
             reaper.start()
@@ -181,8 +176,8 @@ class Holdback:
         with self._changed:
             first = next(iter(self._held), None)
             if first is None:
-                if self.is_open:
-                    self._changed.wait()
+                if self.is_open:  # nobody wakes us: what is held from now on is not due before
+                    self._changed.wait(max(self._seconds, _NAP))
                 return None
             left = self._held[first].deadline - self._clock()
             if left > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -87,6 +88,17 @@ class Handle:
             self.processor.drain(grace)
         if self.seat is not None:
             self.seat.leave()
+        atexit.unregister(self.drain)
+
+    def drain(self) -> None:
+        """Finish, score and release what there is; nothing is held afterwards.
+
+        Runs at exit before the meter and logger providers that were there first shut down, so that
+        the last scores still become events and metrics.
+        """
+        self.recorder.flush()
+        if self.processor is not None:
+            self.processor.drain(self.config.shutdown_seconds)
 
 
 def instrument(
@@ -173,7 +185,6 @@ class _Assembly:
             assembler=self.assembler,
             scorer=self.scorer,
             instruments=instruments,
-            attached=self._is_attached,
         )
 
     def edge(self, place: str) -> Edge:
@@ -201,11 +212,10 @@ class _Assembly:
         )
         if seat is not None:
             seat.sign(handle)
+        if self.processor is not None:
+            atexit.register(handle.drain)
         self.instruments.watch_held(self._held)
         return handle
-
-    def _is_attached(self) -> bool:
-        return self.processor is not None and self.processor.is_open
 
     def _held(self) -> int:
         return self.processor.held if self.processor else 0

@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,
@@ -55,17 +53,21 @@ class OpenAIClient:
 
     async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the decoded reply to a chat completion request."""
-        with judge_errors():
-            client = await self._client()
-            raw = await client.chat.completions.with_raw_response.create(**body)
-            return _decoded(raw.content)
+        return await self._post("/chat/completions", body)
 
     async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the decoded reply to an embeddings request."""
+        return await self._post("/embeddings", body)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post without the client's typed layer: half the cost, and nothing that is patched."""
         with judge_errors():
             client = await self._client()
-            raw = await client.embeddings.with_raw_response.create(**body)
-            return _decoded(raw.content)
+            reply = await client.post(path, body=dict(body), cast_to=object)
+        if not isinstance(reply, dict):
+            msg = f"the server's reply is not a JSON object: {str(reply)[:_QUOTED]!r}"
+            raise UnparsableReplyError(msg)
+        return reply
 
     async def _client(self) -> AsyncOpenAI:
         if self._given is not None:
@@ -106,17 +108,6 @@ class _OpenClient:
             await self.client.close()
 
 
-def _decoded(content: bytes) -> Mapping[str, Any]:
-    try:
-        value = from_json(content)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        msg = f"the server's reply is not a JSON object: {content[:_QUOTED]!r}"
-        raise UnparsableReplyError(msg)
-    return value
-
-
 @contextmanager
 def judge_errors() -> Iterator[None]:
     """Turn the errors of the ``openai`` client into `JudgeError`s."""
@@ -124,6 +115,9 @@ def judge_errors() -> Iterator[None]:
 
     try:
         yield
+    except ValueError as error:
+        msg = "the server's reply is not JSON"
+        raise UnparsableReplyError(msg) from error
     except openai.APITimeoutError as error:
         msg = "no reply in time"
         raise JudgeTimeoutError(msg) from error

@@ -6,10 +6,11 @@ It wraps the processors that export. Added beside them it would export every sco
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry import context as otel_context
@@ -17,17 +18,17 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel.capture.trace import TraceAssembler
-from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Explanations
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
-from rag_eval_otel.hold import Held, Holdback
+from rag_eval_otel.hold import Held, Holdback, Key
 from rag_eval_otel.scorer import TurnScorer
 from rag_eval_otel.sinks.attributes import enrich, score_attributes
-from rag_eval_otel.types import Evaluation, HoldStatus, SpanRef
+from rag_eval_otel.types import Evaluation, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
 
 
 _FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
@@ -72,7 +73,11 @@ class RagEvalSpanProcessor(SpanProcessor):
     ) -> None:
         """Stand in front of ``downstream``."""
         self._downstream = downstream
+        self._pass_on = downstream.on_end
         self._assembler = assembler
+        assembler.is_open = True
+        self._expected = assembler.expected
+        self._evaluator = scorer.evaluator
         self._scorer = scorer
         self._edge = edge("on_end")
         self._release_edge = edge("release")
@@ -93,11 +98,6 @@ class RagEvalSpanProcessor(SpanProcessor):
         """How many spans wait for their scores."""
         return len(self._hold)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether spans are still held; False once drained."""
-        return self._hold.is_open
-
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Pass on."""
         self._downstream.on_start(span, parent_context)
@@ -108,18 +108,12 @@ class RagEvalSpanProcessor(SpanProcessor):
         Spans that end on the evaluator's thread are the judge's own, made by an instrumentation
         that does not respect suppression: they go nowhere.
         """
-        if threading.get_ident() == self._scorer.thread_id:
+        if get_ident() == self._evaluator.thread_id:
             return
-        turn = None
-        try:
-            if len(self._assembler):
-                with self._edge:
-                    turn = self._admitted(span)
-        finally:
-            if turn is None:
-                self._downstream.on_end(span)
-        if turn is not None:
-            self._hold_and_submit(span, turn)
+        if self._expected:
+            self._hold_or_pass(span)
+        else:
+            self._pass_on(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Give scores under way half of the time (5 s at most), release the rest, then export."""
@@ -140,6 +134,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         What is left after that gets as long again to be exported chunk by chunk; evaluations that
         have not finished are given up.
         """
+        self._assembler.is_open = False
         self._hold.close()
         self._hold.wait_empty(timeout)
         released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
@@ -153,38 +148,37 @@ class RagEvalSpanProcessor(SpanProcessor):
             flush=lambda left: self._downstream.force_flush(int(left * 1000)),
         )
 
-    def _admitted(self, span: ReadableSpan) -> Turn | None:
-        """Return the turn that ``span`` stands for, if it is to be evaluated."""
-        context = span.context
-        if context is None:
-            return None
-        turn = self._assembler.take((context.trace_id, context.span_id))
-        if turn is None or not self.is_open:
-            return None
-        return turn if self._scorer.admit(context.trace_id) else None
-
-    def _hold_and_submit(self, span: ReadableSpan, turn: Turn) -> None:
-        """Let ``span`` wait while ``turn`` is evaluated; where that fails it leaves at once."""
-        ref = _ref(span)
-        key = (ref.trace_id, ref.span_id)
-        if not self._hold.hold(key, span, size=_size(turn)):
-            self._scorer.drop()
-            self._downstream.on_end(enrich(span, score_attributes(None, "overload")))
+    def _hold_or_pass(self, span: ReadableSpan) -> None:
+        context = span.context or INVALID_SPAN_CONTEXT
+        key = (context.trace_id, context.span_id)
+        if key not in self._expected:
+            self._pass_on(span)
             return
-        status: HoldStatus | None = "error"
+        held = settled = False
         try:
             with self._edge:
-                taken = self._submit(turn, ref, ended=span.end_time or 0)
-                status = None if taken else "overload"
+                span, held = self._hold_and_submit(span, context, key)
+                settled = True
         finally:
-            if status is not None:
-                self._hold.release(key, status)
+            if not settled:  # something of ours failed, maybe with the span held already
+                held = self._hold.release(key, "error")
+            if not held:
+                self._pass_on(span)
 
-    def _submit(self, turn: Turn, ref: SpanRef, *, ended: int) -> bool:
-        def done(status: HoldStatus | None, evaluation: Evaluation | None) -> None:
-            self._hold.release((ref.trace_id, ref.span_id), status, evaluation)
-
-        return self._scorer.submit(turn, ref, ended=ended, done=done)
+    def _hold_and_submit(
+        self, span: ReadableSpan, context: SpanContext, key: Key
+    ) -> tuple[ReadableSpan, bool]:
+        """Let ``span`` wait while its turn is evaluated; False, and the span to pass on, if not."""
+        turn = self._assembler.take(key)
+        if turn is None or not self._hold.is_open or not self._scorer.admit(context.trace_id):
+            return span, False
+        if not self._hold.hold(key, span, size=turn.size):
+            self._scorer.drop()
+            return enrich(span, score_attributes(None, "overload")), False
+        done = partial(self._hold.release, key)
+        if not self._scorer.submit(turn, context, ended=span.end_time or 0, done=done):
+            self._hold.release(key, "overload")
+        return span, True
 
     def _forward(
         self, held: Held, status: HoldStatus | None, evaluation: Evaluation | None
@@ -208,40 +202,17 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._hold.reset()
 
 
-def _ref(span: ReadableSpan) -> SpanRef:
-    context = span.get_span_context() or INVALID_SPAN_CONTEXT
-    return SpanRef(
-        trace_id=context.trace_id,
-        span_id=context.span_id,
-        trace_flags=int(context.trace_flags),
-    )
-
-
-def _size(turn: Turn) -> int:
-    """Estimate the bytes a waiting turn keeps alive, by the length of its texts."""
-    size = 4096
-    for step in (*turn.line, *turn.calls, *turn.rewrites):
-        size += len(step.input or "") + len(step.output or "") + sum(map(len, step.prompt))
-    for retriever in turn.retrievers:
-        size += sum(len(passage.text) for passage in retriever.documents or ())
-    return size
-
-
 class Saved:
     """A provider's processor as it was before ours stood in front: its methods, bound."""
 
     def __init__(self, multi: SpanProcessor) -> None:
         """Remember the methods of ``multi`` before they are overridden."""
-        self._on_end = multi.on_end
+        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
         self._force_flush = multi.force_flush
         self._shutdown = multi.shutdown
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Do nothing: starts reach the provider's processor without us."""
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Take an ended span."""
-        self._on_end(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Export what was taken."""

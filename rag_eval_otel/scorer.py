@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rag_eval_otel")
 
-Done: TypeAlias = Callable[["HoldStatus | None", "Evaluation | None"], None]
+Done: TypeAlias = Callable[["HoldStatus | None", "Evaluation | None"], object]
 """Told once when a turn is through; without a status there was nothing to evaluate."""
 
 _MINUTE = 60.0
@@ -53,9 +53,7 @@ class Admission:
 
     def refuse(self, trace_id: int) -> SkipReason | None:
         """Return why a turn of this trace is not evaluated; None admits it."""
-        # Not the bits of the id that samplers look at: a share of what they let through.
-        share = zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
-        if share >= self._rate:
+        if self._rate < 1 and _share(trace_id) >= self._rate:
             return "sample_rate"
         return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
 
@@ -68,6 +66,11 @@ class Admission:
                 return False
             self._left -= 1
             return True
+
+
+def _share(trace_id: int) -> float:
+    """Place a trace in [0, 1), not by the bits samplers look at: we see what they let through."""
+    return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class TurnScorer:
     ) -> None:
         """Score with ``measurement``; ``edge(place)`` guards the calls to sinks."""
         self._measurement = measurement
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._instruments = instruments
         self._sinks = (*sinks, instruments)
         self._admission = admission or Admission()
@@ -124,12 +127,9 @@ class TurnScorer:
             self._instruments.turn("skipped", refusal)
         return refusal is None
 
-    def submit(self, turn: Turn, span: SpanRef, *, ended: int, done: Done) -> bool:
+    def submit(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> bool:
         """Evaluate ``turn``, which ended at ``ended`` ns; False, counted, where there's no room."""
-        taken = self._evaluator.submit(
-            lambda: self._score(turn, span, ended=ended, done=done),
-            given_up=lambda: self._give_up(done),
-        )
+        taken = self.evaluator.submit(_Scoring(self, turn, span, ended, done))
         if not taken:
             self.drop()
         return taken
@@ -140,12 +140,7 @@ class TurnScorer:
 
     def close(self, timeout: float = 0.0) -> None:
         """Take no more turns; give up those that are not through after ``timeout`` seconds."""
-        self._evaluator.shutdown(timeout)
-
-    @property
-    def thread_id(self) -> int | None:
-        """The thread the judge is asked on."""
-        return self._evaluator.thread_id
+        self.evaluator.shutdown(timeout)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Say once for each reason that scores are failing; the counters say how often."""
@@ -155,12 +150,17 @@ class TurnScorer:
                 told = score.detail.get("error", "no details")
                 _log.warning("scores are failing (%s): %s; said once", score.reason, told)
 
-    def _give_up(self, done: Done) -> None:
+    def give_up(self, done: Done) -> None:
+        """Count a turn that a shutdown has cancelled."""
         self._instruments.turn("dropped", "shutdown")
         done("shutdown", None)
 
-    async def _score(self, turn: Turn, span: SpanRef, *, ended: int, done: Done) -> None:
-        result = await self._evaluation(turn, span, ended=ended)
+    async def score(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> None:
+        """Evaluate ``turn``, tell the sinks, then whoever waits."""
+        ref = SpanRef(
+            trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
+        )
+        result = await self._evaluation(turn, ref, ended=ended)
         status, evaluation = self._account(result)
         done(status, evaluation)
 
@@ -188,6 +188,23 @@ class TurnScorer:
         return result.status, result
 
 
+@dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
+class _Scoring:
+    """One turn on its way through the evaluator."""
+
+    scorer: TurnScorer
+    turn: Turn
+    span: SpanContext
+    ended: int
+    done: Done
+
+    async def run(self) -> None:
+        await self.scorer.score(self.turn, self.span, ended=self.ended, done=self.done)
+
+    def give_up(self) -> None:
+        self.scorer.give_up(self.done)
+
+
 def _seconds_since(ended: int) -> float:
     return max(0.0, (time.time_ns() - ended) / 1e9)
 
@@ -196,27 +213,23 @@ def _seconds_since(ended: int) -> float:
 class Intake:
     """Where capture hands its turns: to wait for their span, or straight to the scorer.
 
-    ``held`` says whether ended spans come past our processor; where they don't (a provider of
-    another make), scores reach events and metrics only.
+    Where spans don't come past our processor (a provider of another make), the assembler is closed
+    and scores reach events and metrics only.
     """
 
     assembler: TraceAssembler
     scorer: TurnScorer
     instruments: InstrumentSink
-    attached: Callable[[], bool]
 
     def expect(self, span: SpanContext, turn: Turn) -> bool:
         """Let ``span`` stand for ``turn``; False where it cannot."""
-        return self.attached() and self.assembler.expect((span.trace_id, span.span_id), turn)
+        return self.assembler.expect((span.trace_id, span.span_id), turn)
 
     def submit(self, turn: Turn, span: SpanContext) -> None:
         """Evaluate ``turn`` without a span that waits for it."""
         if self.scorer.admit(span.trace_id):
-            ref = SpanRef(
-                trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
-            )
             ended = turn.line[-1].end or time.time_ns()
-            self.scorer.submit(turn, ref, ended=ended, done=lambda _status, _evaluation: None)
+            self.scorer.submit(turn, span, ended=ended, done=lambda _status, _evaluation: None)
 
     def skipped(self, reason: SkipReason) -> None:
         """Count a turn that won't be evaluated."""

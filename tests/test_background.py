@@ -6,18 +6,36 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.instrumentation.utils import (
+    is_http_instrumentation_enabled,
+    is_instrumentation_enabled,
+)
 
 from rag_eval_otel.background import BackgroundEvaluator
 from rag_eval_otel.executor import DaemonExecutor
 
 
-async def nothing() -> None:
+async def _nothing() -> None:
     """Do nothing."""
+
+
+class Call:
+    """A job that calls ``work``, and ``given_up`` if it is cancelled."""
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[None, None, None]] = _nothing,
+        given_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep both."""
+        self.run = work
+        self.give_up = given_up
 
 
 class Gate:
@@ -50,7 +68,7 @@ def test_jobs_run_on_one_daemon_thread() -> None:
     async def job() -> None:
         seen.append(threading.current_thread())
 
-    assert all(evaluator.submit(job) for _ in range(5))
+    assert all(evaluator.submit(Call(job)) for _ in range(5))
     assert evaluator.flush(10)
     assert len(set(seen)) == 1
     assert seen[0].daemon
@@ -61,10 +79,10 @@ def test_jobs_run_on_one_daemon_thread() -> None:
 def test_capacity_is_bounded() -> None:
     """A job over the capacity is refused, and the caller told."""
     evaluator, gate = BackgroundEvaluator(capacity=2), Gate()
-    assert [evaluator.submit(gate) for _ in range(3)] == [True, True, False]
+    assert [evaluator.submit(Call(gate)) for _ in range(3)] == [True, True, False]
     gate.opened.set_result(None)
     assert evaluator.flush(10)
-    assert evaluator.submit(nothing)
+    assert evaluator.submit(Call())
     evaluator.shutdown(1)
 
 
@@ -82,7 +100,7 @@ def test_concurrency_is_bounded() -> None:
         running -= 1
 
     for _ in range(50):
-        evaluator.submit(job)
+        evaluator.submit(Call(job))
     assert evaluator.flush(10)
     assert most == 3
     evaluator.shutdown(1)
@@ -92,7 +110,7 @@ def test_flush_waits_for_what_was_there() -> None:
     """A flush that runs out of time says so."""
     evaluator, gate = BackgroundEvaluator(), Gate()
     assert evaluator.flush(0)
-    evaluator.submit(gate)
+    evaluator.submit(Call(gate))
     assert not evaluator.flush(0.01)
     gate.opened.set_result(None)
     assert evaluator.flush(10)
@@ -104,11 +122,11 @@ def test_shutdown_gives_up_what_is_left() -> None:
     evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
     given_up: list[int] = []
     for i in range(3):
-        evaluator.submit(gate, given_up=lambda i=i: given_up.append(i))  # type: ignore[misc]
+        evaluator.submit(Call(gate, lambda i=i: given_up.append(i)))  # type: ignore[misc]
     gate.begun.result(10)
     assert not evaluator.shutdown(0.01)
     assert sorted(given_up) == [0, 1, 2]
-    assert not evaluator.submit(nothing)
+    assert not evaluator.submit(Call())
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
@@ -118,15 +136,16 @@ def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
     seen: list[object] = []
 
     async def job() -> None:
+        seen.append(is_instrumentation_enabled())
+        seen.append(is_http_instrumentation_enabled())
         seen.append(otel_context.get_value("suppress_instrumentation"))
-        seen.append(otel_context.get_value("suppress_http_instrumentation"))
         seen.append(trace.get_current_span().get_span_context().is_valid)
 
     span = trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))
     with trace.use_span(span):
-        evaluator.submit(job)
+        evaluator.submit(Call(job))
     assert evaluator.flush(10)
-    assert seen == [True, True, False]
+    assert seen == [False, False, True, False]
     evaluator.shutdown(1)
 
 
@@ -176,6 +195,6 @@ def test_names_are_looked_up_on_the_executor() -> None:
         infos = await asyncio.get_running_loop().getaddrinfo("localhost", 80)
         found.set_result(bool(infos))
 
-    evaluator.submit(job)
+    evaluator.submit(Call(job))
     assert found.result(10)
     evaluator.shutdown(1)

@@ -15,17 +15,14 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
-from opentelemetry import context as otel_context
 
 from rag_eval_otel.capture.fragment import Kind
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.texts import last_message, role_of, text_of_message
 from rag_eval_otel.guard import Edge
+from rag_eval_otel.suppression import is_silent
 from rag_eval_otel.types import Passage
-
-SUPPRESS_KEY = "suppress_instrumentation"
-"""What every instrumentation looks at to stay silent; set around our own judge's calls."""
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -183,7 +180,7 @@ class LangChainCapture(BaseCallbackHandler):
         serialized: Mapping[str, Any] | None,
         event: Mapping[str, Any],
     ) -> Run | None:
-        if not self.enabled or otel_context.get_value(SUPPRESS_KEY):
+        if not self.enabled or is_silent():
             return None
         return self._recorder().start(
             kind,

@@ -6,8 +6,6 @@ processor takes the turn (`take`). Turns whose span never comes are dropped, old
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -29,37 +27,37 @@ class TraceAssembler:
         """Start empty."""
         self._max = max_turns
         self._on_evicted = on_evicted
-        self._expected: OrderedDict[SpanKey, Turn] = OrderedDict()
-        self._lock = threading.RLock()
+        self.is_open = False
+        """Whether ended spans come past somebody who takes their turns."""
+        # A plain dict, whose single operations are atomic: no lock on the application's thread.
+        self.expected: dict[SpanKey, Turn] = {}
+        """The turns by the span they wait for; to be looked at only."""
 
     def __len__(self) -> int:
         """Return how many turns wait for their span."""
-        return len(self._expected)
+        return len(self.expected)
 
     def expect(self, key: SpanKey, turn: Turn) -> bool:
         """Let the span ``key`` stand for ``turn``; call before that span ends.
 
-        False if the span stands for another turn already: a span takes the scores of one.
+        False if nobody takes turns, or the span stands for another turn already: it carries the
+        scores of one.
         """
-        with self._lock:
-            if key in self._expected:
-                return False
-            self._expected[key] = turn
-            evicted = len(self._expected) > self._max
-            if evicted:
-                self._expected.popitem(last=False)
-        if evicted:
-            self._on_evicted()
+        if not self.is_open or self.expected.setdefault(key, turn) is not turn:
+            return False
+        if len(self.expected) > self._max:
+            self._evict()
         return True
 
     def take(self, key: SpanKey) -> Turn | None:
         """Return the turn that the span ``key`` stands for and forget it; None for most spans."""
-        if not self._expected:  # the usual case, without the lock
-            return None
-        with self._lock:
-            return self._expected.pop(key, None)
+        return self.expected.pop(key, None)
+
+    def _evict(self) -> None:
+        oldest = next(iter(tuple(self.expected)), None)
+        if oldest is not None and self.expected.pop(oldest, None) is not None:
+            self._on_evicted()
 
     def clear(self) -> None:
         """Forget every turn (in a forked child: they are the parent's)."""
-        self._lock = threading.RLock()
-        self._expected.clear()
+        self.expected.clear()

@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 from rag_eval_otel.capture.fragment import Fragment, FragmentTree
 
+_OVERHEAD = 4096  # bytes of a held span and its records, without their texts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -29,6 +31,8 @@ class Turn:
     calls: tuple[Fragment, ...]
     rewrites: tuple[Fragment, ...]
     retrievers: tuple[Fragment, ...]
+    size: int = 0
+    """About how many bytes it keeps alive while it waits, by the length of its texts."""
 
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
@@ -50,16 +54,42 @@ def find_turns(fragments: Sequence[Fragment]) -> list[Turn]:
     rewrites = _rewrites(tree, calls)
     users = _users(tree, owners)
     return [
-        Turn(
-            anchor=tree.by_id[anchor],
-            line=_line(tree, anchor, users),
-            calls=tuple(sorted(found, key=lambda call: call.start)),
-            rewrites=tuple(rewrites[anchor]),
-            retrievers=tuple(retrievers[anchor]),
+        _turn(
+            tree.by_id[anchor],
+            _line(tree, anchor, users),
+            calls=sorted(found, key=lambda call: call.start),
+            rewrites=rewrites[anchor],
+            retrievers=retrievers[anchor],
         )
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
+
+
+def _turn(
+    anchor: Fragment,
+    line: tuple[Fragment, ...],
+    *,
+    calls: Sequence[Fragment],
+    rewrites: Sequence[Fragment],
+    retrievers: Sequence[Fragment],
+) -> Turn:
+    return Turn(
+        anchor=anchor,
+        line=line,
+        calls=tuple(calls),
+        rewrites=tuple(rewrites),
+        retrievers=tuple(retrievers),
+        size=_size((*line, *calls, *rewrites, *retrievers)),
+    )
+
+
+def _size(fragments: Sequence[Fragment]) -> int:
+    size = _OVERHEAD
+    for one in fragments:
+        size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
+        size += sum(len(passage.text) for passage in one.documents or ())
+    return size
 
 
 def _group(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
