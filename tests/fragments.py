@@ -59,7 +59,7 @@ def llm(
     said: str | None = None,
     error: str | None = None,
 ) -> Fragment:
-    """Build an LLM call that was ``shown`` messages, the last the user's, and ``said`` something."""
+    """Build an LLM call, ``shown`` messages of which the last is the user's."""
     asked = shown[-1] if shown else None
     return _fragment(
         "llm", name, under, at=at, input=asked, prompt=tuple(shown), output=said, error=error

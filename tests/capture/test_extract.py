@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -361,8 +362,7 @@ def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
 def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
     """Whatever gets lost, an answer is still the output of something that is there."""
     fragments = data.draw(forests())
-    kept = data.draw(st.sets(st.sampled_from(fragments or [None]))) - {None}
-    left = [fragment for fragment in fragments if fragment in kept]
+    left = [fragment for fragment in fragments if data.draw(st.booleans())]
     for result in outcomes(*left):
         if isinstance(result, Sample):
             assert result.answer in texts(left, "output")
@@ -380,9 +380,9 @@ def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObj
 @settings(max_examples=200)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
 def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:
-    """Where an instrumentation captures no content, there are refusals and no samples of nothing."""
-    empty = () if name == "prompt" else None
-    bare = [replace(fragment, **{name: empty}) for fragment in fragments]
+    """Where an instrumentation captures no content there are refusals, not samples of nothing."""
+    nothing: dict[str, Any] = {name: () if name == "prompt" else None}
+    bare = [replace(fragment, **nothing) for fragment in fragments]
     for turn in find_turns(bare):
         result = extract(turn)
         assert name != "output" or isinstance(result, str)

@@ -104,7 +104,7 @@ def test_an_agent_calls_tools_that_run(
     kind: Any,
     operation: str | None,
 ) -> None:
-    """A tool call for which none runs is a structured output; a tool that nobody calls is a step."""
+    """A tool call for which none runs is a structured output; a tool nobody calls is a step."""
     captured = capture()
     root = begin(captured, "chain", 1)
     call = begin(captured, "llm", 2, under=1, calls_tools=calls_tools)
@@ -228,7 +228,7 @@ def test_an_error() -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa: FBT001
     """But not before it began, if its root had ended by then."""
-    captured = capture(grace=60.0)
+    captured = capture(grace=5.0)
     root = begin(captured, "chain", 1)
     other = begin(captured, "tool", 2, under=1)
     if late:

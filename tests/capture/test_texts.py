@@ -31,7 +31,8 @@ from rag_eval_otel.capture.texts import (
     text_of_message,
 )
 
-BLOCKS = [{"type": "text", "text": "a"}, "b", {"type": "image"}, {"text": None}, 7]
+TEXTS: list[str | dict[str, object]] = [{"type": "text", "text": "a"}]
+BLOCKS = [*TEXTS, "b", {"type": "image"}, {"text": None}, 7]
 CHAT = [SystemMessage("s"), HumanMessage("q1"), AIMessage("a1"), HumanMessage("q2")]
 
 
@@ -101,7 +102,7 @@ class Plain:
         ([], None),
         (["x", "y"], None),
         (HumanMessage("q"), "q"),
-        (HumanMessage(BLOCKS[:2]), "ab"),
+        (HumanMessage(content=[*TEXTS, "b"]), "ab"),
         (AIMessage("a"), None),
         (State(question="q"), "q"),
         (Child(question="q"), "q"),
@@ -132,7 +133,7 @@ def test_questions(value: object, expected: str | None) -> None:
         ({"output": {"output_text": "t"}}, "t"),
         ({"question": "q"}, None),
         (AIMessage("a"), "a"),
-        (AIMessageChunk("a"), "a"),
+        (AIMessageChunk(content="a"), "a"),
         (AIMessage([{"type": "text", "text": "a"}, {"type": "tool_use"}]), "a"),
         (HumanMessage("q"), None),
         ({"messages": [*CHAT, AIMessage("a2")]}, "a2"),

@@ -1,0 +1,561 @@
+"""The handler: what LangChain really sends, early, late, twice, from any thread, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, Generation, LLMResult
+from langchain_core.prompts import PromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from opentelemetry import context as otel_context
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from apps import company
+from apps.compat import make_agent
+from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
+from apps.parts import PROMPT, join, lookup, rag
+from apps.replies import calling
+from rag_eval_otel.capture.langchain import LangChainCapture, install_langchain_hook
+from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.guard import Edge
+from recording import Capture, NotingIntake, capture
+
+PAGE, QUESTION, ANSWER = "Founded in 1987.", "When was it founded?", "In 1987, it says."
+DOCUMENTS, MESSAGES = (Document(PAGE),), ((HumanMessage(QUESTION),),)
+
+
+def said(text: str = ANSWER, **options: Any) -> LLMResult:
+    """Return what a chat model's call ends with."""
+    message = AIMessage(text, **options)
+    return LLMResult(generations=[[ChatGeneration(message=message)]])
+
+
+class Events:
+    """The events of one turn, sent by hand to a handler."""
+
+    def __init__(self, captured: Capture) -> None:
+        """Send to the handler of ``captured``."""
+        self.captured = captured
+        self.handler = captured.handler
+        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
+
+    def start(self, inputs: object = QUESTION) -> None:
+        """Start the chain."""
+        self.handler.on_chain_start(None, inputs, run_id=self.root)
+
+    def retrieve(self, documents: Any = DOCUMENTS, query: Any = QUESTION) -> None:
+        """Retrieve."""
+        self.look_up(query)
+        self.find(documents)
+
+    def look_up(self, query: Any = QUESTION) -> None:
+        """Start a retrieval."""
+        ids = {"run_id": self.search, "parent_run_id": self.root}
+        self.handler.on_retriever_start(None, query, **ids)
+
+    def find(self, documents: Any) -> None:
+        """End it."""
+        self.handler.on_retriever_end(documents, run_id=self.search, parent_run_id=self.root)
+
+    def ask(self, messages: Any = MESSAGES) -> None:
+        """Ask the model."""
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_chat_model_start(None, messages, **ids)
+
+    def answer(self, response: Any = None) -> None:
+        """Let the model answer."""
+        ids = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_llm_end(response or said(), **ids)
+
+    def end(self, outputs: object = ANSWER, **event: Any) -> None:
+        """End the chain."""
+        self.handler.on_chain_end(outputs, run_id=self.root, **event)
+
+    def turn(self) -> Capture:
+        """Send a whole turn."""
+        self.start()
+        self.retrieve()
+        self.ask()
+        self.answer()
+        self.end()
+        return self.captured
+
+    def run(self, run_id: UUID) -> Run:
+        """Return a run in the making."""
+        found = self.captured.recorder.find(run_id)
+        assert found is not None
+        return found
+
+
+TURN = [(QUESTION, (PAGE,), ANSWER)]
+
+
+# --- what kind of handler it is -------------------------------------------------------------------
+
+
+def test_it_is_a_modest_handler() -> None:
+    """It raises nothing, keeps no one else from events, and is not called for every token."""
+    handler = capture().handler
+    assert handler.raise_error is False
+    assert handler.run_inline is False
+    assert LangChainCapture.on_llm_new_token is BaseCallbackHandler.on_llm_new_token
+
+
+def test_events_by_hand() -> None:
+    """The events that the other tests change give one sample."""
+    captured = Events(capture()).turn()
+    assert captured.truths == TURN
+    assert len(captured.recorder) == 0
+
+
+# --- events that lack something -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("serialized", "event", "name"),
+    [
+        (None, {}, "chain"),
+        ({}, {}, "chain"),
+        ({"name": "S"}, {}, "S"),
+        ({"name": "S"}, {"name": "N"}, "N"),
+        (None, {"name": None, "metadata": None, "tags": None}, "chain"),
+    ],
+)
+def test_names(serialized: dict[str, Any] | None, event: dict[str, Any], name: str) -> None:
+    """A run is called what the event says, what its class says, or after its kind."""
+    events = Events(capture())
+    events.handler.on_chain_start(serialized, QUESTION, run_id=events.root, **event)
+    assert events.run(events.root).name == name
+    assert events.run(events.root).metadata == {}
+
+
+def test_metadata_is_kept() -> None:
+    """Models, sessions and users are named there."""
+    events = Events(capture())
+    metadata = {"thread_id": "t"}
+    events.handler.on_chain_start({}, "", run_id=events.root, metadata=metadata, tags=["x"])
+    assert events.run(events.root).metadata == metadata
+
+
+@pytest.mark.parametrize("method", ["chain", "llm", "retriever", "tool"])
+def test_ends_and_errors_of_unknown_runs(method: str) -> None:
+    """A handler that was added late sees ends without a start; they are nothing to it."""
+    handler = (captured := capture()).handler
+    getattr(handler, f"on_{method}_end")("x", run_id=uuid4())
+    getattr(handler, f"on_{method}_error")(ValueError(), run_id=uuid4())
+    assert len(captured.recorder) == 0
+    assert not captured.spans
+
+
+@pytest.mark.parametrize("messages", [[], [[]], [[SystemMessage("s")]], [["odd"]], [[None]]])
+def test_calls_without_a_question(messages: Any) -> None:
+    """A model may be shown nothing, or nothing of the user's."""
+    events = Events(capture())
+    events.start()
+    events.ask(messages)
+    assert events.run(events.call).input is None
+
+
+@pytest.mark.parametrize(("prompts", "shown"), [([], None), (["p", "other"], "p")])
+def test_completions(prompts: list[str], shown: str | None) -> None:
+    """A completion model is shown a prompt of text."""
+    events = Events(capture())
+    events.handler.on_llm_start(None, prompts, run_id=events.call)
+    assert events.run(events.call).input == shown
+
+
+def test_events_of_a_tool() -> None:
+    """Its arguments are text, and its result is text, or a message with some."""
+    outputs = ("two", ToolMessage("two", tool_call_id="1"), {"content": "two"})
+    for output in (*outputs, (), ("x", "two"), 2, None, object()):
+        events = Events(capture(content="span"))
+        events.handler.on_tool_start(None, "{'a': 1}", run_id=events.call)
+        run = events.run(events.call)
+        events.handler.on_tool_end(output, run_id=events.call)
+        assert run.input == "{'a': 1}"
+        assert (run.output == "two") == (output in (*outputs, ("x", "two")))
+        assert len(events.captured.spans) == 1
+
+
+# --- events that are odd --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("response", "output", "model"),
+    [
+        (LLMResult(generations=[]), None, None),
+        (LLMResult(generations=[[]]), None, None),
+        (LLMResult(generations=[[], [Generation(text="t")]]), "t", None),
+        (LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": "m"}), "t", "m"),
+        (said("t", response_metadata={"model_name": "m"}), "t", "m"),
+    ],
+)
+def test_what_a_model_said(response: LLMResult, output: str | None, model: str | None) -> None:
+    """The first text there is, and which model gave it."""
+    events = Events(capture())
+    events.start()
+    events.ask()
+    events.answer(response)
+    assert (events.run(events.call).output, events.run(events.call).model) == (output, model)
+
+
+def test_what_a_call_cost() -> None:
+    """Tokens, the id of the response, and whether tools were called."""
+    events = Events(capture())
+    events.start()
+    events.ask()
+    usage = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
+    call = {"name": "t", "args": {}, "id": "1"}
+    events.answer(said("", usage_metadata=usage, id="r-1", tool_calls=[call]))
+    run = events.run(events.call)
+    assert (run.tokens, run.response_id, run.calls_tools) == ((7, 3), "r-1", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "send"),
+    [
+        ("call", lambda events: events.answer(SimpleNamespace())),
+        ("search", lambda events: events.find(None)),
+        ("search", lambda events: events.find(["not a document"])),
+        ("root", lambda events: events.end(Spiteful())),
+    ],
+    ids=["no generations", "no documents", "no text", "an output that resists"],
+)
+def test_a_run_ends_though_its_end_cannot_be_read(
+    name: str, send: Callable[[Events], None]
+) -> None:
+    """What resists is counted; the tree has not to wait for an end that has been."""
+    events = Events(capture(mode="swallow", grace=5.0))
+    events.start()
+    events.look_up()
+    events.ask()
+    runs = {name: events.run(getattr(events, name)) for name in ("root", "search", "call")}
+    send(events)
+    assert [name for name, run in runs.items() if run.end is not None] == [name]
+    assert events.captured.errors == ["callback"]
+    events.captured.recorder.flush()
+
+
+class Spiteful:
+    """A value that lets nobody look at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Refuse, except what every object has to tell."""
+        if name == "__class__":
+            return Spiteful
+        raise RuntimeError(name)
+
+
+def test_a_query_that_is_no_text() -> None:
+    """Retrievers may be handed a dict; its question is read like any other."""
+    events = Events(capture())
+    events.start()
+    events.retrieve(query={"query": "q", "k": 3})
+    assert events.run(events.search).input == "q"
+
+
+def test_a_failure_of_ours_stays_ours() -> None:
+    """If the recorder cannot be had, the application's chain runs as ever."""
+    places: list[str] = []
+
+    def broken() -> Any:
+        raise RuntimeError
+
+    handler = LangChainCapture(broken, edge=Edge("callback", on_error=places.append))
+    answer = rag().invoke(company.FOUNDED, {"callbacks": [handler]})
+    assert answer == "It was founded in 1987. [History; Founder]"
+    assert set(places) == {"callback"}
+
+
+def test_an_intake_that_fails_does_not_fail_the_application() -> None:
+    """The chain answers, the spans are written, and the error is counted."""
+
+    def fail(name: str) -> None:
+        raise RuntimeError(name)
+
+    captured = capture(mode="swallow", intake=NotingIntake(on_call=fail))
+    assert rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+    assert len(captured.spans) == 3
+    assert captured.errors == ["callback"]
+
+
+# --- events that are late, early or double --------------------------------------------------------
+
+
+def test_a_call_of_which_only_the_end_is_told() -> None:
+    """Inline handlers of others keep the start of completions from us: the end does for both."""
+    events = Events(capture())
+    events.start()
+    events.retrieve()
+    events.answer()
+    events.end()
+    assert events.captured.truths == TURN
+
+
+def test_inline_handlers_of_others() -> None:
+    """In asynchronous chains LangChain tells only them when a completion starts."""
+
+    class Inline(BaseCallbackHandler):
+        """Is called in the event loop's own thread."""
+
+        run_inline = True
+
+    captured = capture()
+    prompt = PromptTemplate.from_template("{context}\n\nQuestion: {question}\nAnswer:")
+    chain = lookup() | prompt | ScriptedLLM()
+    config: Any = {"callbacks": [captured.handler, Inline()]}
+    asyncio.run(chain.ainvoke(company.FOUNDED, config))
+    expected = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
+    assert [truth[:2] for truth in captured.truths] == [expected]
+    assert len(captured.recorder) == 0
+
+
+def test_events_that_come_twice() -> None:
+    """Bound and passed on, a handler gets each event of the root twice."""
+    events = Events(capture())
+    events.start()
+    events.start("something else")
+    events.retrieve()
+    events.retrieve([Document("something else")])
+    events.ask()
+    events.answer()
+    events.answer()
+    events.end()
+    events.end()
+    assert len(events.captured.spans) == 3
+    assert len(events.captured.intake.samples) == 1
+
+
+def test_a_stream_tells_its_input_at_the_end() -> None:
+    """At the start there is only an empty one; where the end tells none, the start's stays."""
+    for event, question in (
+        ({"inputs": QUESTION}, QUESTION),
+        ({"inputs": {"other": 1}}, "start"),
+        ({"inputs": None}, "start"),
+        ({}, "start"),
+    ):
+        events = Events(capture())
+        events.start("start")
+        run = events.run(events.root)
+        events.end(**event)
+        assert run.input == question
+
+
+def test_what_happens_to_documents_afterwards_does_not_matter() -> None:
+    """Applications go on to change them; the sample has what was retrieved."""
+    events = Events(capture())
+    document = Document(PAGE, id="d1")
+    documents = [document]
+    events.start()
+    events.retrieve(documents)
+    document.page_content, document.id = "changed", "changed"
+    documents.clear()
+    events.ask()
+    events.answer()
+    events.end()
+    assert events.captured.truths == TURN
+    assert events.captured.intake.samples[0].retrieved_ids == ("d1",)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["chain", "llm", "retriever", "tool"])
+def test_errors_of_each_kind(kind: str) -> None:
+    """What failed is on the run's span, as the name of the error."""
+    events = Events(capture())
+    start = "on_chat_model_start" if kind == "llm" else f"on_{kind}_start"
+    getattr(events.handler, start)(None, [], run_id=events.root)
+    error = asyncio.CancelledError("secret")
+    getattr(events.handler, f"on_{kind}_error")(error, run_id=events.root)
+    (span,) = events.captured.spans
+    assert (span.attributes or {})["error.type"] == "CancelledError"
+    assert "secret" not in span.to_json()
+
+
+# --- silence --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def suppressed_in_plain_words() -> Iterator[None]:
+    """Ask for silence as older instrumentations do."""
+    context = otel_context.set_value("suppress_instrumentation", value=True)
+    token = otel_context.attach(context)
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+@pytest.mark.parametrize("silence", [suppress_instrumentation, suppressed_in_plain_words])
+def test_a_suppressed_context_is_not_looked_at(
+    silence: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Our own judge may be a LangChain model: it is never captured."""
+    captured = capture()
+    with silence():
+        rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+    assert not captured.spans
+    assert not captured.intake.extracted
+    assert len(captured.recorder) == 0
+
+
+def test_a_disabled_handler_is_silent() -> None:
+    """It starts nothing, and ends what it had started."""
+    events = Events(capture())
+    events.start()
+    events.handler.enabled = False
+    events.retrieve()
+    Events(events.captured).turn()
+    events.end()
+    assert [span.name for span in events.captured.spans] == ["invoke_workflow chain"]
+
+
+# --- whole applications ---------------------------------------------------------------------------
+
+
+def test_a_tool_that_retrieves_and_asks_by_itself() -> None:
+    """What a plain function does as a tool is part of the agent's turn, like a chain would be."""
+    captured = capture()
+
+    @tool
+    def ask_handbook(question: str) -> str:
+        """Ask the handbook."""
+        pages = join(KeywordRetriever().invoke(question))
+        prompt = PROMPT.invoke({"context": pages, "question": question})
+        return str(ScriptedChat().invoke(prompt).content)
+
+    script = calling("ask_handbook", {"question": company.FOUNDED})
+    agent = make_agent(ScriptedChat(reply=script), [ask_handbook])
+    agent.invoke({"messages": [HumanMessage(company.HANDBOOK)]}, {"callbacks": [captured.handler]})
+    answer = "A company of 1987 with kites, refunds and repairs. [History; Founder]"
+    assert captured.truths == [(company.HANDBOOK, (company.HISTORY, company.FOUNDER), answer)]
+
+
+def test_a_chain_that_retrieves_around_a_rag_chain() -> None:
+    """Both are turns, each with what it retrieved itself."""
+    captured = capture()
+
+    def investigate(question: str) -> str:
+        rag(KeywordRetriever()).invoke(company.FOUNDED)
+        prompt = PROMPT.invoke(
+            {"context": join(KeywordRetriever().invoke(question)), "question": question}
+        )
+        return str(ScriptedChat().invoke(prompt).content)
+
+    RunnableLambda(investigate).invoke(company.REFUND, {"callbacks": [captured.handler]})
+    assert captured.truths == [
+        (company.REFUND, (company.RETURNS,), "You have 45 days. [Returns]"),
+        (
+            company.FOUNDED,
+            (company.HISTORY, company.FOUNDER),
+            "It was founded in 1987. [History; Founder]",
+        ),
+    ]
+    assert len({span.span_id for span, _ in captured.intake.expected}) == 2
+
+
+def echo() -> Any:
+    """Return a chain whose every answer repeats its question."""
+    reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
+    return rag(KeywordRetriever(), reply)
+
+
+def test_many_threads() -> None:
+    """Each turn is captured once, with the answer to its own question."""
+    captured, chain, start = capture(), echo(), threading.Barrier(8)
+
+    def work(worker: int) -> None:
+        start.wait()
+        for number in range(50):
+            chain.invoke(f"Founded? {worker}/{number}", {"callbacks": [captured.handler]})
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    questions = [f"Founded? {worker}/{number}" for worker in range(8) for number in range(50)]
+    found = sorted((question, answer) for question, _, answer in captured.truths)
+    assert found == sorted((question, f"You asked: {question}") for question in questions)
+    assert len(captured.spans) == 3 * 400
+    assert len(captured.recorder) == 0
+
+
+def test_many_tasks() -> None:
+    """The same, in one event loop, where handlers are called in a pool of threads."""
+    captured, chain = capture(), echo()
+
+    async def ask_all() -> None:
+        config: Any = {"callbacks": [captured.handler]}
+        await asyncio.gather(*(chain.ainvoke(f"Founded? {n}", config) for n in range(50)))
+
+    asyncio.run(ask_all())
+    assert len({question for question, _, _ in captured.truths}) == 50
+    assert all(answer == f"You asked: {question}" for question, _, answer in captured.truths)
+    assert len(captured.recorder) == 0
+
+
+# --- the hook -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hooked(captured: Capture) -> Iterator[Capture]:
+    """Install the handler for all runs; LangChain keeps it, so that it is disabled at the end."""
+    install_langchain_hook(captured.handler)
+    try:
+        yield captured
+    finally:
+        captured.handler.enabled = False
+
+
+def test_the_hook_sees_chains_in_every_thread() -> None:
+    """Nothing is passed to the chains."""
+    with hooked(capture()) as captured:
+        rag().invoke(company.FOUNDED)
+        thread = threading.Thread(target=rag().invoke, args=(company.SPARS,))
+        thread.start()
+        thread.join()
+        asyncio.run(rag().ainvoke(company.FOUNDED))
+    questions = [question for question, _, _ in captured.truths]
+    assert questions == sorted([company.FOUNDED, company.FOUNDED, company.SPARS])
+
+
+def test_the_hooked_handler_may_be_passed_too() -> None:
+    """It still sees everything once."""
+    with hooked(capture()) as captured:
+        rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+    assert len(captured.spans) == 3
+    assert len(captured.intake.expected) == 1
+
+
+def test_two_handlers_of_one_recorder() -> None:
+    """Each event comes twice, from two handlers, and counts once."""
+    with hooked(capture()) as captured:
+        twin = LangChainCapture(
+            lambda: captured.recorder, edge=Edge("twin", on_error=captured.errors.append)
+        )
+        rag().invoke(company.FOUNDED, {"callbacks": [twin]})
+    assert len(captured.spans) == 3
+    assert len(captured.truths) == 1
+    assert not captured.errors
+
+
+def test_a_hook_that_was_disabled_is_silent() -> None:
+    """LangChain cannot take it out, but it stops."""
+    with hooked(capture()) as captured:
+        pass
+    rag().invoke(company.FOUNDED)
+    assert not captured.spans
+    assert not captured.intake.extracted

@@ -1,0 +1,536 @@
+"""The recorder: every tree is finished once, in time, whatever happens to its runs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import get_args
+from uuid import UUID
+
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, use_span
+
+from rag_eval_otel.capture.fragment import Kind
+from rag_eval_otel.capture.record import MAX_RUNS
+from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.config import Spans
+from rag_eval_otel.types import Passage
+from recording import (
+    ANSWER,
+    PAGE,
+    QUESTION,
+    Capture,
+    NotingIntake,
+    begin,
+    begin_turn,
+    capture,
+    finish,
+    run_turn,
+)
+
+GRACE = 5.0
+"""Seconds that no test waits."""
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def ids(captured: Capture) -> list[int]:
+    """Return the numbers of the runs that a span was written for."""
+    return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
+
+
+def finish_and_wait(captured: Capture, root: Run) -> None:
+    """End ``root``, and wait for the threads that this has started."""
+    before = set(threading.enumerate())
+    finish(captured, root)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+
+
+# --- one tree -------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_announced_before_its_span_ends() -> None:
+    """The processor has to know of a turn when its span comes by."""
+    seen: list[tuple[str, int]] = []
+    intake = NotingIntake(on_call=lambda name: seen.append((name, len(captured.spans))))
+    captured = capture(intake=intake)
+    run_turn(captured)
+    assert seen == [("expect", 2)]
+    assert [span.name for span in captured.spans][2] == "invoke_workflow chain1"
+    assert captured.truths == [(QUESTION, (PAGE,), ANSWER)]
+    assert len(captured.recorder) == 0
+
+
+def test_events_that_come_twice_count_once() -> None:
+    """LangChain may deliver the root's events twice."""
+    captured = capture()
+    runs = begin_turn(captured)
+    for run in runs:
+        again = captured.recorder.start("llm", run.id, parent=None, name="again", metadata={})
+        assert again is None
+    finish(captured, *runs, *runs)
+    assert len(captured.spans) == 3
+    assert len(captured.intake.expected) == 1
+
+
+def test_a_run_with_an_unknown_parent_is_a_root() -> None:
+    """The handler may have been added in the middle of things."""
+    captured = capture()
+    run = begin(captured, "chain", 1, under=99)
+    assert run.parent is None
+    assert len(captured.recorder) == 1
+    finish(captured, run)
+    assert captured.span("invoke_workflow chain1").parent is None
+
+
+def test_a_run_is_found_while_its_tree_is_in_the_making() -> None:
+    """Afterwards it is forgotten, as is one that never was."""
+    captured = capture()
+    run = begin(captured, "chain", 1)
+    assert captured.recorder.find(run.id) is run
+    assert captured.recorder.find(UUID(int=2)) is None
+    assert captured.recorder.find(None) is None
+    finish(captured, run)
+    assert captured.recorder.find(run.id) is None
+
+
+def test_a_run_ends_no_earlier_than_it_began() -> None:
+    """Though the clock was set back in between."""
+    captured = capture()
+    run = begin(captured, "chain", 1)
+    captured.recorder.end(run, run.start - 1_000_000)
+    assert run.end == run.start
+    (span,) = captured.spans
+    assert span.end_time == span.start_time == run.start
+
+
+def test_the_users_keys() -> None:
+    """The recorder reads texts with the application's own keys before the usual ones."""
+    recorder = capture(question_keys=["frage"], answer_keys=iter(["antwort"])).recorder
+    assert recorder.question_of({"question": "q", "frage": "f"}) == "f"
+    assert [recorder.answer_of({"answer": "a", "antwort": "b"}) for _ in range(2)] == ["b", "b"]
+    assert recorder.question_of({"question": "q"}) == "q"
+
+
+# --- what is no turn ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error", "reasons"),
+    [
+        ((), None, []),
+        (("tool",), None, []),
+        (("retriever",), None, []),
+        (("llm",), None, ["no_retrieval"]),
+        (("llm", "retriever"), None, ["no_answer"]),
+        ((), "ValueError", []),
+        (("tool",), "ValueError", []),
+        (("llm",), "ValueError", ["error"]),
+        (("retriever",), "ValueError", ["error"]),
+    ],
+)
+def test_what_might_have_been_a_turn_is_counted(
+    kinds: tuple[Kind, ...], error: str | None, reasons: list[str]
+) -> None:
+    """A refusal is counted once, with its reason; what has nothing of a turn is not counted."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    for number, kind in enumerate(kinds, start=2):
+        at = root.start + number
+        finish(captured, begin(captured, kind, number, under=1, start=at))
+    root.error = error
+    finish(captured, root)
+    assert captured.intake.refusals == reasons
+
+
+def test_a_tree_with_too_many_runs_is_no_turn() -> None:
+    """What is over the limit is not kept; what was written down has its span."""
+    captured = capture()
+    write, search, root = begin_turn(captured)
+    for number in range(10, MAX_RUNS + 7):
+        finish(captured, begin(captured, "chain", number, under=1))
+    for number in (1, 2):
+        lost = captured.recorder.start(
+            "chain", UUID(int=number << 64), parent=root.id, name="lost", metadata={}
+        )
+        assert lost is None
+    finish(captured, write, search, root)
+    assert captured.intake.refusals == ["evicted"]
+    assert not captured.intake.expected
+    assert len(captured.spans) == 3
+    assert len(captured.recorder) == 0
+
+
+# --- where a turn goes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spans", get_args(Spans))
+def test_a_turn_that_is_not_sampled_is_not_evaluated(spans: Spans) -> None:
+    """Nobody would see its scores."""
+    captured = capture(spans=spans, sampler=ALWAYS_OFF)
+    with captured.tracer.start_as_current_span("request"):
+        run_turn(captured)
+    assert captured.intake.refusals == ["not_sampled"]
+    assert not captured.intake.extracted
+
+
+def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
+    """It is still open when the turn is found."""
+    captured = capture(spans="none")
+    with captured.tracer.start_as_current_span("request") as request:
+        run_turn(captured)
+    assert [span for span, _ in captured.intake.expected] == [request.get_span_context()]
+
+
+def test_a_span_that_has_ended_stands_for_nothing() -> None:
+    """The turn is evaluated without a span that waits; the scores refer to it."""
+    captured = capture(spans="none")
+    with captured.tracer.start_as_current_span("request") as request:
+        write, search, root = begin_turn(captured)
+    finish(captured, write, search, root)
+    assert [span for span, _ in captured.intake.submitted] == [request.get_span_context()]
+
+
+@pytest.mark.parametrize("spans", get_args(Spans))
+def test_a_span_that_is_taken_stands_for_no_second_turn(spans: Spans) -> None:
+    """Where the intake refuses to wait, the turn is submitted as it is."""
+    captured = capture(spans=spans, intake=NotingIntake(accepts=False))
+    with captured.tracer.start_as_current_span("request"):
+        run_turn(captured)
+    assert len(captured.intake.submitted) == 1
+    assert captured.intake.submitted[0][0].is_valid
+
+
+def test_without_any_span_a_turn_is_evaluated_all_the_same() -> None:
+    """Its scores reach events and metrics."""
+    captured = capture(spans="none")
+    run_turn(captured)
+    assert [span for span, _ in captured.intake.submitted] == [INVALID_SPAN_CONTEXT]
+    assert len(captured.intake.samples) == 1
+
+
+def test_the_context_is_that_of_the_roots_start() -> None:
+    """Runs may end in threads and tasks that know nothing of the request."""
+    captured = capture()
+    request = captured.tracer.start_span("request")
+    with use_span(request):
+        write, search, root = begin_turn(captured)
+    thread = threading.Thread(target=finish, args=(captured, write, search, root))
+    thread.start()
+    thread.join()
+    parent = captured.span("invoke_workflow chain1").parent
+    assert parent == request.get_span_context()
+    request.end()
+
+
+# --- roots that end before what is below ----------------------------------------------------------
+
+
+def test_a_tree_waits_for_what_is_still_open() -> None:
+    """An abandoned stream ends its root first, and its model soon after."""
+    captured = capture(grace=GRACE)
+    write, _, root = begin_turn(captured)
+    root.output = ANSWER[:5]
+    finish(captured, root)
+    assert len(captured.recorder) == 1
+    assert not captured.spans
+    finish(captured, write)
+    assert len(captured.recorder) == 0
+    captured.recorder.flush()
+    assert len(captured.spans) == 3
+    assert captured.intake.reasons == ["abandoned"]
+
+
+def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
+    """A cancelled call never ends; its span ends with the root."""
+    captured = capture(grace=0.0)
+    write, _, root = begin_turn(captured)
+    finish_and_wait(captured, root)
+    assert captured.span("chat").end_time == root.end
+    finish(captured, write)
+    assert captured.intake.reasons == ["abandoned"]
+    assert len(captured.spans) == 3
+
+
+def test_a_flush_does_not_wait_for_the_grace() -> None:
+    """It finishes the trees whose root has ended, once, and leaves the others alone."""
+    captured = capture(grace=GRACE)
+    for number in (1, 2):
+        root = begin(captured, "chain", number)
+        begin(captured, "tool", number + 10, under=number)
+        if number == 1:
+            finish(captured, root)
+    for _ in range(2):
+        captured.recorder.flush()
+        assert len(captured.spans) == 2
+        assert len(captured.recorder) == 1
+
+
+def test_a_root_that_failed_waits_for_nothing() -> None:
+    """After a cancellation what is below may never end; what ends later is not looked at."""
+    captured = capture(grace=GRACE)
+    write, _, root = begin_turn(captured)
+    root.error = "CancelledError"
+    finish(captured, root)
+    assert len(captured.recorder) == 0
+    assert captured.intake.reasons == ["error"]
+    finish(captured, write)
+    assert len(captured.spans) == 3
+
+
+# --- roots that never end -------------------------------------------------------------------------
+
+
+def test_what_is_too_old_is_given_up() -> None:
+    """When a new root comes, those older than the limit go: their spans are written, no turns."""
+    clock = Clock()
+    captured = capture(clock=clock, max_age=60.0)
+    old = begin_turn(captured)
+    clock.now = 60.0
+    begin(captured, "chain", 10)
+    assert len(captured.recorder) == 2
+    clock.now = 61.0
+    begin(captured, "chain", 20)
+    assert len(captured.recorder) == 2
+    assert captured.intake.refusals == ["evicted"]
+    assert len(captured.spans) == 3
+    finish(captured, *old)
+    assert captured.intake.refusals == ["evicted"]
+    assert not captured.intake.expected
+    assert len(captured.spans) == 3
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_there_are_never_too_many(limit: int) -> None:
+    """Over the limit the oldest go."""
+    captured = capture(max_trees=limit)
+    runs = [begin(captured, "chain", number) for number in range(1, 6)]
+    assert len(captured.recorder) == limit
+    assert captured.intake.refusals == ["evicted"] * (5 - limit)
+    assert ids(captured) == list(range(1, 6 - limit))
+    finish(captured, *runs)
+    assert sorted(ids(captured)) == list(range(1, 6))
+    assert len(captured.recorder) == 0
+
+
+def test_what_goes_while_it_waits_is_finished_once() -> None:
+    """A tree in its grace that is too many is written as it is; its timer finds nothing."""
+    captured = capture(max_trees=1, grace=0.0)
+    begin_turn(captured)
+    waiting = threading.active_count()
+    other = begin(captured, "chain", 10)
+    assert threading.active_count() == waiting
+    finish(captured, other)
+    assert len(captured.spans) == 4
+    assert captured.intake.refusals == ["evicted"]
+
+
+def test_runs_below_what_was_given_up_start_anew() -> None:
+    """Their parent is not known any more; they are not lost."""
+    captured = capture(max_trees=1)
+    begin(captured, "chain", 1)
+    begin(captured, "chain", 2)
+    run = begin(captured, "chain", 3, under=1)
+    assert run.parent is None
+
+
+# --- when the intake fails ------------------------------------------------------------------------
+
+
+def failing(*names: str) -> NotingIntake:
+    """Return an intake of which these methods fail."""
+
+    def fail(name: str) -> None:
+        if name in names:
+            raise RuntimeError(name)
+
+    return NotingIntake(on_call=fail)
+
+
+@pytest.mark.parametrize("method", ["expect", "submit"])
+def test_spans_are_written_though_a_turn_finds_no_taker(method: str) -> None:
+    """An error of the intake is counted, reaches nobody, and costs no span."""
+    intake = failing(method)
+    intake.accepts = method == "expect"
+    captured = capture(intake=intake, mode="swallow")
+    run_turn(captured)
+    run_turn(captured, 10)
+    assert len(captured.spans) == 6
+    assert captured.errors == ["callback"] * 2
+    assert len(captured.recorder) == 0
+
+
+def test_spans_are_written_though_a_refusal_is_not_counted() -> None:
+    """Neither the span of a tree without a turn nor that of one that was given up is lost."""
+    captured = capture(intake=failing("skipped"), mode="swallow", max_trees=1)
+    root = begin(captured, "chain", 1)
+    finish(captured, begin(captured, "llm", 2, under=1), root)
+    begin(captured, "chain", 3)
+    begin(captured, "chain", 4)
+    assert [span.name for span in captured.spans] == [
+        "text_completion",
+        "invoke_workflow chain1",
+        "invoke_workflow chain3",
+    ]
+    assert captured.errors == ["callback"] * 2
+
+
+def test_a_failure_after_the_grace_stays_in_its_thread() -> None:
+    """A timer has nobody to tell; its tree is finished all the same."""
+    captured = capture(intake=failing("expect"), mode="swallow", grace=0.0)
+    _, _, root = begin_turn(captured)
+    finish_and_wait(captured, root)
+    assert captured.errors == ["callback"]
+    assert len(captured.spans) == 3
+
+
+# --- threads, garbage, forks ----------------------------------------------------------------------
+
+
+def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
+    """Root and model end at the same time in different threads."""
+    captured = capture(grace=GRACE)
+    for number in range(10, 2000, 10):
+        write, _, root = begin_turn(captured, number)
+        start = threading.Barrier(2)
+
+        def end(run: Run, start: threading.Barrier = start) -> None:
+            start.wait()
+            finish(captured, run)
+
+        threads = [threading.Thread(target=end, args=(run,)) for run in (write, root)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(captured.recorder) == 0
+    assert len(captured.intake.expected) == 199
+    assert len(captured.spans) == 3 * 199
+
+
+def test_a_flush_may_come_while_runs_start_and_end() -> None:
+    """Nothing is lost, nothing is written twice, and nothing raises."""
+    captured = capture(grace=GRACE)
+    idle = [begin(captured, "chain", number) for number in range(1, 1000)]
+
+    def work(first: int) -> None:
+        for number in range(first, first + 3000, 10):
+            run_turn(captured, number)
+
+    threads = [threading.Thread(target=work, args=(n << 64,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        captured.recorder.flush()
+    names = Counter(span.name for span in captured.spans)
+    assert len(captured.recorder) == len(idle)
+    assert len(captured.intake.expected) == 1200
+    assert names["retrieval"] == names["chat"] == 1200
+
+
+class Stream:
+    """Garbage that refers to itself, and tells when it is collected."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        """Become garbage as soon as nobody else refers to it."""
+        self.me = self
+        self.close = close
+
+    def __del__(self) -> None:
+        """Tell."""
+        self.close()
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+def test_a_garbage_collection_under_the_lock(where: str) -> None:
+    """It may close a stream, which ends its runs, in the thread that has the lock already."""
+    armed = threading.Event()
+
+    def collecting() -> float:
+        if armed.is_set():
+            armed.clear()
+            gc.collect()
+        return 0.0
+
+    captured = capture(clock=collecting)
+    dropped, other = begin_turn(captured), begin(captured, "chain", 10)
+
+    def work() -> None:
+        armed.set()
+        if where == "start":
+            finish(captured, begin(captured, "chain", 20))
+        finish(captured, other)
+
+    gc.disable()  # until the recorder has its lock
+    try:
+        Stream(lambda: finish(captured, *dropped))
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert not armed.is_set()
+    assert len(captured.recorder) == 0
+    assert len(captured.intake.expected) == 1
+    assert len(captured.spans) == (5 if where == "start" else 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_starts_afresh() -> None:
+    """The parent's runs end in the parent; the child is not stuck where another thread was."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def clock() -> float:
+        if threading.current_thread().name == "holder":
+            inside.set()
+            leave.wait(10)
+        return 0.0
+
+    captured = capture(clock=clock)
+    runs = begin_turn(captured)
+    holder = threading.Thread(target=begin, args=(captured, "chain", 50), name="holder")
+    holder.start()
+    assert inside.wait(10)  # the holder has the lock, and is not in the child
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        status = 1
+        try:
+            run_turn(captured, 100)
+            captured.recorder.flush()
+            status = 0 if (len(captured.spans), len(captured.recorder)) == (3, 0) else 2
+        finally:
+            os._exit(status)
+    leave.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finish(captured, *runs)
+    assert len(captured.spans) == 3
+
+
+def test_what_is_attached_afterwards_is_not_touched() -> None:
+    """The recorder attaches no context: what is current stays current."""
+    captured = capture()
+    before = otel_context.get_current()
+    run_turn(captured)
+    assert otel_context.get_current() == before
+    assert captured.intake.samples[0].contexts == (Passage(text=PAGE),)

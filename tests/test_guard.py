@@ -1,0 +1,83 @@
+"""The edge: our exceptions stay on our side, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from rag_eval_otel.guard import Edge
+
+
+def test_it_swallows_and_counts() -> None:
+    """What goes wrong inside is counted by place, and what comes after the block goes on."""
+    places: list[str] = []
+    edge = Edge("here", on_error=places.append)
+    for _ in range(3):
+        with edge:
+            raise ValueError
+    assert places == ["here"] * 3
+
+
+def test_it_counts_nothing_if_nothing_happens() -> None:
+    """A block that succeeds leaves no trace."""
+    places: list[str] = []
+    with Edge("here", on_error=places.append):
+        pass
+    assert not places
+
+
+def test_it_can_let_them_through() -> None:
+    """In tests an error of ours should be seen; it is counted all the same."""
+    places: list[str] = []
+    with (
+        pytest.raises(ValueError, match="ours"),
+        Edge("here", on_error=places.append, mode="raise"),
+    ):
+        raise ValueError("ours")  # noqa: EM101
+    assert places == ["here"]
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
+)
+def test_what_is_no_error_passes(kind: type[BaseException]) -> None:
+    """Interrupts and cancellation are the application's, and not counted."""
+    places: list[str] = []
+    with pytest.raises(kind), Edge("here", on_error=places.append):
+        raise kind
+    assert not places
+
+
+def test_the_first_error_is_logged_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    """The first comes with its traceback as a warning; the others do not fill the log."""
+    edge = Edge("some place", on_error=lambda _: None)
+    with caplog.at_level(logging.DEBUG, logger="rag_eval_otel"):
+        for _ in range(3):
+            with edge:
+                raise ValueError
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
+    assert "some place" in caplog.text
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_threads_share_one() -> None:
+    """One edge may be entered by many threads at once, and again inside itself."""
+    places: list[str] = []
+    edge, inside = Edge("here", on_error=places.append), threading.Barrier(8)
+
+    def work() -> None:
+        with edge:
+            inside.wait()
+            with edge:
+                raise ValueError
+            raise KeyError
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert places == ["here"] * 16
