@@ -18,6 +18,7 @@ nox.options.sessions = [
     "traceloop",
     "openai_v2",
     "auto",
+    "gevent",
     "pythons",
 ]
 
@@ -65,6 +66,9 @@ def existing(*patterns: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for one in patterns for path in sorted(ROOT.glob(one))]
 
 
+BESIDE = ["langchain-openai", "opentelemetry-instrumentation-httpx"]  # what the traced app uses
+
+
 def test_beside(session: nox.Session, *packages: str) -> None:
     """Run the end-to-end tests named like the session, with ``packages`` installed."""
     session.install("--editable", ".[test]", *packages)
@@ -82,9 +86,10 @@ def langchain03(session: nox.Session) -> None:
 
 @nox.session
 def openinference(session: nox.Session) -> None:
-    """Score the spans of OpenInference."""
+    """Score an app that OpenInference traces."""
     test_beside(
         session,
+        *BESIDE,
         "openinference-instrumentation-langchain",
         "openinference-instrumentation-openai",
     )
@@ -92,9 +97,10 @@ def openinference(session: nox.Session) -> None:
 
 @nox.session
 def traceloop(session: nox.Session) -> None:
-    """Score the spans of OpenLLMetry."""
+    """Score an app that OpenLLMetry traces."""
     test_beside(
         session,
+        *BESIDE,
         "opentelemetry-instrumentation-langchain",
         "opentelemetry-instrumentation-openai",
     )
@@ -102,9 +108,10 @@ def traceloop(session: nox.Session) -> None:
 
 @nox.session
 def openai_v2(session: nox.Session) -> None:
-    """Score the spans of OpenTelemetry's own OpenAI instrumentation."""
+    """Score an app that OpenTelemetry's own OpenAI instrumentation traces."""
     test_beside(
         session,
+        *BESIDE,
         "opentelemetry-instrumentation-openai-v2==2.4b0",
         "opentelemetry-util-genai==0.4b0",  # 1.x has moved what 2.4b0 imports
     )
@@ -114,6 +121,12 @@ def openai_v2(session: nox.Session) -> None:
 def auto(session: nox.Session) -> None:
     """Attach by `opentelemetry-instrument`, without a line of code."""
     test_beside(session, "--editable", ".[auto]")
+
+
+@nox.session
+def gevent(session: nox.Session) -> None:
+    """Run where threads are greenlets."""
+    test_beside(session)
 
 
 @nox.session(python=PYTHONS)

@@ -1,0 +1,171 @@
+"""What a span processor costs the application's thread, with ours in front of it and without.
+
+A trace of five spans (50 attributes in all, 6 kB of text on the root) is made and ended through a
+plain `BatchSpanProcessor`; then the same with ours in front: with no turn in sight, with a turn
+pending in another trace, and with the root held back for four scores. The ways take turns within
+each repetition, in rotating order; the ratios are medians over the repetitions.
+
+``python benchmarks/overhead.py [repetitions]``
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from _common import NullEmbedder, NullJudge, median, setting, spread
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Span, SpanContext, Tracer, set_span_in_context
+
+from rag_eval_otel import Handle, Passage, instrument
+from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.turns import Turn, find_turns
+
+REPETITIONS = 41
+TRACES = 150  # in each repetition: 750 spans, fewer than the batch processor's queue takes
+TEXT = "All about kites. " * 375
+ATTRIBUTES = {f"gen_ai.request.attribute_{i}": f"value {i}" for i in range(10)}
+
+
+class CountingExporter(SpanExporter):
+    """Throws spans away, after counting them and those that have four scores."""
+
+    spans = scored = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Count."""
+        self.spans += len(spans)
+        self.scored += sum(_scores(span) == 4 for span in spans)
+        return SpanExportResult.SUCCESS
+
+
+def _scores(span: ReadableSpan) -> int:
+    return sum(key.endswith(".score") for key in span.attributes or ())
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of processing the traces; ``before_end`` is called with each root."""
+
+    name: str
+    provider: TracerProvider
+    exporter: CountingExporter
+    before_end: Callable[[Span], object]
+
+    def run(self) -> tuple[float, float]:
+        """Make and end the traces; microseconds a trace of thread CPU and of wall time."""
+        tracer = self.provider.get_tracer("bench")
+        gc.collect()
+        wall, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(TRACES):
+            trace_once(tracer, self.before_end)
+        spent = time.thread_time() - cpu, time.perf_counter() - wall
+        assert self.provider.force_flush()
+        return spent[0] / TRACES * 1e6, spent[1] / TRACES * 1e6
+
+
+def trace_once(tracer: Tracer, before_end: Callable[[Span], object]) -> None:
+    """Make and end one trace."""
+    root = tracer.start_span("rag", attributes={**ATTRIBUTES, "gen_ai.input.messages": TEXT})
+    context = set_span_in_context(root)
+    for name in ("retrieval", "chat", "tool", "chat"):
+        tracer.start_span(name, context=context, attributes=ATTRIBUTES).end()
+    before_end(root)
+    root.end()
+
+
+def rag_turn() -> Turn:
+    """Return a turn as the LangChain side would recognise it."""
+    question, answer = "When was it founded?", "It was founded in 1987. " * 10
+    found = tuple(Passage(text=TEXT[:700]) for _ in range(4))
+    fragments = [
+        Fragment(id=1, parent=None, kind="chain", name="rag", start=1, end=9, input=question,
+                 output=answer),
+        Fragment(id=2, parent=1, kind="retriever", name="r", start=2, end=3, input=question,
+                 documents=found),
+        Fragment(id=3, parent=1, kind="llm", name="m", start=4, end=5, input=question,
+                 output=answer, prompt=(TEXT, question)),
+    ]  # fmt: skip
+    return find_turns(fragments)[0]
+
+
+def plain() -> tuple[TracerProvider, CountingExporter]:
+    """Return a provider as an application has it."""
+    exporter = CountingExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider, exporter
+
+
+def ours() -> tuple[TracerProvider, CountingExporter, Handle]:
+    """Return such a provider, instrumented."""
+    provider, exporter = plain()
+    handle = instrument(
+        tracer_provider=provider, judge=NullJudge(), embedder=NullEmbedder(), errors="raise"
+    )
+    return provider, exporter, handle
+
+
+def ways() -> list[Way]:
+    """Return the ways to compare, the plain one first."""
+    nothing: Callable[[Span], object] = lambda _: None  # noqa: E731
+    idle, idle_exporter, _ = ours()
+    pending, pending_exporter, waiting = ours()
+    held, held_exporter, handle = ours()
+    elsewhere = SpanContext(trace_id=1, span_id=1, is_remote=False)
+    turn = rag_turn()
+    assert waiting.intake.expect(elsewhere, turn)
+    return [
+        Way("plain BatchSpanProcessor", *plain(), nothing),
+        Way("ours, no turn", idle, idle_exporter, nothing),
+        Way("ours, a turn pending elsewhere", pending, pending_exporter, nothing),
+        Way(
+            "ours, the root held and scored",
+            held,
+            held_exporter,
+            lambda root: handle.intake.expect(root.get_span_context(), turn),
+        ),
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS
+    compared = ways()
+    for way in compared:
+        way.run()
+    times: dict[str, list[tuple[float, float]]] = {way.name: [] for way in compared}
+    for i in range(repetitions):
+        turn = i % len(compared)
+        for way in compared[turn:] + compared[:turn]:
+            times[way.name].append(way.run())
+    for way in compared:
+        runs = repetitions + 1
+        assert way.exporter.spans == runs * TRACES * 5, (way.name, way.exporter.spans)
+        assert way.exporter.scored == (runs * TRACES if "held" in way.name else 0), way.name
+    print(setting("opentelemetry-sdk", "rag-eval-otel"))
+    report(times, base=compared[0].name)
+
+
+def report(times: dict[str, list[tuple[float, float]]], *, base: str) -> None:
+    """Print the median times, and the median of the ratios to the plain way of each repetition."""
+    print(f"{len(times[base])} repetitions of {TRACES} traces; app's thread, medians (quartiles)")
+    print(f"{'':32}{'CPU us':>8}{'ratio':>8}{'':15}{'wall us':>9}{'ratio':>8}")
+    for name, found in times.items():
+        pairs = list(zip(found, times[base], strict=True))
+        cpu, wall = ([one[kind] / other[kind] for one, other in pairs] for kind in (0, 1))
+        print(
+            f"{name:32}{median([one[0] for one in found]):8.1f}{median(cpu):8.3f} ({spread(cpu)})"
+            f" {median([one[1] for one in found]):8.1f}{median(wall):8.3f}"
+        )
+    print("CPU (time.thread_time) is what the application's thread itself spends, and what the")
+    print("targets mean. Wall time (perf_counter) has the evaluation of back-to-back turns in it,")
+    print("which competes for the interpreter's lock.")
+
+
+if __name__ == "__main__":
+    main()

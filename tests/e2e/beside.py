@@ -1,0 +1,254 @@
+"""A RAG app that somebody else's instrumentation traces already, and our scores on top of it.
+
+The app asks one scripted OpenAI server, our judge another: their ports tell the calls apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pytest
+from langchain_core.runnables import Runnable
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+from apps import company
+from apps.parts import rag
+from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
+from rag_eval_otel.providers import Providers
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
+from support import good_parts
+
+langchain_openai = pytest.importorskip("langchain_openai")
+traced_http = pytest.importorskip("opentelemetry.instrumentation.httpx")
+
+QUESTIONS = (company.FOUNDED, company.REFUND, company.SPARS, company.TOWING, company.SAILMAKER)
+METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+APP_MODEL, JUDGE_MODEL = "app-model", "judge-model"
+TURNS = 20
+PATIENCE = 60.0
+PROTOCOLS = ("http", "grpc")
+
+Chain: TypeAlias = "Runnable[str, str]"
+Config: TypeAlias = "dict[str, Any]"
+
+
+@dataclass
+class StartedSpans(SpanProcessor):
+    """Remembers what was started: what a pipeline that loses and doubles nothing must deliver."""
+
+    by_app: list[tuple[int, int]] = field(default_factory=list)
+    by_judge: list[str] = field(default_factory=list)
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Remember the span by who started it."""
+        context = span.get_span_context()
+        if threading.current_thread().name.startswith("rag-eval-otel"):
+            self.by_judge.append(span.name)
+        else:
+            self.by_app.append((context.trace_id, context.span_id))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the receiver got of 20 turns, and what there was to get."""
+
+    receiver: OtlpReceiver
+    started: StartedSpans
+    app: ScriptedOpenAI
+    judge: ScriptedOpenAI
+
+    @property
+    def turns(self) -> list[ReceivedSpan]:
+        """The spans that stand for a turn."""
+        spans = self.receiver.spans()
+        return [span for span in spans if "rag.evaluation.status" in span.attributes]
+
+    def of_scope(self, part: str) -> list[ReceivedSpan]:
+        """The spans of the instrumentation whose scope has ``part`` in its name."""
+        return [span for span in self.receiver.spans() if part in span.scope]
+
+    def calls_to(self, server: ScriptedOpenAI) -> list[ReceivedSpan]:
+        """The HTTP client's spans of the calls to ``server``."""
+        spans = self.of_scope("instrumentation.httpx")
+        return [span for span in spans if server.base_url in _texts(span)]
+
+
+@contextmanager
+def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None]:
+    """Switch ``instrumentors`` on for ``provider``, and those of both HTTP clients beside them."""
+    http = [traced_http.HTTPXClientInstrumentor()]
+    if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
+        http.append(traced_http.HTTPX2ClientInstrumentor())
+    everyone = (*instrumentors, *http)
+    for one in everyone:
+        one.instrument(tracer_provider=provider, skip_dep_check=True)
+    try:
+        yield
+    finally:
+        for one in reversed(everyone):
+            one.uninstrument()
+
+
+def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
+    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait.
+
+    The five questions are asked in each of four ways. The app exports over both protocols, to a
+    receiver for each.
+    """
+    with ExitStack() as stack:
+        app = stack.enter_context(ScriptedOpenAI(answer))
+        judge = stack.enter_context(ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]))
+        started = StartedSpans()
+        seen = {
+            protocol: Seen(
+                receiver=stack.enter_context(OtlpReceiver()), started=started, app=app, judge=judge
+            )
+            for protocol in PROTOCOLS
+        }
+        providers = _providers(seen)
+        stack.callback(providers.shutdown)
+        truths = [rag().invoke(question) for question in QUESTIONS]
+        stack.enter_context(instrumented(providers.tracer_provider, *instrumentors))
+        chain = rag(llm=_model(app))
+        tracer = providers.tracer_provider.get_tracer("app")
+        in_flight = tracer.start_span("in flight")
+        stream = chain.stream(company.REPAIRS)
+        next(stream)
+        handle = _attach(providers, judge)
+        list(stream)
+        in_flight.end()
+        for ask in (_invoke, _ainvoke, _batch, _stream):
+            with tracer.start_as_current_span("request"):
+                assert ask(chain, {"callbacks": [handle.callback]}) == truths
+        for one in seen.values():
+            one.receiver.wait_for(lambda _, one=one: len(one.turns) >= TURNS, PATIENCE)
+    return seen
+
+
+def answer(body: Mapping[str, Any]) -> str:
+    """Answer the app's request from the pages in its prompt."""
+    system, user = (str(message["content"]) for message in body["messages"])
+    return company.answer(user, system)
+
+
+def _providers(seen: Mapping[str, Seen]) -> Providers:
+    bases = [one.receiver.http_endpoint for one in seen.values()]
+    made = Providers.exporting(
+        traces=[],
+        metrics=[OTLPMetricExporter(endpoint=f"{base}/v1/metrics") for base in bases],
+        logs=[OTLPLogExporter(endpoint=f"{base}/v1/logs") for base in bases],
+    )
+    exporters: tuple[SpanExporter, ...] = (
+        HttpExporter(endpoint=f"{seen['http'].receiver.http_endpoint}/v1/traces"),
+        GrpcExporter(endpoint=seen["grpc"].receiver.grpc_endpoint, insecure=True),
+    )
+    provider = made.tracer_provider
+    provider.add_span_processor(next(iter(seen.values())).started)
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=100))
+    return made
+
+
+def _attach(providers: Providers, judge: ScriptedOpenAI) -> Handle:
+    return instrument(
+        tracer_provider=providers.tracer_provider,
+        meter_provider=providers.meter_provider,
+        logger_provider=providers.logger_provider,
+        judge=OpenAIJudge(JUDGE_MODEL, base_url=judge.base_url, api_key="judge"),
+        embedder=OpenAIEmbedder("judge-embeddings", base_url=judge.base_url, api_key="judge"),
+        hold_seconds=PATIENCE,
+    )
+
+
+def _model(app: ScriptedOpenAI) -> Any:
+    return langchain_openai.ChatOpenAI(
+        model=APP_MODEL, base_url=app.base_url, api_key="app", disable_streaming=True
+    )
+
+
+def _invoke(chain: Chain, config: Config) -> list[str]:
+    return [chain.invoke(question, config) for question in QUESTIONS]
+
+
+def _ainvoke(chain: Chain, config: Config) -> list[str]:
+    async def gather() -> list[str]:
+        return await asyncio.gather(*(chain.ainvoke(question, config) for question in QUESTIONS))
+
+    return asyncio.run(gather())
+
+
+def _batch(chain: Chain, config: Config) -> list[str]:
+    return chain.batch(list(QUESTIONS), config)
+
+
+def _stream(chain: Chain, config: Config) -> list[str]:
+    return ["".join(chain.stream(question, config)) for question in QUESTIONS]
+
+
+def _texts(span: ReceivedSpan) -> str:
+    return " ".join(str(value) for value in span.attributes.values())
+
+
+# --- what must hold, whoever instruments ----------------------------------------------------------
+
+
+def assert_turns_scored_once(seen: Seen) -> None:
+    """Each of the 20 turns has one span, with every score on it, and one event for every score."""
+    assert len(seen.turns) == TURNS
+    assert Counter(span.attributes["rag.evaluation.status"] for span in seen.turns) == {
+        "scored": TURNS
+    }
+    for span in seen.turns:
+        scores = [span.attributes[f"rag.evaluation.{name}.score"] for name in METRICS]
+        assert all(isinstance(score, float) for score in scores)
+        assert span.attributes["rag.evaluation.judge"].startswith(JUDGE_MODEL)
+    events = Counter((e.span_id, e.attributes["gen_ai.evaluation.name"]) for e in _events(seen))
+    assert events == {(span.span_id, name): 1 for span in seen.turns for name in METRICS}
+
+
+def _events(seen: Seen) -> list[Any]:
+    logs = seen.receiver.logs()
+    return [log for log in logs if log.event_name == "gen_ai.evaluation.result"]
+
+
+def assert_nothing_lost_or_doubled(seen: Seen) -> None:
+    """Every span that the app's side started has arrived exactly once, and no others."""
+    arrived = Counter((span.trace_id, span.span_id) for span in seen.receiver.spans())
+    assert arrived == Counter(seen.started.by_app)
+
+
+def assert_span_in_flight_arrives_once(seen: Seen) -> None:
+    """A span that was open while we attached arrives once."""
+    assert [span.name for span in seen.receiver.spans()].count("in flight") == 1
+
+
+def assert_judge_is_not_traced(seen: Seen) -> None:
+    """The app's calls are traced, down to HTTP; the judge's, which were made, are not."""
+    assert len(seen.judge.requests) >= TURNS
+    assert seen.started.by_judge == []
+    assert len(seen.calls_to(seen.app)) == len(seen.app.requests)
+    assert seen.calls_to(seen.judge) == []
+    ours = "rag.evaluation."
+    for span in seen.receiver.spans():
+        foreign = [str(v) for k, v in span.attributes.items() if not k.startswith(ours)]
+        assert JUDGE_MODEL not in " ".join(foreign), span.name
+
+
+CHECKS: tuple[Callable[[Seen], None], ...] = (
+    assert_turns_scored_once,
+    assert_nothing_lost_or_doubled,
+    assert_span_in_flight_arrives_once,
+    assert_judge_is_not_traced,
+)

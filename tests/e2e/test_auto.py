@@ -1,0 +1,139 @@
+"""Zero code: an app that doesn't know of us, started by ``opentelemetry-instrument``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
+from support import good_parts
+
+APP = """
+from apps.parts import rag
+print(rag().invoke("When was Borealis Kites founded?"))
+"""
+TESTS = Path(__file__).parents[1]
+COMMAND = shutil.which("opentelemetry-instrument", path=str(Path(sys.executable).parent))
+
+pytestmark = [
+    pytest.mark.skipif(COMMAND is None, reason="opentelemetry-instrument is not installed"),
+    pytest.mark.skipif(
+        not entry_points(group="opentelemetry_instrumentor", name="rag_eval_otel"),
+        reason="rag-eval-otel is not installed: its entry point is missing",
+    ),
+]
+
+
+def run_instrumented(script: Path, **environment: str) -> str:
+    """Run ``script`` as a user would and return what it printed."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [str(COMMAND), sys.executable, str(script)],
+        env={**kept, "PYTHONPATH": paths, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def exporting(endpoint: str, protocol: str = "http/protobuf") -> dict[str, str]:
+    """Return the environment that exports all signals to ``endpoint``."""
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        "OTEL_LOGS_EXPORTER": "otlp",
+        "OTEL_METRICS_EXPORTER": "otlp",
+        "OTEL_SERVICE_NAME": "kites",
+    }
+
+
+def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
+    """Return the environment in which ``server`` judges."""
+    return {
+        "RAG_EVAL_JUDGE": "openai/judge-model",
+        "RAG_EVAL_JUDGE_BASE_URL": server.base_url,
+        "RAG_EVAL_JUDGE_API_KEY": "judge",
+    }
+
+
+def turn_of(receiver: OtlpReceiver) -> ReceivedSpan:
+    """Return the one span that stands for a turn."""
+    spans = receiver.spans()
+    (turn,) = [span for span in spans if "rag.evaluation.status" in span.attributes]
+    assert len({span.span_id for span in spans}) == len(spans)
+    return turn
+
+
+@pytest.fixture
+def judge() -> Iterator[ScriptedOpenAI]:
+    """A judge's server."""
+    with ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]) as server:
+        yield server
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    """Where the app exports to."""
+    with OtlpReceiver() as started:
+        yield started
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The app, as a file."""
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_app_is_scored_without_a_line_of_code(
+    script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI, protocol: str
+) -> None:
+    """The environment says where to export and who judges; the turn arrives scored, once."""
+    over_http = protocol.startswith("http")
+    endpoint = receiver.http_endpoint if over_http else receiver.grpc_endpoint
+    said = run_instrumented(script, **exporting(endpoint, protocol), **judged_by(judge))
+    assert said == "It was founded in 1987. [History; Founder]\n"
+    turn = turn_of(receiver)
+    assert turn.attributes["rag.evaluation.status"] == "scored"
+    assert turn.attributes["rag.evaluation.faithfulness.score"] == 0.5
+    assert turn.attributes["rag.evaluation.judge"] == "judge-model-2026-01-01"
+    assert turn.resource["service.name"] == "kites"
+
+
+def test_events_and_metrics_arrive_though_the_program_ends_at_once(
+    script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI
+) -> None:
+    """Scores that come while the program ends are events and metrics too, not only on the span."""
+    run_instrumented(script, **exporting(receiver.http_endpoint), **judged_by(judge))
+    turn = turn_of(receiver)
+    events = [log for log in receiver.logs() if log.event_name == "gen_ai.evaluation.result"]
+    assert [event.span_id for event in events] == [turn.span_id] * 4
+    assert "rag.evaluation.score" in {metric.name for metric in receiver.metrics()}
+
+
+def test_defaults_need_no_key(script: Path, receiver: OtlpReceiver) -> None:
+    """With nothing but an endpoint in the environment the offline judge scores the turn."""
+    run_instrumented(script, **exporting(receiver.http_endpoint))
+    assert turn_of(receiver).attributes["rag.evaluation.judge"] == "lexical"
+
+
+def test_sdk_disabled(script: Path, receiver: OtlpReceiver) -> None:
+    """With ``OTEL_SDK_DISABLED`` the app runs as if neither were there."""
+    said = run_instrumented(script, **exporting(receiver.http_endpoint), OTEL_SDK_DISABLED="true")
+    assert said.startswith("It was founded")
+    assert receiver.spans() == receiver.logs() == []

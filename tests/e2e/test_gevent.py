@@ -1,0 +1,79 @@
+"""Under gevent: threads are greenlets, and whoever blocks one blocks them all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.testing import OtlpReceiver, ScriptedOpenAI
+from support import good_parts
+
+pytest.importorskip("gevent")
+
+SCRIPT = """
+from gevent import monkey
+monkey.patch_all()
+import json, os, urllib.request
+from apps.parts import rag
+from rag_eval_otel import RagEvalCallbackHandler
+
+handler = RagEvalCallbackHandler()
+rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]})
+request = urllib.request.Request(
+    os.environ["RAG_EVAL_JUDGE_BASE_URL"] + "/chat/completions",
+    json.dumps({"model": "app", "messages": []}).encode(),
+    {"Content-Type": "application/json"},
+)
+print(urllib.request.urlopen(request, timeout=30).status)
+print(handler.flush(30))
+"""
+
+
+def test_scores_arrive_and_the_hub_goes_on() -> None:
+    """The app's greenlet runs on while the judge is asked: the judge answers only once it has."""
+    judge_asked, app_went_on = Event(), Event()
+
+    def reply(body: Mapping[str, Any]) -> object:
+        if body["model"] == "app":
+            assert judge_asked.wait(30)
+            app_went_on.set()
+            return "ok"
+        judge_asked.set()
+        assert app_went_on.wait(30)
+        return good_parts(body)
+
+    with OtlpReceiver() as receiver, ScriptedOpenAI(reply, lambda _: [1.0, 0.0]) as server:
+        said = run(
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            RAG_EVAL_JUDGE="openai/judge",
+            RAG_EVAL_JUDGE_BASE_URL=server.base_url,
+            RAG_EVAL_JUDGE_API_KEY="judge",
+        )
+        assert said == "200\nTrue\n"
+        spans = receiver.spans()
+    statuses = [span.attributes.get("rag.evaluation.status") for span in spans]
+    assert sorted(statuses, key=str) == [None, None, "scored"]
+
+
+def run(**environment: str) -> str:
+    """Run the script in a Python of its own and return what it printed."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
