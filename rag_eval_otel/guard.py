@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from rag_eval_otel.config import ErrorMode
@@ -51,5 +52,6 @@ class Edge:
             self._place,
             exc_info=error,
         )
-        self._on_error(self._place)
+        with suppress(Exception):  # the count is the application's meter: it may fail, too
+            self._on_error(self._place)
         return self._mode == "swallow"

@@ -81,3 +81,13 @@ def test_threads_share_one() -> None:
     for thread in threads:
         thread.join()
     assert places == ["here"] * 16
+
+
+def test_a_count_that_fails_is_kept_in_too() -> None:
+    """The application's meter may raise while our failure is counted."""
+
+    def broken(place: str) -> None:
+        raise ValueError(place)
+
+    with Edge("here", on_error=broken):
+        raise KeyError("ours")  # noqa: EM101

@@ -238,3 +238,16 @@ def test_slow_receiver_bounds_the_flush() -> None:
         app.handle.flush(0.2)
         receiver.resume()
         assert app.receiver.wait_for_spans(1)
+
+
+def test_lone_surrogates_cost_no_span() -> None:
+    """Text that cannot be encoded as it is arrives all the same, on spans and events."""
+    judge = FakeJudge(lambda task: {"rating": 1, "reason": "\ud800 half"} if task.voice else None)
+    with running(judge=judge, metrics=["context_relevance"], explanations="on") as app:
+        app.run_turns(1)
+        app.handle.flush()
+        app.stop()
+        (span,) = app.receiver.spans()
+        (event,) = app.receiver.logs()
+    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "? half / ? half"
+    assert event.attributes["gen_ai.evaluation.explanation"] == "? half / ? half"

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.config import ContentCapture, Spans
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ class SpanWriter:
             found.update(_identities(run))
         if self.content == "span":
             found.update(_content(run))
-        return {key: value for key, value in found.items() if value is not None}
+        return {
+            key: exportable(value) if isinstance(value, str) else value
+            for key, value in found.items()
+            if value is not None
+        }
 
 
 def end(span: Span, run: Run) -> None:

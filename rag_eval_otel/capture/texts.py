@@ -107,3 +107,8 @@ def _text_of_blocks(content: object) -> str:
         for block in content
         if isinstance(block, str | Mapping)
     )
+
+
+def exportable(text: str) -> str:
+    """Return ``text`` as it can be encoded: one lone surrogate would cost a batch of spans."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util import BoundedList
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.types import Evaluation, HoldStatus, Score
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def score_attributes(
             found.update(_leaves(score))
             if explanations == "on" and score.explanation:
                 key = semconv.metric_attribute(score.name, "explanation")
-                found[key] = score.explanation[:MAX_EXPLANATION]
+                found[key] = exportable(score.explanation[:MAX_EXPLANATION])
     return {key: value for key, value in found.items() if value is not None}
 
 

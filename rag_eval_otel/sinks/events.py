@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from opentelemetry import _logs
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.sinks.attributes import MAX_EXPLANATION
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Score
@@ -61,4 +62,5 @@ class EventSink:
         if evaluation.judge is not None:
             yield semconv.EVALUATION_JUDGE, evaluation.judge
         if self._explanations == "on" and score.explanation:
-            yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+            told = exportable(score.explanation[:MAX_EXPLANATION])
+            yield semconv.GEN_AI_EVALUATION_EXPLANATION, told
