@@ -44,6 +44,7 @@ ENVIRONMENT_IN = {"config.py"}
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),
     ("executor.py", "_fulfil"),
+    ("guard.py", "__exit__"),
 }
 """(module, function): exactly these catch errors of any kind, and count or hand on each."""
 
