@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import GatedJudge, good_judge, running, turns_counted
+from pipeline import GatedJudge, good_judge, running, turn, turns_counted
+from rag_eval_otel import HashingEmbedder, LexicalJudge
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -251,3 +253,32 @@ def test_lone_surrogates_cost_no_span() -> None:
         (event,) = app.receiver.logs()
     assert span.attributes["rag.evaluation.context_relevance.explanation"] == "? half / ? half"
     assert event.attributes["gen_ai.evaluation.explanation"] == "? half / ? half"
+
+
+@pytest.mark.parametrize(
+    ("odd", "outcome", "status"),
+    [
+        ({"question": "", "answer": "In 1987."}, ("skipped", "no_question"), None),
+        ({"answer": ""}, ("skipped", "no_answer"), None),
+        ({"answer": " \n"}, ("skipped", "no_answer"), None),
+        ({"contexts": ()}, ("scored", None), "scored"),
+        ({"contexts": ("", " ")}, ("scored", None), "scored"),
+        ({"contexts": ("All about kites. " * 130_000,)}, ("scored", None), "scored"),
+    ],
+)
+def test_odd_turns_arrive_once_with_their_reason(
+    odd: dict[str, Any], outcome: tuple[str, str | None], status: str | None
+) -> None:
+    """Texts that are missing, blank or huge leave a reason in the counters; the span is there."""
+    with running(judge=LexicalJudge(), embedder=HashingEmbedder(), hold_seconds=60) as app:
+        span = app.tracer.start_span("turn")
+        assert app.handle.intake.expect(span.get_span_context(), turn(**odd))
+        span.end()
+        app.stop()
+        (arrived,) = app.receiver.spans()
+        counted = turns_counted(app.receiver)
+    assert arrived.attributes.get("rag.evaluation.status") == status
+    assert {key[0] for key in counted} == {outcome[0]}
+    assert outcome[1] in {None, *(key[1] for key in counted)}
+    if odd.get("contexts") in {(), ("", " ")}:
+        assert arrived.attributes["rag.evaluation.context_relevance.reason"] == "no_context"
