@@ -88,7 +88,11 @@ class BackgroundEvaluator:
         return done
 
     def _start(self) -> bool:
-        thread = threading.Thread(target=self._run, name="rag-eval-otel", daemon=True)
+        # Made here: once the interpreter exits, which may be soon, the thread could start no other.
+        executor = DaemonExecutor()
+        thread = threading.Thread(
+            target=self._run, args=(executor,), name="rag-eval-otel", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down
@@ -97,9 +101,10 @@ class BackgroundEvaluator:
         self.thread_id = thread.ident
         return True
 
-    def _run(self) -> None:
+    def _run(self, executor: DaemonExecutor) -> None:
         silence()
-        _Loop(self._queue, concurrency=self._concurrency, done=self._done).run()
+        loop = _Loop(self._queue, concurrency=self._concurrency, done=self._done)
+        loop.run(executor)
 
     def _done(self, job: Job) -> None:
         with self._changed:
@@ -120,14 +125,14 @@ class _Loop:
         self._queue = queue
         self._done = done
         self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(DaemonExecutor())
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
         self._look_now = asyncio.Event()
         self._stopping = False
 
-    def run(self) -> None:
+    def run(self, executor: DaemonExecutor) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(executor)
         while not self._stopping:
             self._take(self._queue.get())
             self._loop.run_until_complete(self._serve())

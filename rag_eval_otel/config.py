@@ -7,9 +7,11 @@ everywhere.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
@@ -20,6 +22,8 @@ ContentCapture = Literal["off", "span"]
 Explanations = Literal["off", "on"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
+
+_log = logging.getLogger("rag_eval_otel")
 
 PREFIX = "RAG_EVAL_"
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -109,7 +113,30 @@ class Config:
             found.setdefault("errors", "raise")
         chosen = {**found, **options}
         chosen.setdefault("embedder", _embedder_for(chosen.get("judge", "lexical")))
+        _refuse_unknown(chosen)
+        _warn_of_unknown(environ)
         return cls(**chosen)
+
+
+def _refuse_unknown(options: Mapping[str, object]) -> None:
+    known = [field.name for field in fields(Config)]
+    for name in options:
+        if name not in known:
+            msg = f"there is no option {name!r}{_meant(name, known)}"
+            raise ConfigError(msg)
+
+
+def _warn_of_unknown(environ: Mapping[str, str]) -> None:
+    """Name variables that look like ours and are not: a typo must not be ignored in silence."""
+    known = [_variable(name) for name in _PARSERS]
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
+            _log.warning("%s is no variable of rag_eval_otel%s", name, meant)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _embedder_for(judge: object) -> str:

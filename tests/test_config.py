@@ -308,3 +308,17 @@ def test_the_endpoint_is_read_from_the_process(monkeypatch: pytest.MonkeyPatch) 
     """Without a mapping of its own, otlp_endpoint reads the environment of the process."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://here")
     assert otlp_endpoint() == "http://here"
+
+
+def test_unknown_option_is_refused_with_what_was_meant() -> None:
+    """A misspelt keyword is an error that names the right one."""
+    with pytest.raises(ConfigError, match=r"no option 'jugde'; did you mean judge\?"):
+        Config.from_env({}, jugde="lexical")
+
+
+def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """A variable that is nearly one of ours is named; one that is somebody else's is not."""
+    Config.from_env({"RAG_EVAL_JUGDE": "x", "RAG_EVAL_GOLDEN": "file", "OTHER_JUDGE": "x"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "RAG_EVAL_JUGDE is no variable of rag_eval_otel; did you mean RAG_EVAL_JUDGE?"
+    ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -56,6 +57,8 @@ MultiQueryRetriever = _retrievers.MultiQueryRetriever
 LLMChainExtractor = _compressors.LLMChainExtractor
 
 NO_V3_EVENTS = "" if hasattr(Pregel, "stream_events") else "LangGraph has no version 3 events"
+if sys.version_info < (3, 11):
+    NO_V3_EVENTS = "before Python 3.11 LangGraph loses the callbacks of version 3 events"
 
 
 def make_agent(llm: BaseChatModel, tools: Sequence[BaseTool]) -> Runnable[Any, Any]:
