@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel.capture.trace import TraceAssembler
+from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Explanations
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
@@ -28,7 +29,6 @@ from rag_eval_otel.types import Evaluation, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import SpanContext
 
 
 _FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
@@ -151,13 +151,14 @@ class RagEvalSpanProcessor(SpanProcessor):
     def _hold_or_pass(self, span: ReadableSpan) -> None:
         context = span.context or INVALID_SPAN_CONTEXT
         key = (context.trace_id, context.span_id)
-        if key not in self._expected:
+        turn = self._assembler.take(key)
+        if turn is None:
             self._pass_on(span)
             return
         held = settled = False
         try:
             with self._edge:
-                span, held = self._hold_and_submit(span, context, key)
+                span, held = self._hold_and_submit(span, turn, key=key)
                 settled = True
         finally:
             if not settled:  # something of ours failed, maybe with the span held already
@@ -166,16 +167,16 @@ class RagEvalSpanProcessor(SpanProcessor):
                 self._pass_on(span)
 
     def _hold_and_submit(
-        self, span: ReadableSpan, context: SpanContext, key: Key
+        self, span: ReadableSpan, turn: Turn, *, key: Key
     ) -> tuple[ReadableSpan, bool]:
         """Let ``span`` wait while its turn is evaluated; False, and the span to pass on, if not."""
-        turn = self._assembler.take(key)
-        if turn is None or not self._hold.is_open or not self._scorer.admit(context.trace_id):
+        if not self._hold.is_open or not self._scorer.admit(key[0]):
             return span, False
         if not self._hold.hold(key, span, size=turn.size):
             self._scorer.drop()
             return enrich(span, score_attributes(None, "overload")), False
         done = partial(self._hold.release, key)
+        context = span.context or INVALID_SPAN_CONTEXT
         if not self._scorer.submit(turn, context, ended=span.end_time or 0, done=done):
             self._hold.release(key, "overload")
         return span, True

@@ -44,6 +44,7 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with a full minute's allowance."""
+        self.takes_all = sample_rate >= 1 and max_per_minute is None
         self._rate = sample_rate
         self._per_minute = max_per_minute
         self._clock = clock
@@ -122,6 +123,8 @@ class TurnScorer:
 
     def admit(self, trace_id: int) -> bool:
         """Tell whether a turn of this trace is to be evaluated, and count it if not."""
+        if self._admission.takes_all:
+            return True
         refusal = self._admission.refuse(trace_id)
         if refusal is not None:
             self._instruments.turn("skipped", refusal)
