@@ -39,7 +39,7 @@ e2e: $(VENV)/.dev  ## Run against real instrumentations, LangChain 0.3 and other
 	$(BIN)/nox
 
 bench: $(VENV)/.dev  ## Measure against the peers
-	$(BIN)/nox --session bench bench_ragas
+	$(BIN)/nox --session bench
 
 clean:  ## Remove what make and the tools have made
 	rm -rf $(VENV) .nox .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

@@ -48,16 +48,8 @@ LANGCHAIN_TESTS = [
 PYTHONS = ["3.10", "3.12", "3.13"]
 
 PEERS = [
-    "deepeval",
-    "haystack-ai",
-    "langchain",
-    "langfuse",
-    "langgraph",
-    "llama-index-core",
     "openinference-instrumentation-langchain",
     "opentelemetry-instrumentation-langchain",
-    "trulens-core",
-    "trulens-feedback",
 ]
 
 
@@ -136,26 +128,9 @@ def pythons(session: nox.Session) -> None:
     session.run("pytest", "-n", "auto", *session.posargs)
 
 
-def run_scripts(session: nox.Session, scripts: list[str]) -> None:
-    """Run ``scripts``, or those named on the command line."""
-    chosen = session.posargs or scripts
-    if not chosen:
-        session.skip("there is no such benchmark")
-    for script in chosen:
-        session.run("python", script)
-
-
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure against the peers."""
+    """Measure against the peers: all benchmarks, or those named on the command line."""
     session.install("--editable", ".", *PEERS)
-    scripts = [path for path in existing("benchmarks/[!_]*.py") if "ragas" not in path]
-    run_scripts(session, scripts)
-
-
-@nox.session
-def bench_ragas(session: nox.Session) -> None:
-    """Measure against ragas, which needs an older `openai` than the other peers."""
-    # Newer releases of langchain-community lack a module that ragas imports.
-    session.install("--editable", ".", "ragas", "langchain-community<0.4")
-    run_scripts(session, existing("benchmarks/*ragas*.py"))
+    for script in session.posargs or existing("benchmarks/[!_]*.py"):
+        session.run("python", script)
