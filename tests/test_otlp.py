@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -282,3 +283,28 @@ def test_odd_turns_arrive_once_with_their_reason(
     assert outcome[1] in {None, *(key[1] for key in counted)}
     if odd.get("contexts") in {(), ("", " ")}:
         assert arrived.attributes["rag.evaluation.context_relevance.reason"] == "no_context"
+
+
+def test_threads_that_end_flush_and_shut_down_at_once_lose_none() -> None:
+    """Eight threads end turns while others flush, and two shut down: each span arrives once."""
+    with running(hold_seconds=0.02, shutdown_seconds=5.0) as app:
+        ids: list[int] = []
+        ending = [threading.Thread(target=lambda: ids.extend(app.run_turns(50))) for _ in range(8)]
+        flushing = [
+            threading.Thread(target=lambda: [app.handle.flush(0.05) for _ in range(5)])
+            for _ in range(2)
+        ]
+        for thread in (*ending, *flushing):
+            thread.start()
+        for thread in (*ending, *flushing):
+            thread.join()
+        processor = app.handle.processor
+        assert processor is not None
+        closing = [threading.Thread(target=processor.drain, args=(5.0,)) for _ in range(2)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        app.stop()
+        assert Counter(span.span_id for span in app.receiver.spans()) == Counter(ids)
+        assert sum(turns_counted(app.receiver).values()) == 400
