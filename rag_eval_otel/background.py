@@ -98,13 +98,16 @@ class BackgroundEvaluator:
         except RuntimeError:  # the interpreter is shutting down
             return False
         self._thread = thread
-        self.thread_id = thread.ident
         return True
 
     def _run(self, executor: DaemonExecutor) -> None:
         silence()
+        self.thread_id = threading.get_ident()
         loop = _Loop(self._queue, concurrency=self._concurrency, done=self._done)
-        loop.run(executor)
+        try:
+            loop.run(executor)
+        finally:
+            self.thread_id = None  # the system gives the number to another thread
 
     def _done(self, job: Job) -> None:
         with self._changed:

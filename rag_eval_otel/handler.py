@@ -27,6 +27,7 @@ class RagEvalCallbackHandler(LangChainCapture):
     def __init__(self, config: Config | None = None, **options: Any) -> None:
         """Check the options; attach nothing yet."""
         self._config = config or Config.from_env(**options)
+        self._asked_for = self._config if config or options else None
         self._attached: Handle | None = None
         edge = Edge("callback", on_error=self._count, mode=self._config.errors)
         super().__init__(self._connect, edge=edge)
@@ -35,7 +36,7 @@ class RagEvalCallbackHandler(LangChainCapture):
     def handle(self) -> Handle:
         """The pipeline this handler reports to; attached on first use."""
         if self._attached is None:
-            self._attached = instrument(self._config)
+            self._attached = instrument(self._asked_for)
         return self._attached
 
     def flush(self, timeout: float = 30.0) -> bool:

@@ -126,6 +126,7 @@ def instrument(
 
     Raises `ConfigError` for options that cannot be used.
     """
+    asked_for = config is not None or bool(options)
     config = config or Config.from_env(**options)
     if config.sdk_disabled:
         disabled = replace(config, sample_rate=0.0, spans="none")
@@ -137,7 +138,7 @@ def instrument(
     seat = find_seat(provider) if wrap is None else None
     with _ATTACHING:
         if seat is not None and isinstance(seat.owner, Handle):
-            if options and seat.owner.config != config:
+            if asked_for and seat.owner.config != config:
                 _log.warning("already instrumented: the options of the first call stay in force")
             return seat.owner
         assembly = _Assembly(

@@ -74,6 +74,7 @@ def test_jobs_run_on_one_daemon_thread() -> None:
     assert seen[0].daemon
     assert seen[0].ident == evaluator.thread_id != threading.get_ident()
     evaluator.shutdown(1)
+    assert evaluator.thread_id is None, "its number may become another thread's"
 
 
 def test_capacity_is_bounded() -> None:

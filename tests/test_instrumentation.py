@@ -264,6 +264,19 @@ def test_handlers_share_the_pipeline_of_the_global_provider(
     handlers[0].handle.shutdown()
 
 
+def test_handler_with_other_options_than_the_pipeline_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler joins the pipeline that is there, and says if it was asked for another."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    first = instrument(**options())
+    assert RagEvalCallbackHandler().handle is first
+    assert not caplog.records
+    assert RagEvalCallbackHandler(judge="lexical").handle is first
+    assert "already instrumented" in caplog.text
+    first.shutdown()
+
+
 def test_handler_refuses_bad_options() -> None:
     """A wrong option is the developer's to see, when the handler is made."""
     with pytest.raises(ConfigError, match="judge_timeout"):
