@@ -6,6 +6,7 @@ processor takes the turn (`take`). Turns whose span never comes are dropped, old
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ class TraceAssembler:
         """Start empty."""
         self._max = max_turns
         self._on_evicted = on_evicted
+        self._evicting = threading.RLock()
         self.is_open = False
         """Whether ended spans come past somebody who takes their turns."""
         # A plain dict, whose single operations are atomic: no lock on the application's thread.
@@ -54,10 +56,16 @@ class TraceAssembler:
         return self.expected.pop(key, None)
 
     def _evict(self) -> None:
-        oldest = next(iter(tuple(self.expected)), None)
-        if oldest is not None and self.expected.pop(oldest, None) is not None:
+        """Drop what is over the limit; one thread at a time, or they would drop the same turn."""
+        evicted = 0
+        with self._evicting:
+            while len(self.expected) > self._max:
+                oldest = next(iter(tuple(self.expected)), None)
+                evicted += oldest is not None and self.expected.pop(oldest, None) is not None
+        for _ in range(evicted):
             self._on_evicted()
 
     def clear(self) -> None:
         """Forget every turn (in a forked child: they are the parent's)."""
+        self._evicting = threading.RLock()  # a thread that is not here any more may have had it
         self.expected.clear()
