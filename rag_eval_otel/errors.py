@@ -3,6 +3,7 @@
 RagEvalError
 ├── ConfigError            an option or a RAG_EVAL_* variable has a value that cannot be used
 ├── MissingDependencyError an optional dependency is needed and not installed
+├── FailedRowError         a row of a dataset could not be scored, and that was to be an error
 └── JudgeError             a judge or embedder could not be asked; carries a score reason
     ├── JudgeTimeoutError      no answer in time
     ├── JudgeTransportError    connection refused, reset, or a server error
@@ -10,6 +11,7 @@ RagEvalError
     ├── JudgeRateLimitError    429, after the client's own retries
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
     ├── JudgeUnavailableError  the circuit breaker is open: not asked at all
+    │   └── BudgetSpentError       a run's budget is spent: not asked at all
     └── UnparsableReplyError   an answer came, but not one that fits the question
 """
 
@@ -36,6 +38,10 @@ class MissingDependencyError(RagEvalError, ImportError):
         super().__init__(
             f"{package} is not installed. Install it with: pip install 'rag-eval-otel[{extra}]'"
         )
+
+
+class FailedRowError(RagEvalError):
+    """A row of a dataset could not be scored, and ``raise_on_failure`` was asked for."""
 
 
 class JudgeError(RagEvalError):
@@ -75,7 +81,13 @@ class JudgeRequestError(JudgeError):
 class JudgeUnavailableError(JudgeError):
     """The circuit breaker is open after repeated failures: the judge was not asked."""
 
-    reason = "circuit_open"
+    reason: ClassVar[Reason] = "circuit_open"
+
+
+class BudgetSpentError(JudgeUnavailableError):
+    """The budget of a run over a dataset is spent: the judge was not asked."""
+
+    reason: ClassVar[Reason] = "budget"
 
 
 class UnparsableReplyError(JudgeError):

@@ -19,6 +19,8 @@ from rag_eval_otel.types import Evaluation, Fusion, Reason, Sample, Score, Score
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE = 5.0  # seconds a question waits for what it may travel with
+_WAITED = 0.25  # at most this share of the time there is
 _REFUSED, _SERVER = 400, 500
 _REASONS: Mapping[int, Reason] = {
     401: "unauthorized",
@@ -47,7 +49,8 @@ async def evaluate(
     `ConfigError` for metrics that are unknown or named twice, nothing else.
     """
     chosen = resolve_metrics(metrics)
-    ask = Ask(judge, fusion=fusion, repairs=repairs, cache=cache)
+    patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
+    ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
     embed = Embed(embedder)
     started = clock()
     runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
@@ -84,8 +87,9 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
     The hash covers the metric's class and parameters (its threshold apart, which only labels) and
     the text of its prompts. Scores of different versions must not be compared.
     """
-    prompts = ("frame", *metric.prompts, *(("repeated",) if fusion == "on" else ()))
-    definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompt_hash(prompts)}"
+    frame = ("frame", "repeated") if fusion == "on" else ("frame",)
+    prompts = prompt_hash(frame, metric.asks)
+    definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
     return f"{metric.name}/{digest}/{'fused' if fusion == 'on' else 'single'}/{model}"
 
@@ -93,7 +97,7 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
 def _parameters(metric: object) -> list[tuple[str, object]]:
     if not is_dataclass(metric):
         return []
-    names = (f.name for f in fields(metric) if f.name not in {"name", "threshold"})
+    names = (f.name for f in fields(metric) if f.compare and f.name not in {"name", "threshold"})
     return [(name, getattr(metric, name)) for name in names]
 
 

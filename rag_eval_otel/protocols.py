@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rag_eval_otel.judge.tasks import Reply, Task
+    from rag_eval_otel.judge.replies import Reply
+    from rag_eval_otel.judge.tasks import Kind, Task
     from rag_eval_otel.types import Evaluation, Replies, Sample, Score
 
 R = TypeVar("R", bound="Reply")
@@ -36,11 +37,11 @@ class Metric(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of `Sample` it reads."""
+        """The fields of `Sample`, or keys of its ``extra``, that it cannot do without."""
 
     @property
-    def prompts(self) -> tuple[str, ...]:
-        """The names of the prompt files whose text is part of its definition."""
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kinds of question it puts to the judge; they are part of its definition."""
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         """Return the score. A `JudgeError` may be raised: it becomes a failed score."""

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from rag_eval_otel.checks import checked_grades, checked_ids, checked_texts, require_text
+
 ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""
 
@@ -24,6 +26,8 @@ Reason = Literal[
     "empty_answer",
     "missing_question",
     "missing_reference",
+    "missing_rubric",
+    "missing_input",
     "zero_vector",
     # undefined: the judge answered, but not enough of it was usable
     "judge_incomplete",
@@ -35,10 +39,12 @@ Reason = Literal[
     "rate_limited",
     "bad_request",
     "circuit_open",
+    "budget",
     "shutdown",
     "internal",
     # ok, with a remark
     "noncommittal",
+    "no_logprobs",
     "partial",
 ]
 """Why a score has no value, or (``status="ok"``) what to know about the one it has."""
@@ -73,7 +79,7 @@ class Passage:
 
     def __post_init__(self) -> None:
         """Check that there is a text."""
-        _require_text("Passage.text", self.text)
+        require_text("Passage.text", self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +88,12 @@ class Sample:
 
     ``contexts`` takes strings or `Passage`s in rank order. ``""`` and ``()`` mean that there was
     none; each metric says what it makes of that. ``reference`` is the ground truth answer and
-    ``relevant_ids`` the ids that should have been retrieved; live traces have neither.
+    ``relevant_ids`` the ids that should have been retrieved, or a mapping from them to their
+    grades, which ``grades`` then holds; live traces have neither. ``rubric`` maps the levels of a
+    scale of this sample's own to what they mean, and ``extra`` names further texts for metrics of
+    your own.
 
-    Raises `TypeError` naming the field when a value is of the wrong type.
+    Raises `TypeError` or `ValueError` naming the field when a value cannot be used.
     """
 
     question: str = ""
@@ -93,6 +102,9 @@ class Sample:
     reference: str | None = None
     retrieved_ids: tuple[str, ...] = ()
     relevant_ids: tuple[str, ...] = ()
+    grades: tuple[float, ...] = ()
+    rubric: Mapping[float, str] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     if TYPE_CHECKING:  # wider than the fields: what `__post_init__` makes tuples of
 
@@ -104,29 +116,37 @@ class Sample:
             answer: str = "",
             reference: str | None = None,
             retrieved_ids: Iterable[object] = (),
-            relevant_ids: Iterable[object] = (),
+            relevant_ids: Iterable[object] | Mapping[str, float] = (),
+            grades: Iterable[float] = (),
+            rubric: Mapping[float, str] = ...,
+            extra: Mapping[str, str] = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the types and turn sequences into tuples."""
         for name in ("question", "answer"):
-            _require_text(f"Sample.{name}", getattr(self, name))
+            require_text(f"Sample.{name}", getattr(self, name))
         if self.reference is not None:
-            _require_text("Sample.reference", self.reference)
+            require_text("Sample.reference", self.reference)
         object.__setattr__(self, "contexts", _passages(self.contexts))
+        grades = (self.relevant_ids if isinstance(self.relevant_ids, Mapping) else {}).values()
         for name in ("retrieved_ids", "relevant_ids"):
-            object.__setattr__(self, name, _ids(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_ids(f"Sample.{name}", getattr(self, name)))
+        graded = checked_grades(grades or self.grades, ids=len(self.relevant_ids))
+        object.__setattr__(self, "grades", graded)
+        for name in ("rubric", "extra"):
+            object.__setattr__(self, name, checked_texts(f"Sample.{name}", getattr(self, name)))
 
     @property
     def context_texts(self) -> tuple[str, ...]:
         """The non-blank texts of the contexts, in rank order."""
         return tuple(p.text for p in self.contexts if p.text.strip())
 
-
-def _require_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
-        raise TypeError(msg)
+    @property
+    def ranked_ids(self) -> tuple[str, ...]:
+        """``retrieved_ids``, else the ids of the contexts where all of them have one."""
+        ids = tuple(p.id for p in self.contexts if p.id is not None)
+        return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
 
 
 def _passages(contexts: object) -> tuple[Passage, ...]:
@@ -148,18 +168,12 @@ def _passage(item: object) -> Passage:
     raise TypeError(msg)
 
 
-def _ids(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"Sample.{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
-        raise TypeError(msg)
-    return tuple(str(item) for item in value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """What one metric says of one sample.
 
     ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
+    ``normalized`` is the value brought to [0, 1], where the metric's own scale is another.
     ``label`` is pass or fail against the metric's threshold. ``explanation`` and ``detail`` may
     quote the user's texts and are exported only where that is asked for. ``version`` names the
     measurement: scores of different versions must not be compared.
@@ -167,6 +181,7 @@ class Score:
 
     name: str
     value: float | None = None
+    normalized: float | None = None
     status: ScoreStatus = "ok"
     reason: Reason | None = None
     label: Label | None = None
@@ -179,6 +194,9 @@ class Score:
         if self.status == "ok":
             if self.value is None or not math.isfinite(self.value):
                 msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
+                raise ValueError(msg)
+            if self.normalized is not None and not 0 <= self.normalized <= 1:
+                msg = f"Score {self.name!r}: normalized must be from 0 to 1, not {self.normalized}"
                 raise ValueError(msg)
             object.__setattr__(self, "value", float(self.value))
         elif self.value is not None or self.reason is None:

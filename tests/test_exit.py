@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import good_answers
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Kind
 from rag_eval_otel.testing import OtlpReceiver, ScriptedOpenAI
 
 TESTS = Path(__file__).parent
@@ -41,7 +41,7 @@ def reply_to(body: dict) -> object:
 def _part(schema: dict, ref: str) -> object:
     model = ref.rsplit("/", 1)[-1]
     reply = type(model, (), {})
-    return good_answers(Task(prompt="", reply=reply, inputs=(), shows=frozenset()))  # type: ignore[type-var]
+    return good_answers(Kind(prompt="", reply=reply, inputs=()).task({}))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())

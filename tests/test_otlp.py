@@ -245,7 +245,8 @@ def test_slow_receiver_bounds_the_flush() -> None:
 
 def test_lone_surrogates_cost_no_span() -> None:
     """Text that cannot be encoded as it is arrives all the same, on spans and events."""
-    judge = FakeJudge(lambda task: {"rating": 1, "reason": "\ud800 half"} if task.voice else None)
+    reply = {"rating": 1, "reason": "\ud800 half"}
+    judge = FakeJudge(lambda task: reply if task.kind.voice else None)
     with running(judge=judge, metrics=["context_relevance"], explanations="on") as app:
         app.run_turns(1)
         app.handle.flush()

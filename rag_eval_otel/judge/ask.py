@@ -1,7 +1,8 @@
 """`Ask`: the judge as one sample sees it.
 
-A question asked twice is asked once. Questions that wait at the same moment and may be seen
-together travel in one request. What does not parse is asked again once, saying what was wrong.
+A question asked twice is asked once. Questions that may be seen together travel in one request:
+those that wait at the same moment, and those that come up while replies are under way, whose
+follow-ups they wait for. What does not parse is asked again once, saying what was wrong.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.tasks import Reply, Task, may_share
+from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.tasks import Task, may_share
 from rag_eval_otel.protocols import Judge
 from rag_eval_otel.types import Fusion, Usage
 
 R = TypeVar("R", bound=Reply)
+
+_QUIET = 8  # turns of the loop without a new task: a reply needs some to reach who asks next
 
 
 class ReplyCache:
@@ -57,7 +61,9 @@ class Ask:
     """Puts one sample's tasks to a judge. Use within one event loop, for one sample.
 
     ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
-    asked again. ``usage`` and ``model`` tell what it took and which model really answered.
+    asked again. Fused, a question that comes up while replies are under way waits for them, for
+    at most ``patience`` seconds, to travel with what they lead to. ``usage`` and ``model`` tell
+    what it took and which model really answered.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Ask:
         *,
         fusion: Fusion = "on",
         repairs: int = 1,
+        patience: float = 5.0,
         cache: ReplyCache | None = None,
     ) -> None:
         """Ask ``judge``."""
@@ -74,9 +81,12 @@ class Ask:
         self._judge = judge
         self._fusion = fusion
         self._repairs = repairs
+        self._patience = patience
         self._cache = cache
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._stirred = 0  # tasks that came and requests that ended
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
@@ -93,7 +103,8 @@ class Ask:
 
     def cancel(self) -> None:
         """Give up the requests under way, and what waits to be sent."""
-        self._waiting = []
+        for task in self._take():
+            self._outcomes[task].set_result(_given_up())
         self.usage += Usage(judge_requests=len(self._requests))
         for request in self._requests:
             request.cancel()
@@ -114,17 +125,37 @@ class Ask:
             future.set_result(reply)
             return future
         if not self._waiting:
-            loop.call_soon(self._settle, 0)
+            loop.call_soon(self._settle, self._stirred, 0)
         self._waiting.append(task)
+        self._stirred += 1
         return future
 
-    def _settle(self, seen: int) -> None:
-        """Send once a full turn of the loop has brought no further task."""
-        if len(self._waiting) > seen:
-            asyncio.get_running_loop().call_soon(self._settle, len(self._waiting))
-            return
+    def _settle(self, seen: int, quiet: int) -> None:
+        """Send once no task came, and no reply that may lead to one, for some turns of the loop."""
+        quiet = quiet + 1 if self._stirred == seen else 0
+        if quiet < _QUIET:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._settle, self._stirred, quiet)
+        elif self._requests and self._fusion == "on":
+            self._wait()
+        else:
+            self._send_waiting()
+
+    def _wait(self) -> None:
+        """Leave what waits to the end of the last request under way, or of patience."""
+        if self._waiting and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._patience, self._send_waiting)
+
+    def _take(self) -> list[Task[Any]]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._waiting = self._waiting, []
-        for group in group_tasks(waiting, self._fusion):
+        return waiting
+
+    def _send_waiting(self) -> None:
+        for group in group_tasks(self._take(), self._fusion):
             request = asyncio.create_task(self._send(group))
             self._requests.add(request)
             request.add_done_callback(partial(self._close, group))
@@ -149,12 +180,15 @@ class Ask:
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
         """Say of the tasks that got no reply why not."""
         self._requests.discard(request)
+        self._stirred += 1
         error = _given_up() if request.cancelled() else request.exception()
         if error and not request.cancelled():
             self.usage += Usage(judge_requests=1)
         for task in group:
             if not self._outcomes[task].done():
                 self._outcomes[task].set_result(error)
+        if self._timer is not None and not self._requests:
+            asyncio.get_running_loop().call_soon(self._settle, self._stirred, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
         try:

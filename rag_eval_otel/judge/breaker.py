@@ -40,6 +40,11 @@ class CircuitBreaker:
         """The guarded judge's model."""
         return self._judge.model
 
+    @property
+    def revision(self) -> int | None:
+        """The guarded judge's revision, where it is a program that has one."""
+        return getattr(self._judge, "revision", None)
+
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Pass ``tasks`` on; raise `JudgeUnavailableError` at once while the circuit is open."""
         self._admit()

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
+from rag_eval_otel.judge.logprobs import with_expectations
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import Request, compose, read_parts
+from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.types import Replies, Usage
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 SchemaMode = Literal["json_schema", "json_object", "text"]
 """How a server is held to JSON: by a strict schema, as a JSON object, or by the prompt alone."""
 
+_TOP_LOGPROBS = 20  # the most that OpenAI gives
+_FEWER = {20: 5, 5: 0}  # what to ask of a server that refuses so many
+
 _WEAKER: dict[SchemaMode, SchemaMode] = {"json_schema": "json_object", "json_object": "text"}
 
 
@@ -26,7 +30,8 @@ class OpenAIJudge:
 
     Replies are held to a strict JSON Schema. A server that refuses it is asked for a JSON object,
     then for plain text, with the schema in the prompt; what it refused once is not tried again. A
-    ``temperature`` that the model refuses is left out likewise. Server errors, 429 (honouring
+    ``temperature`` that the model refuses is left out likewise, as are the probabilities of tokens
+    that ``rating="logprobs"`` asks for. Server errors, 429 (honouring
     Retry-After) and timeouts are retried by the ``openai`` client, ``max_retries`` times.
 
     ``timeout`` is in seconds for each attempt. ``api_key`` defaults to ``OPENAI_API_KEY``.
@@ -50,6 +55,7 @@ class OpenAIJudge:
         self.model = model
         self._temperature = temperature
         self._mode: SchemaMode = schema_mode
+        self._top_logprobs = _TOP_LOGPROBS
         self._client = OpenAIClient(
             base_url=base_url,
             api_key=api_key,
@@ -67,15 +73,21 @@ class OpenAIJudge:
         request = compose(tasks)
         requests = 0
         while True:
-            mode, temperature = self._mode, self._temperature
+            mode, temperature, top = self._mode, self._temperature, self._top_logprobs
             requests += 1
             try:
-                payload = await self._client.chat(self._body(request))
+                payload = await self._client.chat({**self._body(request), **self._weighed(tasks)})
             except JudgeRequestError as error:
-                if not self._gave_way(str(error), mode=mode, temperature=temperature):
+                if not self._gave_way(str(error), mode=mode, temperature=temperature, top=top):
                     raise
                 continue
             return _replies(payload, tasks, model=self.model, requests=requests)
+
+    def _weighed(self, tasks: Sequence[Task[Any]]) -> dict[str, Any]:
+        """Ask for the probabilities of tokens, where a task wants its rating weighed by them."""
+        if not (self._top_logprobs and any(task.rated == "logprobs" for task in tasks)):
+            return {}
+        return {"logprobs": True, "top_logprobs": self._top_logprobs}
 
     def _body(self, request: Request) -> dict[str, Any]:
         user = request.user if self._mode == "json_schema" else request.user_with_schema
@@ -95,7 +107,9 @@ class OpenAIJudge:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _gave_way(self, refusal: str, *, mode: SchemaMode, temperature: float | None) -> bool:
+    def _gave_way(
+        self, refusal: str, *, mode: SchemaMode, temperature: float | None, top: int
+    ) -> bool:
         """Drop what the server refused; True when a request may now go through.
 
         Another request may have dropped it in the meantime: then this one is simply sent again.
@@ -103,6 +117,9 @@ class OpenAIJudge:
         refused = refusal.lower()
         if "temperature" in refused and temperature is not None:
             self._temperature = None
+            return True
+        if "logprobs" in refused and top in _FEWER:
+            self._top_logprobs = min(self._top_logprobs, _FEWER[top])
             return True
         if ("response_format" in refused or "schema" in refused) and mode in _WEAKER:
             if self._mode == mode:
@@ -115,8 +132,10 @@ def _replies(
     payload: Mapping[str, Any], tasks: Sequence[Task[Any]], *, model: str, requests: int
 ) -> Replies:
     usage = payload.get("usage") or {}
+    parts = read_parts(_content(payload), tasks)
+    choice = payload["choices"][0]
     return Replies(
-        parts=read_parts(_content(payload), tasks),
+        parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
         model=str(payload.get("model") or model),
         usage=Usage(
             judge_requests=requests,

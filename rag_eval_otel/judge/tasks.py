@@ -1,113 +1,103 @@
-"""The typed questions that metrics put to a judge, and the replies they expect.
+"""The typed questions that metrics put to a judge.
 
-A task is data: a prompt file, what is shown with it, and the pydantic model of the reply. What a
-task shows and what it must not see decide which tasks may share a request (`may_share`).
+A `Kind` is a sort of question: a prompt file, the names of what is shown with it, the pydantic
+model of its reply. A `Task` is one such question with its texts. What a task shows and what it
+must not see decide which tasks may share a request (`may_share`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr
+from pydantic import ValidationError
 
-
-def _integer(value: object) -> object:
-    """Let ``1`` and ``1.0`` pass as integers; refuse booleans, strings and null."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"must be an integer, not {value!r}"
-        raise ValueError(msg)  # noqa: TRY004  # pydantic reports no other kind
-    whole = isinstance(value, float) and value.is_integer()  # which infinity and NaN are not
-    return int(value) if whole else value
-
-
-Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(_integer)]
-Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(_integer)]
-Index: TypeAlias = Annotated[int, BeforeValidator(_integer)]
-
-
-class Reply(BaseModel):
-    """What a judge returns for one task. Values off the scale are refused, never rounded."""
-
-    model_config = ConfigDict(
-        frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
-    )
-
-
-class ReverseQuestion(Reply):
-    """A question the answer would be the answer to, and whether the answer is evasive."""
-
-    question: StrictStr
-    noncommittal: Flag
-
-
-class Statements(Reply):
-    """The claims an answer makes, each understandable on its own."""
-
-    statements: list[StrictStr]
-
-
-class Verdict(Reply):
-    """Whether statement number ``index`` (from 1) follows from the contexts."""
-
-    index: Index
-    reason: StrictStr = ""
-    verdict: Flag
-
-
-class Verdicts(Reply):
-    """One verdict for each statement that was shown."""
-
-    verdicts: list[Verdict]
-
-
-class JudgedStatement(Reply):
-    """A claim of the answer together with its verdict."""
-
-    statement: StrictStr
-    reason: StrictStr = ""
-    verdict: Flag
-
-
-class JudgedStatements(Reply):
-    """The claims of the answer, extracted and judged in one step."""
-
-    statements: list[JudgedStatement]
-
-
-class Rating(Reply):
-    """A rating on the scale 0, 1, 2."""
-
-    reason: StrictStr = ""
-    rating: Level
-
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.replies import Reply
 
 R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
+Rated: TypeAlias = Literal["integer", "logprobs"]
+"""How a rating is read: as the number replied, or as the mean under the judge's probabilities."""
 
-_REFERENCE: frozenset[str] = frozenset({"reference"})
-_ALL_BUT_ANSWER: frozenset[str] = frozenset({"question", "contexts", "reference"})
+_SHOWN: Mapping[str, str] = {
+    "context": "contexts",
+    "statements": "answer",
+    "questions": "answer",
+    "sub_questions": "question",
+    "intent": "question",
+}
+"""The field of the sample that can be read off an input of another name."""
+
+_OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
+"""What a question may see without showing it. All else might give the right answer away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A worked example: what was shown, and the reply as JSON."""
+
+    inputs: tuple[Input, ...]
+    outputs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[R]):
+    """A sort of question: ``prompt`` names its file, ``inputs`` what may be shown with it.
+
+    ``blind_to`` are those of question, contexts and answer that must not be in sight of it; what
+    else there is, as a reference or a rubric, no question sees that does not show it. Kinds that
+    differ in ``voice`` alone are two independent judges. ``instructions`` take the place of the
+    prompt file.
+    """
+
+    prompt: str
+    reply: type[R]
+    inputs: tuple[str, ...]
+    blind_to: frozenset[str] = frozenset()
+    voice: int = 0
+    instructions: str = ""
+
+    @property
+    def family(self) -> str:
+        """The prompt without its voice: two voices of a dual judge are one family."""
+        return self.prompt.removesuffix(f"_{self.voice}")
+
+    def task(
+        self,
+        shown: Mapping[str, str | Sequence[str]],
+        *,
+        draw: int = 0,
+        rated: Rated = "integer",
+        examples: Iterable[Mapping[str, Any]] = (),
+    ) -> Task[R]:
+        """Return the question about the texts ``shown``, with those ``examples`` that fit it."""
+        inputs = ((name, shown[name]) for name in self.inputs if name in shown)
+        fitting = (example_of(self, example) for example in examples)
+        return Task(
+            kind=self,
+            inputs=tuple((name, t if isinstance(t, str) else tuple(t)) for name, t in inputs),
+            draw=draw,
+            rated=rated,
+            examples=tuple(example for example in fitting if example),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(Generic[R]):
     """One typed question to a judge; equal tasks are the same question.
 
-    ``inputs`` are the texts shown, by name. ``shows`` are the fields of the sample that can be
-    read off them, ``blind_to`` those that must not be in sight of this question. Tasks of one
-    prompt with different ``voice`` are two independent judges and never share a request; those
-    with different ``draw`` are repeated drawings from one judge and may. ``complaint`` tells the
-    judge what was wrong with its last reply.
+    ``inputs`` are the texts shown, by name. Tasks that differ in ``draw`` alone are repeated
+    drawings from one judge. ``complaint`` tells the judge what was wrong with its last reply.
     """
 
-    prompt: str
-    reply: type[R]
+    kind: Kind[R]
     inputs: tuple[Input, ...]
-    shows: frozenset[str]
-    blind_to: frozenset[str] = _REFERENCE
-    voice: int = 0
     draw: int = 0
+    rated: Rated = "integer"
+    examples: tuple[Example, ...] = ()
     complaint: str = ""
 
     def text(self, name: str) -> str:
@@ -121,87 +111,84 @@ class Task(Generic[R]):
         return (value,) if isinstance(value, str) else value
 
     @property
-    def family(self) -> str:
-        """The prompt without its voice: two voices of a dual judge are one family."""
-        return self.prompt.removesuffix(f"_{self.voice}")
+    def prompt(self) -> str:
+        """The name of its prompt."""
+        return self.kind.prompt
+
+    @property
+    def reply(self) -> type[R]:
+        """The model of its reply."""
+        return self.kind.reply
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """The fields of the sample that can be read off its inputs."""
+        fields = {} if self.kind.instructions else _SHOWN  # a user's own names say nothing
+        return frozenset(fields.get(name, name) for name, _ in self.inputs)
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
     """Tell whether two tasks may travel in one request.
 
-    Not where one is blind to what the other shows, not two voices of one dual judge, and not
-    where the same name would stand for two different texts.
+    Not where one is blind to what the other shows, not where one alone shows more than question,
+    contexts and answer, not two voices of one dual judge, not with differing examples of one kind,
+    and not where a name would stand for two different texts.
     """
-    if one.blind_to & other.shows or other.blind_to & one.shows:
+    if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
-    if one.family == other.family and one.voice != other.voice:
+    if (one.shows ^ other.shows) - _OPEN:
+        return False
+    if one.kind.family == other.kind.family and (
+        one.kind != other.kind or one.examples != other.examples
+    ):
         return False
     mine, theirs = dict(one.inputs), dict(other.inputs)
-    return all(mine[name] == theirs[name] for name in mine.keys() & theirs.keys())
+    shared = (mine.keys() & theirs.keys()) - {"context"}  # each is one of a list
+    return all(mine[name] == theirs[name] for name in shared)
 
 
-def reverse_question(answer: str, *, draw: int) -> Task[ReverseQuestion]:
-    """Ask for a question that ``answer`` answers; sees nothing but the answer."""
-    return Task(
-        prompt="reverse_question",
-        reply=ReverseQuestion,
-        inputs=(("answer", answer),),
-        shows=frozenset({"answer"}),
-        blind_to=_ALL_BUT_ANSWER,
-        draw=draw,
+def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
+    """Return ``example`` as ``kind`` shows it; None where it is none of that kind."""
+    try:
+        shown, outputs = example["inputs"], example["outputs"]
+        kind.reply.model_validate(outputs)
+        reply = json.dumps(outputs, ensure_ascii=False)
+    except (KeyError, TypeError, ValidationError):
+        return None
+    if not isinstance(shown, Mapping) or not shown or not all(map(_is_shown, shown.values())):
+        return None
+    if not (set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)):
+        return None
+    inputs = ((name, shown[name]) for name in kind.inputs if name in shown)
+    return Example(
+        inputs=tuple((name, t if isinstance(t, str) else tuple(t)) for name, t in inputs),
+        outputs=reply,
     )
 
 
-def statements(question: str, answer: str) -> Task[Statements]:
-    """Ask for the claims ``answer`` makes; the question resolves its pronouns."""
-    return Task(
-        prompt="statements",
-        reply=Statements,
-        inputs=(("question", question), ("answer", answer)),
-        shows=frozenset({"question", "answer"}),
-    )
+def _is_shown(value: object) -> bool:
+    """Tell whether ``value`` is a text or a list of texts."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(text, str) for text in texts)
 
 
-def verdicts(contexts: Sequence[str], claims: Sequence[str], *, draw: int = 0) -> Task[Verdicts]:
-    """Ask for each of ``claims`` whether it follows from ``contexts``."""
-    return Task(
-        prompt="verdicts",
-        reply=Verdicts,
-        inputs=(("contexts", tuple(contexts)), ("statements", tuple(claims))),
-        shows=frozenset({"contexts", "answer"}),
-        draw=draw,
-    )
+def fitting(
+    examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
+) -> list[Mapping[str, Any]]:
+    """Return those of ``examples`` that are examples of one of ``kinds``."""
+    return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
-def judged_statements(
-    question: str, answer: str, contexts: Sequence[str]
-) -> Task[JudgedStatements]:
-    """Ask for the claims of ``answer`` and their verdicts in one step."""
-    return Task(
-        prompt="judged_statements",
-        reply=JudgedStatements,
-        inputs=(("question", question), ("answer", answer), ("contexts", tuple(contexts))),
-        shows=frozenset({"question", "answer", "contexts"}),
-    )
-
-
-def context_relevance(question: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask how far ``contexts`` taken together answer ``question``: 0, 1 or 2."""
-    return Task(
-        prompt=f"context_relevance_{voice}",
-        reply=Rating,
-        inputs=(("question", question), ("contexts", tuple(contexts))),
-        shows=frozenset({"question", "contexts"}),
-        voice=voice,
-    )
-
-
-def groundedness(answer: str, contexts: Sequence[str], *, voice: int) -> Task[Rating]:
-    """Ask how far ``answer`` is backed by ``contexts``: 0, 1 or 2."""
-    return Task(
-        prompt=f"groundedness_{voice}",
-        reply=Rating,
-        inputs=(("answer", answer), ("contexts", tuple(contexts))),
-        shows=frozenset({"answer", "contexts"}),
-        voice=voice,
-    )
+def check_examples(
+    name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
+) -> None:
+    """Raise `ConfigError` unless each of ``examples`` of metric ``name`` fits one of ``kinds``."""
+    for i, example in enumerate(examples):
+        if fitting([example], kinds):
+            continue
+        forms = "; or ".join(
+            f"inputs {list(kind.inputs)} with outputs {list(kind.reply.model_fields)}"
+            for kind in kinds
+        )
+        msg = f"examples[{i}] of {name} must be {{'inputs': ..., 'outputs': ...}} with {forms}"
+        raise ConfigError(msg)

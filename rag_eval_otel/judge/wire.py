@@ -1,7 +1,7 @@
 """Between tasks and text: the messages and schema a judge is sent, and the reading of its reply.
 
-Every request has the same form: the material once, in tags; then each task under a heading with
-its name; the reply is one JSON object with one member per name. Each member is validated alone,
+Every request has the same form: each task under a heading with its name; then the material once,
+in tags; the reply is one JSON object with one member per name. Each member is validated alone,
 so that what can be used of a broken reply is kept.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -19,7 +20,8 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.tasks import Reply, Task
+from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.tasks import Example, Kind, Task
 
 _QUOTED = 300  # characters of a rejected reply that are shown to the judge again
 
@@ -31,10 +33,14 @@ def prompt_text(name: str) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def prompt_hash(names: Sequence[str]) -> str:
-    """Return 8 hex digits that change when the text of any of the prompts does."""
-    text = "\0".join(prompt_text(name) for name in names)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
+    """Return 8 hex digits that change when a text of any of the prompts and kinds does."""
+    texts = [*map(prompt_text, names), *map(_instructions, kinds)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
+
+
+def _instructions(kind: Kind[Any]) -> str:
+    return kind.instructions or prompt_text(kind.prompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,8 @@ def compose(tasks: Sequence[Task[Any]]) -> Request:
     """Return the request that puts ``tasks``, which must be allowed to share one."""
     names = part_names(tasks)
     sections = [_section(group, tasks) for group in _by_prompt(names, tasks)]
-    user = "\n\n".join([*_materials(tasks), *sections])
+    # What is the same in every request comes first: servers charge less for a prefix they know.
+    user = "\n\n".join([*sections, *_materials(tasks)])
     return Request(
         system=prompt_text("frame"),
         user=user.encode("utf-8", "replace").decode(),  # no client can send a lone surrogate
@@ -85,33 +92,74 @@ def _by_prompt(
 
 
 def _section(group: Sequence[tuple[str, Task[Any]]], tasks: Sequence[Task[Any]]) -> str:
-    lines = [f"# {', '.join(name for name, _ in group)}", prompt_text(group[0][1].prompt)]
-    shown = [name for name, _ in group[0][1].inputs]
+    first = group[0][1]
+    lines = [f"# {', '.join(name for name, _ in group)}", _instructions(first.kind)]
+    lines += map(_example, first.examples)
     if len({tuple(name for name, _ in task.inputs) for task in tasks}) > 1:
-        lines.append(f"Consider only: {', '.join(shown)}.")
-    if len(group) > 1:
+        lines.append(f"Consider only: {', '.join(name for name, _ in first.inputs)}.")
+    if len(tasks) > 1:
+        listed = list(_listed(tasks))
+        lines += [
+            f"{name}: context is [{i}] of contexts" for name, i in _each_context(group, listed)
+        ]
+    if len({task.draw for _, task in group}) > 1:
         lines.append(prompt_text("repeated"))
     lines += [f"{prompt_text('complaint')} {task.complaint}" for _, task in group if task.complaint]
     return "\n".join(lines)
 
 
+def _example(example: Example) -> str:
+    shown = "\n".join(_tagged(name, value) for name, value in example.inputs)
+    return f"<example>\n{shown}\nReply: {example.outputs}\n</example>"
+
+
+def _each_context(
+    group: Sequence[tuple[str, Task[Any]]], listed: Sequence[str]
+) -> Iterator[tuple[str, int]]:
+    """Yield which of the contexts each part is about, where it is about a single one."""
+    for name, task in group:
+        context = dict(task.inputs).get("context")
+        if isinstance(context, str):
+            yield name, listed.index(context) + 1
+
+
+def _listed(tasks: Sequence[Task[Any]]) -> dict[str, None]:
+    """Return all contexts shown, those of a list first and in its order."""
+    shown = [dict(task.inputs) for task in tasks]
+    lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
+    return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
+
+
 def _materials(tasks: Sequence[Task[Any]]) -> list[str]:
+    """Return what is shown, each text once; single contexts of several tasks become a list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
+    if "context" in shown and len(tasks) > 1:
+        del shown["context"]
+        shown["contexts"] = tuple(_listed(tasks))
     return [_tagged(name, value) for name, value in shown.items()]
 
 
 def _tagged(name: str, value: str | tuple[str, ...]) -> str:
-    """Wrap texts in a tag that none of them can close."""
+    """Wrap texts in a tag that none of them can close, several with numbers none can feign."""
     texts = (value,) if isinstance(value, str) else value
     tag = name
     while any(f"</{tag}>" in text for text in texts):
         tag += "_"
     if isinstance(value, str):
         return f"<{tag}>\n{value}\n</{tag}>"
-    numbered = "\n".join(f"[{i}] {text}" for i, text in enumerate(texts, start=1))
+    left, right = _brackets(texts)
+    numbered = "\n".join(f"{left}{i}{right} {text}" for i, text in enumerate(texts, start=1))
     return f"<{tag}>\n{numbered}\n</{tag}>"
+
+
+def _brackets(texts: Sequence[str]) -> tuple[str, str]:
+    """Return brackets for numbers such that no line of ``texts`` begins with one in them."""
+    depth = 1
+    while any(re.search(rf"^\s*\[{{{depth}}}\d", text, flags=re.MULTILINE) for text in texts):
+        depth += 1
+    return "[" * depth, "]" * depth
 
 
 @lru_cache(maxsize=256)
@@ -155,11 +203,14 @@ def read_parts(text: str, tasks: Sequence[Task[Any]]) -> tuple[object, ...]:
 def _read_part(
     found: Mapping[str, Any], name: str, *, task: Task[Any], text: str
 ) -> Reply | UnparsableReplyError:
-    if not found.get(name):
+    value = found.get(name)
+    if name in task.reply.model_fields and name in found and not isinstance(value, dict):
+        value = {name: value}  # a judge that took task and member of one name for one
+    if not value:
         quoted = text.strip()[:_QUOTED]
         return UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")
     try:
-        reply: Reply = task.reply.model_validate(found[name])
+        reply: Reply = task.reply.model_validate(value)
     except ValidationError as error:
         return UnparsableReplyError(_complaint(error))
     return reply
@@ -182,11 +233,16 @@ def _find_object(text: str, names: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             start = text.find("{", start + 1) if start == first else -1
             continue
-        if any(name in value for name in names):
+        if any(name in value if start == first else _is_part(value, name) for name in names):
             return value
         fallback = fallback or value
         start = text.find("{", end)
     return fallback if first == -1 else _cut_off(text[first:], names) or fallback
+
+
+def _is_part(value: Mapping[str, Any], name: str) -> bool:
+    """Tell whether ``value`` holds part ``name``, and is not itself a part with such a member."""
+    return isinstance(value.get(name), dict)
 
 
 def _cut_off(text: str, names: Sequence[str]) -> dict[str, Any]:

@@ -2,82 +2,89 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics.context import ContextRelevance
-from rag_eval_otel.metrics.groundedness import (
-    Faithfulness,
-    ResponseGroundedness,
-    StatementFaithfulness,
+from rag_eval_otel.metrics.context import (
+    ContextRelevance,
+    ContextRelevancyRubric,
+    StatementContextRelevance,
 )
-from rag_eval_otel.metrics.relevancy import AnswerRelevancy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecall
+from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
+from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
+from rag_eval_otel.metrics.custom import LLMMetric
+from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
+from rag_eval_otel.metrics.ranking import (
+    MRR,
+    NDCG,
+    AveragePrecision,
+    HitRate,
+    RetrievalPrecision,
+    RetrievalRecall,
+)
+from rag_eval_otel.metrics.registry import (
+    METRIC_SETS,
+    METRICS,
+    metric_names,
+    resolve_metrics,
+)
+from rag_eval_otel.metrics.relevancy import AnswerRelevancy, AnswerRelevancyRubric
+from rag_eval_otel.metrics.relevancy_parts import (
+    DecompositionRelevancy,
+    DirectRelevancy,
+    IntentRelevancy,
+    ReverseRelevancy,
+)
+from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
+from rag_eval_otel.metrics.similarity import (
+    AnswerExactMatch,
+    CrossEncoderSimilarity,
+    SemanticSimilarity,
+)
+from rag_eval_otel.metrics.whole_answer import (
+    ResponseGroundedness,
+    ResponseRelevancy,
+    ResponseSupported,
+)
 
 __all__ = [
     "METRICS",
     "METRIC_SETS",
+    "MRR",
+    "NDCG",
+    "AnswerAccuracy",
+    "AnswerCorrectness",
+    "AnswerExactMatch",
     "AnswerRelevancy",
+    "AnswerRelevancyRubric",
+    "AveragePrecision",
+    "ContextPrecision",
+    "ContextRecall",
     "ContextRelevance",
+    "ContextRelevancyRubric",
+    "ContextUtilization",
+    "Correctness",
+    "CrossEncoderSimilarity",
+    "DecompositionRelevancy",
+    "DirectRelevancy",
     "Faithfulness",
+    "Guideline",
+    "HitRate",
+    "IDContextPrecision",
+    "IDContextRecall",
+    "InstanceRubric",
+    "IntentRelevancy",
+    "LLMMetric",
+    "MultiMethodRelevancy",
     "ResponseGroundedness",
+    "ResponseRelevancy",
+    "ResponseSupported",
+    "RetrievalPrecision",
+    "RetrievalRecall",
+    "ReverseRelevancy",
+    "Rubric",
+    "SemanticSimilarity",
+    "StatementContextRelevance",
     "StatementFaithfulness",
+    "metric_names",
     "resolve_metrics",
 ]
-
-METRICS: Mapping[str, Callable[[], Metric]] = {
-    "answer_relevancy": AnswerRelevancy,
-    "context_relevance": ContextRelevance,
-    "faithfulness": Faithfulness,
-    "response_groundedness": ResponseGroundedness,
-    "statement_faithfulness": StatementFaithfulness,
-}
-"""Every metric by name, with its default parameters."""
-
-METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
-    "default": lambda: (
-        AnswerRelevancy(),
-        ContextRelevance(),
-        Faithfulness(),
-        ResponseGroundedness(),
-    ),
-    "lean": lambda: (
-        AnswerRelevancy(),
-        ContextRelevance(judges=1),
-        StatementFaithfulness(),
-        ResponseGroundedness(judges=1),
-    ),
-}
-"""Named sets: ``default`` takes 4 fused judge requests a sample, ``lean`` 2."""
-
-
-def resolve_metrics(wanted: Iterable[str | Metric]) -> tuple[Metric, ...]:
-    """Return the metrics meant by names of metrics, names of sets, and metrics themselves.
-
-    Raises `ConfigError` for a name that is not known, for two metrics of one name, and for none.
-    """
-    found: list[Metric] = []
-    for item in wanted:
-        found += _named(item) if isinstance(item, str) else (item,)
-    names = [metric.name for metric in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        msg = f"metrics named twice: {', '.join(twice)}; give each a name of its own (name=...)"
-        raise ConfigError(msg)
-    if not found:
-        msg = "no metrics; name at least one, or 'default'"
-        raise ConfigError(msg)
-    return tuple(found)
-
-
-def _named(name: str) -> tuple[Metric, ...]:
-    if name in METRIC_SETS:
-        return METRIC_SETS[name]()
-    if name in METRICS:
-        return (METRICS[name](),)
-    msg = f"unknown metric {name!r}; there are {', '.join([*METRICS, *METRIC_SETS])}"
-    raise ConfigError(msg)

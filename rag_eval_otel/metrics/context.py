@@ -1,15 +1,26 @@
-"""Were the right contexts retrieved?"""
+"""Were the right contexts retrieved? As a judge sees it, without a reference."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from rag_eval_otel.judge import tasks
+from rag_eval_otel.judge.kinds import (
+    CONTEXT_RELEVANCE,
+    CONTEXT_RELEVANCY_RUBRIC,
+    CONTEXT_STATEMENTS,
+    RELEVANT_STATEMENTS,
+)
+from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
 from rag_eval_otel.metrics.dual import dual_score
-from rag_eval_otel.metrics.outcome import measured
+from rag_eval_otel.metrics.outcome import Examples, check_choices, measured, undefined
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
+
+_NEEDS = frozenset({"question", "contexts"})
+_SCALE = 2  # the highest rating of the dual judges
+_MARKS = 4  # of the rubric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +29,11 @@ class ContextRelevance:
 
     Two differently worded judges rate 0, 1 or 2; the score is the mean rating over 2, in
     {0, .25, .5, .75, 1}. Needs question and contexts. 2 judge requests (1 with ``judges=1``).
+    ``rating="logprobs"`` takes each judge's mean under its own probabilities, anywhere in [0, 1].
 
     Edges: a blank question (``missing_question``) or no non-blank context (``no_context``) is 0
-    without a request. One judge without a valid rating: the other's counts (``partial``).
+    without a request. One judge without a valid rating: the other's counts (``partial``). No
+    probabilities from the server: the ratings count as they are (``no_logprobs``).
 
     Source: ragas 0.4.3 ``ContextRelevance``. Differs: no short circuit for a context that is part
     of the question; the fallback works whichever judge failed; a rating off the scale is asked
@@ -28,18 +41,20 @@ class ContextRelevance:
     """
 
     judges: Literal[1, 2] = 2
+    rating: Rated = "integer"
     threshold: float | None = 0.5
+    examples: Examples = ()
     name: str = "context_relevance"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of the sample it reads."""
-        return frozenset({"question", "contexts"})
+    needs = _NEEDS
+    asks = CONTEXT_RELEVANCE
+    requests = "2"
+    range = "{0, .25, .5, .75, 1}"
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts that are part of its definition."""
-        return ("context_relevance_1", "context_relevance_2")
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_choices(self)
+        check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
@@ -48,8 +63,133 @@ class ContextRelevance:
         contexts = sample.context_texts
         if not contexts:
             return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
+        shown: dict[str, Any] = {"question": sample.question, "contexts": contexts}
         voices = [
-            tasks.context_relevance(sample.question, contexts, voice=voice)
-            for voice in range(1, self.judges + 1)
+            kind.task(shown, rated=self.rating, examples=self.examples)
+            for kind in CONTEXT_RELEVANCE[: self.judges]
         ]
-        return await dual_score(self.name, voices, ask, threshold=self.threshold)
+        return await dual_score(self.name, voices, ask, scale=_SCALE, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementContextRelevance:
+    """Whether, or how much of, what was retrieved serves to answer the question (Haystack).
+
+    ``rule="binary"``: the judge copies out the sentences that are needed; the score is 1 if there
+    is one, else 0. ``rule="proportion"``: the judge breaks the contexts into statements::
+
+        score = statements that help / statements
+
+    Range [0, 1]. Needs question and contexts. 1 judge request.
+
+    Edges: no question: undefined ``missing_question``; no context: 0 ``no_context`` without a
+    request; contexts without statements (``proportion``): undefined ``no_claims``.
+
+    Source: haystack-ai 3.4.1 ``ContextRelevanceEvaluator``: ``binary`` is what it does,
+    ``proportion`` what it documents. Differs: blank sentences do not count.
+    """
+
+    rule: Literal["binary", "proportion"] = "binary"
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "statement_context_relevance"
+
+    needs = _NEEDS
+    requests = "1"
+    range = "[0, 1]"
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kind of question it puts."""
+        return (RELEVANT_STATEMENTS if self.rule == "binary" else CONTEXT_STATEMENTS,)
+
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_choices(self)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.question.strip():
+            return undefined(self.name, "missing_question")
+        contexts = sample.context_texts
+        if not contexts:
+            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
+        rule = self._binary if self.rule == "binary" else self._proportion
+        return await rule(sample.question, contexts, ask)
+
+    async def _binary(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
+        task = RELEVANT_STATEMENTS.task(
+            {"question": question, "contexts": contexts}, examples=self.examples
+        )
+        reply = await ask(task)
+        found = [statement for statement in reply.relevant_statements if statement.strip()]
+        return measured(
+            self.name,
+            1.0 if found else 0.0,
+            threshold=self.threshold,
+            explanation="Needed: " + " / ".join(found) if found else "Nothing of it is needed.",
+            detail={"relevant_statements": found},
+        )
+
+    async def _proportion(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
+        task = CONTEXT_STATEMENTS.task(
+            {"question": question, "contexts": contexts}, examples=self.examples
+        )
+        reply = await ask(task)
+        judged = [one for one in reply.statements if one.statement.strip()]
+        if not judged:
+            return undefined(self.name, "no_claims")
+        flags = [one.verdict for one in judged]
+        return measured(
+            self.name,
+            sum(flags) / len(flags),
+            threshold=self.threshold,
+            explanation=f"{sum(flags)} of {len(flags)} statements help.",
+            detail={"statements": [one.statement for one in judged], "verdicts": flags},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRelevancyRubric:
+    """Up to two marks each for contexts on the subject, and for contexts that suffice.
+
+    ``score = marks / 4``, range [0, 1]. Needs question and contexts. 1 judge request.
+
+    Edges: no question: undefined ``missing_question``; no context: 0 ``no_context``.
+
+    Source: LlamaIndex 0.14 ``ContextRelevancyEvaluator``. Differs: marks of a schema, from 0 to 2
+    each, not a number searched for in a text; all contexts are judged in one request.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "context_relevancy_rubric"
+
+    needs = _NEEDS
+    asks = (CONTEXT_RELEVANCY_RUBRIC,)
+    requests = "1"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.question.strip():
+            return undefined(self.name, "missing_question")
+        contexts = sample.context_texts
+        if not contexts:
+            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
+        task = CONTEXT_RELEVANCY_RUBRIC.task(
+            {"question": sample.question, "contexts": contexts}, examples=self.examples
+        )
+        marks = await ask(task)
+        return measured(
+            self.name,
+            (marks.subject + marks.sufficiency) / _MARKS,
+            threshold=self.threshold,
+            explanation=marks.reason,
+            detail={"subject": marks.subject, "sufficiency": marks.sufficiency},
+        )

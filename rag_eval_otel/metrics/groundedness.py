@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from rag_eval_otel.judge import tasks
-from rag_eval_otel.metrics.dual import dual_score
-from rag_eval_otel.metrics.outcome import measured, undefined
+from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, VERDICTS
+from rag_eval_otel.judge.replies import JudgedStatement, Verdict
+from rag_eval_otel.judge.tasks import check_examples
+from rag_eval_otel.metrics.outcome import Examples, measured, undefined
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
+
+_NEEDS = frozenset({"question", "answer", "contexts"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +35,27 @@ class Faithfulness:
     """
 
     threshold: float | None = 0.5
+    examples: Examples = ()
     name: str = "faithfulness"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of the sample it reads."""
-        return frozenset({"question", "answer", "contexts"})
+    needs = _NEEDS
+    asks = (STATEMENTS, VERDICTS)
+    requests = "2"
+    range = "[0, 1]"
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts that are part of its definition."""
-        return ("statements", "verdicts")
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
         if not sample.answer.strip():
             return undefined(self.name, "empty_answer")
-        reply = await ask(tasks.statements(sample.question, sample.answer))
+        reply = await ask(
+            STATEMENTS.task(
+                {"question": sample.question, "answer": sample.answer}, examples=self.examples
+            )
+        )
         claims = [claim for claim in reply.statements if claim.strip()]
         if not claims:
             return undefined(self.name, "no_claims")
@@ -62,7 +68,7 @@ class Faithfulness:
                 reason="no_context",
                 detail={"statements": claims, "verdicts": [0] * len(claims)},
             )
-        verdicts = await _judge_claims(contexts, claims, ask)
+        verdicts = await _judge_claims(contexts, claims, ask, examples=self.examples)
         if len(verdicts) < len(claims):
             return undefined(self.name, "judge_incomplete", detail={"statements": claims})
         return _supported_share(
@@ -71,16 +77,19 @@ class Faithfulness:
 
 
 async def _judge_claims(
-    contexts: Sequence[str], claims: Sequence[str], ask: AskLike
-) -> dict[int, tasks.Verdict]:
+    contexts: Sequence[str], claims: Sequence[str], ask: AskLike, *, examples: Examples
+) -> dict[int, Verdict]:
     """Return the verdicts by position of their claim; what is missing is asked once more."""
-    found: dict[int, tasks.Verdict] = {}
+    found: dict[int, Verdict] = {}
     for draw in range(2):
         missing = [i for i in range(len(claims)) if i not in found]
         if not missing:
             break
-        asked = tasks.verdicts(contexts, [claims[i] for i in missing], draw=draw)
-        reply = await ask(asked)
+        asked = [claims[i] for i in missing]
+        task = VERDICTS.task(
+            {"contexts": contexts, "statements": asked}, draw=draw, examples=examples
+        )
+        reply = await ask(task)
         for verdict in reply.verdicts:
             if 1 <= verdict.index <= len(missing):
                 found.setdefault(missing[verdict.index - 1], verdict)
@@ -102,17 +111,17 @@ class StatementFaithfulness:
     """
 
     threshold: float | None = 0.5
+    examples: Examples = ()
     name: str = "statement_faithfulness"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of the sample it reads."""
-        return frozenset({"question", "answer", "contexts"})
+    needs = _NEEDS
+    asks = (JUDGED_STATEMENTS,)
+    requests = "1"
+    range = "[0, 1]"
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts that are part of its definition."""
-        return ("judged_statements",)
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
@@ -121,7 +130,11 @@ class StatementFaithfulness:
         contexts = sample.context_texts
         if not contexts:
             return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        reply = await ask(tasks.judged_statements(sample.question, sample.answer, contexts))
+        task = JUDGED_STATEMENTS.task(
+            {"question": sample.question, "answer": sample.answer, "contexts": contexts},
+            examples=self.examples,
+        )
+        reply = await ask(task)
         judged = [claim for claim in reply.statements if claim.statement.strip()]
         if not judged:
             return undefined(self.name, "no_claims")
@@ -132,7 +145,7 @@ class StatementFaithfulness:
 def _supported_share(
     name: str,
     claims: Sequence[str],
-    verdicts: Sequence[tasks.Verdict | tasks.JudgedStatement],
+    verdicts: Sequence[Verdict | JudgedStatement],
     *,
     threshold: float | None,
 ) -> Score:
@@ -146,46 +159,3 @@ def _supported_share(
         explanation=told,
         detail={"statements": list(claims), "verdicts": flags},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseGroundedness:
-    """How far the contexts back the answer as a whole (NVIDIA, in ragas).
-
-    Two differently worded judges rate 0, 1 or 2; the score is the mean rating over 2, in
-    {0, .25, .5, .75, 1}. Needs answer and contexts; the question is not shown. 2 judge requests
-    (1 with ``judges=1``).
-
-    Edges: a blank answer (``empty_answer``) or no non-blank context (``no_context``) is 0 without
-    a request. One judge without a valid rating: the other's counts (``partial``).
-
-    Source: ragas 0.4.3 ``ResponseGroundedness``. Differs: an answer that is a piece of the contexts
-    is judged like any other; otherwise as `ContextRelevance`.
-    """
-
-    judges: Literal[1, 2] = 2
-    threshold: float | None = 0.5
-    name: str = "response_groundedness"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of the sample it reads."""
-        return frozenset({"answer", "contexts"})
-
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts that are part of its definition."""
-        return ("groundedness_1", "groundedness_2")
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.answer.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        voices = [
-            tasks.groundedness(sample.answer, contexts, voice=voice)
-            for voice in range(1, self.judges + 1)
-        ]
-        return await dual_score(self.name, voices, ask, threshold=self.threshold)

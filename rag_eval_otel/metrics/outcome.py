@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.replies import Decision
 from rag_eval_otel.types import Label, Reason, Score
+
+Examples: TypeAlias = Sequence[Mapping[str, Any]]
+"""Worked examples shown to the judge: each ``{"inputs": {...}, "outputs": {...}}``."""
+
+
+def check_choices(metric: object) -> None:
+    """Raise `ConfigError` where a parameter of ``metric`` is none of the choices it has."""
+    for name, hint in get_type_hints(type(metric)).items():
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        if choices and getattr(metric, name) not in choices:
+            told = f"{name} of {type(metric).__name__} must be one of {choices}"
+            msg = f"{told}, not {getattr(metric, name)!r}"
+            raise ConfigError(msg)
 
 
 def measured(
@@ -13,6 +28,7 @@ def measured(
     value: float,
     *,
     threshold: float | None,
+    normalized: float | None = None,
     reason: Reason | None = None,
     explanation: str | None = None,
     detail: Mapping[str, Any] | None = None,
@@ -24,9 +40,10 @@ def measured(
     return Score(
         name=name,
         value=value,
+        normalized=normalized,
         label=label,
         reason=reason,
-        explanation=explanation,
+        explanation=explanation or None,
         detail=detail or {},
     )
 
@@ -34,3 +51,9 @@ def measured(
 def undefined(name: str, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
     """Return a score that the definition gives no number for."""
     return Score(name=name, status="undefined", reason=reason, detail=detail or {})
+
+
+def decided(name: str, decision: Decision, *, threshold: float | None) -> Score:
+    """Return 1 for a yes of the judge and 0 for a no."""
+    value = 1.0 if decision.passing else 0.0
+    return measured(name, value, threshold=threshold, explanation=decision.reason)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_eval_otel.embed import cosine
-from rag_eval_otel.judge.tasks import ReverseQuestion, reverse_question
-from rag_eval_otel.metrics.outcome import measured, undefined
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.kinds import ANSWER_RELEVANCY_RUBRIC, REVERSE_QUESTION
+from rag_eval_otel.judge.replies import ReverseQuestion
+from rag_eval_otel.judge.tasks import check_examples
+from rag_eval_otel.metrics.outcome import Examples, measured, undefined
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
 
@@ -35,23 +38,20 @@ class AnswerRelevancy:
 
     strictness: int = 3
     threshold: float | None = 0.5
+    examples: Examples = ()
     name: str = "answer_relevancy"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The fields of the sample it reads."""
-        return frozenset({"question", "answer"})
-
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts that are part of its definition."""
-        return ("reverse_question",)
+    needs = frozenset({"question", "answer"})
+    asks = (REVERSE_QUESTION,)
+    requests = "3 (fused 1)"
+    range = "[-1, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``strictness`` below 1."""
+        """Refuse a ``strictness`` below 1, and examples that do not fit."""
         if self.strictness < 1:
             msg = f"strictness must be at least 1, not {self.strictness}"
-            raise ValueError(msg)
+            raise ConfigError(msg)
+        check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         """Return the score of ``sample``."""
@@ -59,11 +59,7 @@ class AnswerRelevancy:
             return undefined(self.name, "missing_question")
         if not sample.answer.strip():
             return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
-        tasks = [reverse_question(sample.answer, draw=i) for i in range(self.strictness)]
-        replies = await ask.each(tasks)
-        drawn = [reply for reply in replies if isinstance(reply, ReverseQuestion)]
-        if not drawn:
-            raise next(reply for reply in replies if isinstance(reply, BaseException))
+        drawn = await draw_questions(sample.answer, self.strictness, ask, examples=self.examples)
         return await self._score(sample.question, drawn, embed)
 
     async def _score(self, question: str, drawn: list[ReverseQuestion], embed: EmbedFn) -> Score:
@@ -89,4 +85,66 @@ class AnswerRelevancy:
             reason="partial" if len(similarities) < self.strictness else None,
             explanation="The answer reads as a reply to: " + " / ".join(asked),
             detail={**detail, "similarities": similarities},
+        )
+
+
+async def draw_questions(
+    answer: str, count: int, ask: AskLike, *, examples: Examples
+) -> list[ReverseQuestion]:
+    """Return the parsable of ``count`` drawings of a question that ``answer`` answers.
+
+    Raises the first error where none is.
+    """
+    tasks = [
+        REVERSE_QUESTION.task({"answer": answer}, draw=i, examples=examples) for i in range(count)
+    ]
+    replies = await ask.each(tasks)
+    drawn = [reply for reply in replies if isinstance(reply, ReverseQuestion)]
+    if not drawn:
+        raise next(reply for reply in replies if isinstance(reply, BaseException))
+    return drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRelevancyRubric:
+    """Two points for an answer: it is on the subject, and on the side of it that was asked for.
+
+    ``score = points / 2``, in {0, .5, 1}. Needs question and answer. 1 judge request.
+
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``.
+
+    Source: LlamaIndex 0.14 ``AnswerRelevancyEvaluator``. Differs: the points are two flags of a
+    schema, not a number searched for in a text, so that they are at most 2; a label is given.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "answer_relevancy_rubric"
+
+    needs = frozenset({"question", "answer"})
+    asks = (ANSWER_RELEVANCY_RUBRIC,)
+    requests = "1"
+    range = "{0, .5, 1}"
+
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.question.strip():
+            return undefined(self.name, "missing_question")
+        if not sample.answer.strip():
+            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
+        points = await ask(
+            ANSWER_RELEVANCY_RUBRIC.task(
+                {"question": sample.question, "answer": sample.answer}, examples=self.examples
+            )
+        )
+        return measured(
+            self.name,
+            (points.subject + points.focus) / 2,
+            threshold=self.threshold,
+            explanation=points.reason,
+            detail={"subject": points.subject, "focus": points.focus},
         )

@@ -1,13 +1,17 @@
 """The judge as one sample sees it: dedupe, share, repair, cache, give up."""
 
 import asyncio
+import selectors
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import questions
+from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import (
     JudgeRateLimitError,
     JudgeTimeoutError,
@@ -15,22 +19,25 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge import tasks
+from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import Ask, ReplyCache, group_tasks
-from rag_eval_otel.judge.tasks import Rating, ReverseQuestion, Statements, Task, may_share
+from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements
+from rag_eval_otel.judge.tasks import Task, may_share
 from rag_eval_otel.judge.wire import part_names
+from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.protocols import Judge
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Fusion, Replies, Usage
+from rag_eval_otel.types import Evaluation, Fusion, Replies, Usage
+from scoring import FULL, script
 from support import GOOD, answers, in_turn
 
 T = TypeVar("T")
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
-STATEMENTS = tasks.statements(Q, A)
-CONTEXT_1, CONTEXT_2 = (tasks.context_relevance(Q, C, voice=voice) for voice in (1, 2))
-GROUNDED_1, GROUNDED_2 = (tasks.groundedness(A, C, voice=voice) for voice in (1, 2))
-DRAWS = [tasks.reverse_question(A, draw=i) for i in range(3)]
+STATEMENTS = questions.statements(Q, A)
+CONTEXT_1, CONTEXT_2 = (questions.context_relevance(Q, C, voice=voice) for voice in (1, 2))
+GROUNDED_1, GROUNDED_2 = (questions.groundedness(A, C, voice=voice) for voice in (1, 2))
+DRAWS = [questions.reverse_question(A, draw=i) for i in range(3)]
 EVERY: list[Task[Any]] = [*DRAWS, CONTEXT_1, CONTEXT_2, STATEMENTS, GROUNDED_1, GROUNDED_2]
 
 
@@ -52,7 +59,7 @@ def test_a_question_asked_twice_is_asked_once() -> None:
     ask = Ask(judge)
 
     async def use() -> list[Statements]:
-        together = await asyncio.gather(ask(STATEMENTS), ask(tasks.statements(Q, A)))
+        together = await asyncio.gather(ask(STATEMENTS), ask(questions.statements(Q, A)))
         return [*together, await ask(STATEMENTS)]
 
     replies = within_loop(use)
@@ -286,19 +293,17 @@ def test_requests_under_way_can_be_given_up() -> None:
 
 
 def test_what_waits_is_not_sent_after_giving_up() -> None:
-    """Questions put in the last moment cost no request."""
+    """Questions put in the last moment cost no request, and whoever put them is told so."""
     judge = FakeJudge(answers())
     ask = Ask(judge)
 
-    async def use() -> None:
+    async def use(_: VirtualLoop) -> object:
         waiting = asyncio.ensure_future(ask(STATEMENTS))
         await asyncio.sleep(0)
         ask.cancel()
-        _, pending = await asyncio.wait([waiting], timeout=0.01)
-        assert pending == {waiting}
-        waiting.cancel()
+        return (await asyncio.gather(waiting, return_exceptions=True))[0]
 
-    within_loop(use)
+    assert isinstance(in_virtual_time(use), JudgeTimeoutError)
     assert judge.requests == []
     assert ask.usage == Usage()
 
@@ -314,6 +319,218 @@ def test_one_metric_that_gives_up_does_not_disturb_another() -> None:
         return await patient
 
     assert isinstance(within_loop(use), Statements)
+
+
+# --- waiting for what is under way ----------------------------------------------------------------
+
+
+class Skipping(selectors.DefaultSelector):
+    """Never waits: adds up how long it would have waited."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        """Return what is ready, and let the time pass that there is until the next timer."""
+        assert timeout is not None, "everybody waits, and nothing will ever happen"
+        self.now += max(timeout, 0)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes at once when nothing else is to be done."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self.clock = Skipping()
+        self.timers: list[asyncio.TimerHandle] = []
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self.clock.now
+
+    def call_at(self, *args: Any, **options: Any) -> asyncio.TimerHandle:
+        """Remember every timer."""
+        self.timers.append(super().call_at(*args, **options))
+        return self.timers[-1]
+
+    def left(self) -> list[object]:
+        """Return the tasks and timers that are still alive."""
+        timers = [t for t in self.timers if not t.cancelled() and t.when() > self.time()]
+        return [*timers, *(task for task in asyncio.all_tasks(self) if not task.done())]
+
+
+def in_virtual_time(use: Callable[[VirtualLoop], Awaitable[T]]) -> T:
+    """Run ``use``; it must leave neither task nor timer behind."""
+    loop = VirtualLoop()
+
+    async def main() -> T:
+        return await use(loop)
+
+    try:
+        result = loop.run_until_complete(main())
+        for _ in range(20):
+            loop.run_until_complete(asyncio.sleep(0))
+        assert not loop.left()
+    finally:
+        loop.close()
+    return result
+
+
+class Slow:
+    """Answers well, each request after so many turns of the loop; notes when it was asked."""
+
+    model = "slow"
+
+    def __init__(self, turns: Sequence[int], *, hanging: str = "", **by_prompt: object) -> None:
+        """Take ``turns`` for the requests in turn; never answer one with ``hanging`` in it."""
+        self.requests: list[tuple[float, list[str]]] = []
+        self._turns = iter(turns)
+        self._hanging = hanging
+        self._fake = FakeJudge(script(**by_prompt))
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Answer ``group`` in its time."""
+        prompts = [task.prompt for task in group]
+        self.requests.append((asyncio.get_running_loop().time(), prompts))
+        if self._hanging in prompts:
+            await asyncio.Event().wait()
+        for _ in range(next(self._turns, 0)):
+            await asyncio.sleep(0)
+        return await self._fake.reply(group)
+
+
+async def scored(judge: Judge, *sets: str, timeout: float | None = None) -> Evaluation:
+    """Evaluate a sample that has everything."""
+    return await evaluate(FULL, sets, judge=judge, embedder=HashingEmbedder(), timeout=timeout)
+
+
+TURNS = st.lists(st.integers(0, 40) | st.integers(0, 400), max_size=6)
+
+
+@given(TURNS)
+def test_the_online_set_takes_three_requests(turns: list[int]) -> None:
+    """However late and in whatever order the replies come: first two requests, then one."""
+    judge = Slow(turns)
+    evaluation = in_virtual_time(lambda _: scored(judge, "online"))
+    assert evaluation.usage.judge_requests == 3
+    assert [score.reason for score in evaluation.scores] == [None] * 5
+    last = {"verdicts", "similarities", "addressed", "intent_fulfilment"}
+    assert set(judge.requests[2][1]) == last
+
+
+@given(TURNS)
+def test_with_a_reference_it_takes_four(turns: list[int]) -> None:
+    """What sees the reference is asked in one request of its own, at the start."""
+    judge = Slow(turns)
+    evaluation = in_virtual_time(lambda _: scored(judge, "reference"))
+    assert evaluation.usage.judge_requests == 4
+    references = {"useful_for_reference", "reference_statements", "compared_statements"}
+    assert references in [set(prompts) for _, prompts in judge.requests[:3]]
+
+
+@pytest.mark.parametrize(("timeout", "patience"), [(100, 5), (20, 5), (8, 2)])
+@pytest.mark.parametrize(
+    ("name", "hanging"), [("online", "reverse_question"), ("default", "context_relevance_2")]
+)
+def test_a_request_that_hangs_holds_others_no_longer_than_patience(
+    name: str, hanging: str, timeout: float, patience: float
+) -> None:
+    """After five seconds, or a quarter of the time there is, what waits goes without it."""
+    judge = Slow([], hanging=hanging)
+    evaluation = in_virtual_time(lambda _: scored(judge, name, timeout=timeout))
+    assert [t for t, prompts in judge.requests if "verdicts" in prompts] == [patience]
+    assert evaluation["faithfulness"].status == "ok"
+    assert "timeout" in {score.reason for score in evaluation.scores}
+
+
+def test_what_comes_up_during_a_repair_waits_for_it() -> None:
+    """What the other parts lead to goes with what the part that is asked again leads to."""
+    broken = in_turn([{"statements": None}, {"statements": ["She was born."]}])
+    judge = Slow([3, 30], statements=broken)
+    evaluation = in_virtual_time(
+        lambda _: scored(judge, "faithfulness", "intent_relevancy", "decomposition_relevancy")
+    )
+    assert [prompts for _, prompts in judge.requests] == [
+        ["statements", "intent", "sub_questions"],
+        ["statements"],
+        ["intent_fulfilment", "addressed", "verdicts"],
+    ]
+    assert all(score.status == "ok" for score in evaluation.scores)
+
+
+def test_without_fusion_nothing_waits() -> None:
+    """A metric that is ahead does not wait for the others where they cannot travel together."""
+    judge = Slow([], hanging="groundedness_1")
+    ask = Ask(judge, fusion="off")
+
+    async def use(loop: VirtualLoop) -> float:
+        hung = asyncio.ensure_future(ask(GROUNDED_1))
+        await ask(STATEMENTS)
+        await ask(questions.verdicts(C, ["It is so."]))
+        ask.cancel()
+        await asyncio.gather(hung, return_exceptions=True)
+        return loop.time()
+
+    assert in_virtual_time(use) == 0
+
+
+def test_what_waits_for_others_can_be_given_up() -> None:
+    """Giving up resolves the requests under way and all that waits for them, timer included."""
+    judge = Slow([], hanging="groundedness_1")
+    ask = Ask(judge)
+
+    async def use(_: VirtualLoop) -> list[object]:
+        hung = asyncio.ensure_future(ask(GROUNDED_1))
+        for _turn in range(30):
+            await asyncio.sleep(0)
+        late = [asyncio.ensure_future(ask(one)) for one in (STATEMENTS, CONTEXT_2)]
+        for _turn in range(30):
+            await asyncio.sleep(0)
+        ask.cancel()
+        return await asyncio.gather(hung, *late, return_exceptions=True)
+
+    outcomes = in_virtual_time(use)
+    assert [type(outcome) for outcome in outcomes] == [JudgeTimeoutError] * 3
+    assert len(judge.requests) == 1
+    assert ask.usage == Usage(judge_requests=1)
+
+
+class Fickle(Slow):
+    """Fails, hangs, talks nonsense or answers, as it is told."""
+
+    def __init__(self, moods: Sequence[str], turns: Sequence[int]) -> None:
+        """Be in these moods, one request after the other, and then helpful."""
+        super().__init__(turns)
+        self._moods = iter(moods)
+
+    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        """Do as the mood is."""
+        mood = next(self._moods, "good")
+        replies = await super().reply(group)
+        if mood == "hang":
+            await asyncio.Event().wait()
+        if mood == "fail":
+            raise JudgeTransportError
+        if mood == "break":
+            raise RuntimeError
+        if mood == "unparsable":
+            return replace(replies, parts=tuple(UnparsableReplyError("no") for _ in group))
+        return replies
+
+
+@given(
+    st.lists(st.sampled_from(["good", "hang", "fail", "break", "unparsable"]), max_size=8),
+    TURNS,
+    st.sampled_from(["online", "reference", "default", "lean"]),
+)
+def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) -> None:
+    """Whatever becomes of the requests, every metric has its score and nothing is left behind."""
+    judge = Fickle(moods, turns)
+    evaluation = in_virtual_time(lambda _: scored(judge, name, timeout=60))
+    assert len(evaluation.scores) == len(METRIC_SETS[name]())
+    assert all((score.value is None) == (score.status != "ok") for score in evaluation.scores)
+    assert evaluation.usage.judge_requests == len(judge.requests)
 
 
 # --- cache ----------------------------------------------------------------------------------------
@@ -395,6 +612,6 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
 
 def test_text_that_is_no_unicode_can_be_remembered() -> None:
     """A lone surrogate in a document is no reason to fail."""
-    task = tasks.groundedness("bad \ud800", C, voice=1)
+    task = questions.groundedness("bad \ud800", C, voice=1)
     ask = Ask(FakeJudge(answers()), cache=ReplyCache())
     assert within_loop(lambda: ask(task)) == Rating(rating=2)

@@ -12,19 +12,20 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 
+import questions
 from apps.fakes import ScriptedChat, StallingChat
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge import tasks
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.tasks import Rating, Statements, Task
+from rag_eval_otel.judge.replies import Rating, Statements
+from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import GOOD, SAMPLE, prompt_of
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
-CONTEXT = tasks.context_relevance(Q, C, voice=1)
-GROUP: list[Task[Any]] = [CONTEXT, tasks.statements(Q, A)]
+CONTEXT = questions.context_relevance(Q, C, voice=1)
+GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A)]
 
 
 def good_message(messages: Sequence[BaseMessage]) -> AIMessage:

@@ -10,6 +10,9 @@ from typing import Any
 import openai
 import pytest
 
+import questions
+from golden.cases import GOLDEN_CORE, golden_cases, golden_sample
+from golden.judges import GoldenJudge
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import (
     JudgeAuthError,
@@ -21,9 +24,9 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge import tasks
 from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
-from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
+from rag_eval_otel.judge.replies import Rating, Reply, Statements
+from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics import (
     AnswerRelevancy,
     ContextRelevance,
@@ -35,12 +38,8 @@ from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.types import Fusion, Replies, Usage
 from support import (
-    GOLDEN_CORE,
     GOOD,
     SAMPLE,
-    GoldenJudge,
-    golden_cases,
-    golden_sample,
     good_parts,
     in_turn,
     names_asked,
@@ -49,9 +48,9 @@ from support import (
 )
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
-CONTEXT = tasks.context_relevance(Q, C, voice=1)
-GROUNDED = tasks.groundedness(A, C, voice=1)
-GROUP: list[Task[Any]] = [CONTEXT, tasks.statements(Q, A), GROUNDED]
+CONTEXT = questions.context_relevance(Q, C, voice=1)
+GROUNDED = questions.groundedness(A, C, voice=1)
+GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A), GROUNDED]
 SUPPORT = ["json_schema", "json_object", "none"]
 
 
@@ -487,7 +486,7 @@ def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
 @pytest.mark.parametrize("case", replayed_cases())
 def test_a_golden_case_over_http(case: Mapping[str, Any], supported: Any, fusion: Fusion) -> None:
     """The peers' numbers come out of the real client too, fused or not, schema or not."""
-    script = GoldenJudge(case["judge"])
+    script = GoldenJudge(case)
     with ScriptedOpenAI(partial(replay, script), supports_schema=supported) as server:
         evaluation = asyncio.run(
             evaluate(

@@ -8,26 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rag_eval_otel.judge import tasks
-from rag_eval_otel.judge.tasks import (
+import questions
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge.replies import (
     JudgedStatements,
     Rating,
     Reply,
     ReverseQuestion,
     Statements,
-    Task,
     Verdict,
-    may_share,
 )
+from rag_eval_otel.judge.tasks import Kind, Task, check_examples, example_of, fitting, may_share
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
-REVERSE = tasks.reverse_question(A, draw=0)
-STATEMENTS = tasks.statements(Q, A)
-VERDICTS = tasks.verdicts(C, ["It is so."])
-JUDGED = tasks.judged_statements(Q, A, C)
-RELEVANT = [tasks.context_relevance(Q, C, voice=voice) for voice in (1, 2)]
-GROUNDED = [tasks.groundedness(A, C, voice=voice) for voice in (1, 2)]
+REVERSE = questions.reverse_question(A, draw=0)
+STATEMENTS = questions.statements(Q, A)
+VERDICTS = questions.verdicts(C, ["It is so."])
+JUDGED = questions.judged_statements(Q, A, C)
+RELEVANT = [questions.context_relevance(Q, C, voice=voice) for voice in (1, 2)]
+GROUNDED = [questions.groundedness(A, C, voice=voice) for voice in (1, 2)]
 EVERY: list[Task[Any]] = [REVERSE, STATEMENTS, VERDICTS, JUDGED, *RELEVANT, *GROUNDED]
 
 
@@ -90,9 +91,9 @@ def test_what_a_judge_adds_is_passed_over() -> None:
 
 def test_equal_tasks_are_one_question() -> None:
     """Two metrics that ask the same get the same answer."""
-    assert hash(tasks.statements(Q, A)) == hash(STATEMENTS)
-    assert tasks.verdicts(list(C), ["It is so."]) == VERDICTS
-    assert tasks.verdicts(C, ["It is so."], draw=1) != VERDICTS
+    assert hash(questions.statements(Q, A)) == hash(STATEMENTS)
+    assert questions.verdicts(list(C), ["It is so."]) == VERDICTS
+    assert questions.verdicts(C, ["It is so."], draw=1) != VERDICTS
 
 
 def test_a_task_shows_its_texts() -> None:
@@ -110,7 +111,7 @@ def test_a_reverse_question_travels_alone(other: Task[Any]) -> None:
 
 def test_drawings_travel_together() -> None:
     """Repeated drawings of one question from one judge may share a request."""
-    assert may_share(REVERSE, tasks.reverse_question(A, draw=1))
+    assert may_share(REVERSE, questions.reverse_question(A, draw=1))
 
 
 @pytest.mark.parametrize("voices", [RELEVANT, GROUNDED])
@@ -127,11 +128,113 @@ def test_voices_of_different_metrics_may_share() -> None:
 
 def test_one_name_stands_for_one_text() -> None:
     """Tasks about different texts of the same name do not share a request."""
-    assert not may_share(STATEMENTS, tasks.statements(Q, "Another answer."))
-    assert not may_share(VERDICTS, tasks.verdicts(C, ["Something else."]))
+    assert not may_share(STATEMENTS, questions.statements(Q, "Another answer."))
+    assert not may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
 
 
 @given(st.permutations(EVERY))
 def test_sharing_does_not_depend_on_the_order(order: list[Task[Any]]) -> None:
     """Whether two tasks may share a request is the same from both sides."""
     assert all(may_share(one, two) == may_share(two, one) for one, two in combinations(order, 2))
+
+
+# --- what is not of the sample --------------------------------------------------------------------
+
+
+def own(name: str, *inputs: str) -> Task[Any]:
+    """Ask a question of the user's own, which shows texts under these names."""
+    kind = Kind(prompt=f"custom_{name}", reply=Rating, inputs=inputs, instructions="Is it?")
+    return kind.task(dict.fromkeys(inputs, A))
+
+
+def test_a_text_of_the_users_own_is_seen_by_nobody_else() -> None:
+    """Nobody knows whether it gives the right answer away."""
+    shown = own("x", "answer", "gold")
+    assert not may_share(shown, STATEMENTS)
+    assert not may_share(shown, own("y", "answer"))
+    assert may_share(shown, own("y", "answer", "gold"))
+    assert may_share(own("x", "answer"), STATEMENTS)
+
+
+@pytest.mark.parametrize("name", ["statements", "questions", "sub_questions", "intent", "context"])
+def test_a_name_of_ours_says_nothing_of_the_users_text(name: str) -> None:
+    """What is called intent in a metric of somebody's own need not come from the question."""
+    assert own("x", name).shows == {name}
+    assert not may_share(own("x", name), STATEMENTS)
+
+
+def test_contexts_one_by_one_share_a_request() -> None:
+    """Of all names that stands for two texts, the context alone is one of a list."""
+    shown = {"question": Q, "answer": A}
+    one, other = (kinds.USEFUL_FOR_ANSWER.task({**shown, "context": c}) for c in C)
+    assert may_share(one, other)
+    assert may_share(one, JUDGED)
+    assert not may_share(one, questions.statements("Another question?", A))
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+SHOWN: dict[str, Any] = {"question": Q, "answer": A}
+GIVEN: dict[str, Any] = {"inputs": SHOWN, "outputs": {"statements": ["It is so.", "Thänks."]}}
+
+
+def test_an_example_is_kept_as_it_was_given() -> None:
+    """Inputs in the order of the kind, the reply as JSON, letters as they are."""
+    example = example_of(kinds.STATEMENTS, {**GIVEN, "inputs": {"answer": A, "question": Q}})
+    assert example is not None
+    assert example.inputs == (("question", Q), ("answer", A))
+    assert example.outputs == '{"statements": ["It is so.", "Thänks."]}'
+
+
+def test_an_example_may_show_a_part() -> None:
+    """Not every input has to be in an example."""
+    assert example_of(kinds.STATEMENTS, {**GIVEN, "inputs": {"answer": A}})
+
+
+def test_tasks_with_other_examples_are_other_questions() -> None:
+    """Examples are part of a question; two that differ in them alone travel apart."""
+    taught = kinds.STATEMENTS.task(SHOWN, examples=[GIVEN])
+    assert taught != STATEMENTS
+    assert not may_share(taught, STATEMENTS)
+    assert may_share(taught, JUDGED)
+    assert taught == kinds.STATEMENTS.task(SHOWN, examples=[GIVEN])
+    assert hash(taught) == hash(kinds.STATEMENTS.task(SHOWN, examples=[GIVEN]))
+
+
+def test_examples_of_other_kinds_are_passed_over() -> None:
+    """A metric with several questions gives all its examples to each."""
+    assert VERDICTS.kind.task({"contexts": C}, examples=[GIVEN]).examples == ()
+    assert fitting([GIVEN, {}], [kinds.STATEMENTS, kinds.VERDICTS]) == [GIVEN]
+
+
+def test_an_example_that_fits_nothing_is_refused_with_the_forms() -> None:
+    """The error counts the example and says the form for each question of the metric."""
+    check_examples("m", [GIVEN], [kinds.STATEMENTS, kinds.VERDICTS])
+    with pytest.raises(ConfigError) as refused:
+        check_examples("m", [GIVEN, {"inputs": SHOWN}], [kinds.STATEMENTS, kinds.VERDICTS])
+    assert str(refused.value) == (
+        "examples[1] of m must be {'inputs': ..., 'outputs': ...} with "
+        "inputs ['question', 'answer'] with outputs ['statements']; or "
+        "inputs ['contexts', 'statements'] with outputs ['verdicts']"
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["inputs", "outputs", "question", "answer", "statements"]),
+            inner,
+            max_size=3,
+        )
+    ),
+)
+
+
+@given(JSON | st.fixed_dictionaries({"inputs": JSON, "outputs": JSON}))
+def test_whatever_is_given_as_an_example(given_example: Any) -> None:
+    """It can be shown, or it is none: nothing raises."""
+    example = example_of(kinds.STATEMENTS, given_example)
+    if example is not None:
+        assert set(dict(example.inputs)) <= {"question", "answer"}

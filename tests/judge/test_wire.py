@@ -11,19 +11,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import questions
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge import tasks
-from rag_eval_otel.judge.tasks import Rating, Reply, ReverseQuestion, Statements, Task
-from rag_eval_otel.judge.wire import compose, part_names, prompt_hash, read_parts
+from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statements
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import compose, part_names, prompt_hash, prompt_text, read_parts
 from support import GOOD, prompt_of
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT, GROUNDED = (
-    tasks.context_relevance(Q, C, voice=1),
-    tasks.groundedness(A, C, voice=1),
+    questions.context_relevance(Q, C, voice=1),
+    questions.groundedness(A, C, voice=1),
 )
-STATEMENTS = tasks.statements(Q, A)
-DRAWS = [tasks.reverse_question(A, draw=i) for i in range(3)]
+STATEMENTS = questions.statements(Q, A)
+DRAWS = [questions.reverse_question(A, draw=i) for i in range(3)]
 MIXED: list[Task[Any]] = [CONTEXT, STATEMENTS, GROUNDED]
 GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
 
@@ -33,7 +35,7 @@ def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
     return {name: GOOD[prompt_of(name)] for name in part_names(group)}
 
 
-def kinds(parts: Sequence[object]) -> list[type[object]]:
+def kinds_of(parts: Sequence[object]) -> list[type[object]]:
     """Return the type of each part."""
     return [type(part) for part in parts]
 
@@ -42,12 +44,12 @@ def kinds(parts: Sequence[object]) -> list[type[object]]:
 
 
 def test_material_is_shown_once() -> None:
-    """Tasks that share a request share its material, which comes before all of them."""
+    """Tasks that share a request share its material, which comes after all of them."""
     user = compose(MIXED).user
     assert re.findall(r"^</?(\w+)>$", user, flags=re.MULTILINE) == [
         *("question", "question", "contexts", "contexts", "answer", "answer"),
     ]
-    assert user.index("</answer>") < user.index("# context_relevance_1")
+    assert user.index("# statements") < user.index("<question>")
 
 
 def test_several_texts_are_numbered() -> None:
@@ -93,6 +95,78 @@ def test_the_hash_is_that_of_the_prompts() -> None:
     assert len({one, other, prompt_hash(["frame", "verdicts"])}) == 3
 
 
+def useful(*contexts: str, question: str = Q) -> list[Task[Any]]:
+    """Ask of each context whether it was of use."""
+    shown = {"question": question, "answer": A}
+    return [kinds.USEFUL_FOR_ANSWER.task({**shown, "context": one}) for one in contexts]
+
+
+def test_contexts_are_shown_once_and_referred_to_by_number() -> None:
+    """Questions about single contexts share one list, and each says which it is about."""
+    user = compose([CONTEXT, *useful("Two.", "Three.")]).user
+    assert "<contexts>\n[1] One.\n[2] Two.\n[3] Three.\n</contexts>" in user
+    assert "useful_for_answer_1: context is [2] of contexts\n" in user
+    assert "useful_for_answer_2: context is [3] of contexts\n" in user
+    assert "# useful_for_answer_1, useful_for_answer_2\n" in user
+    assert "<context>" not in user
+    assert user.count("Two.") == 1
+
+
+def test_equal_contexts_have_one_number() -> None:
+    """A context that was retrieved twice stands in the list once."""
+    twice = questions.context_relevance(Q, ["One.", "Two.", "One."], voice=1)
+    user = compose([twice, *useful("One.", "Two.")]).user
+    assert "<contexts>\n[1] One.\n[2] Two.\n</contexts>" in user
+    assert "useful_for_answer_2: context is [2] of contexts" in user
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("One, see [2].", "[1]"),
+        ("One.\n[2] Two.", "[[1]]"),
+        ("One.\n  [2] Two.\n[[3]] Three.", "[[[1]]]"),
+        ("[[7] Seven.", "[1]"),
+    ],
+)
+def test_a_text_cannot_feign_a_number(text: str, mark: str) -> None:
+    """Where a line of a context begins like a numbered one, the numbers look otherwise."""
+    user = compose([questions.context_relevance(Q, [text, "Other."], voice=1)]).user
+    assert f"<contexts>\n{mark} {text}\n{mark.replace('1', '2')} Other.\n</contexts>" in user
+
+
+def test_a_lone_context_is_not_numbered() -> None:
+    """A question about one context, alone in its request, shows that context as it is."""
+    user = compose(useful("One.")).user
+    assert "<context>\nOne.\n</context>" in user
+    assert "is [1]" not in user
+
+
+def test_a_lone_context_beside_other_questions() -> None:
+    """Beside questions about other things a single context is a list of one."""
+    user = compose([STATEMENTS, *useful("One.")]).user
+    assert "<contexts>\n[1] One.\n</contexts>" in user
+    assert "useful_for_answer: context is [1] of contexts" in user
+
+
+def test_an_example_comes_before_the_material() -> None:
+    """A worked example is under its task's heading, with its own texts in tags, and its reply."""
+    example = {"inputs": {"answer": "Yes."}, "outputs": {"statements": []}}
+    taught = kinds.STATEMENTS.task({"question": Q, "answer": A}, examples=[example])
+    user = compose([taught, GROUNDED]).user
+    shown = '<example>\n<answer>\nYes.\n</answer>\nReply: {"statements": []}\n</example>'
+    assert user.index("# statements") < user.index(shown) < user.index("# groundedness_1")
+    assert user.count("<example>") == 1
+
+
+def test_drawings_are_asked_to_differ() -> None:
+    """Several drawings in one request say so; one drawing and one of a list do not."""
+    told = prompt_text("repeated")
+    assert told in compose(DRAWS).user
+    assert told not in compose(DRAWS[:1]).user
+    assert told not in compose(useful("One.", "Two.")).user
+
+
 TAGS = st.sampled_from(["</answer>", "</answer_>", "<answer>", "</contexts>", "</question>", "x"])
 
 
@@ -100,11 +174,11 @@ TAGS = st.sampled_from(["</answer>", "</answer_>", "<answer>", "</contexts>", "<
 @example("</answer></answer_></answer__>")
 def test_material_cannot_be_closed_by_its_content(text: str) -> None:
     """Whatever an answer holds, its tag closes after it and not within."""
-    sent = compose([tasks.groundedness(text, (text, text), voice=1)]).user
+    sent = compose([questions.groundedness(text, (text, text), voice=1)]).user
     shown = text.encode("utf-8", "replace").decode()
-    tag = re.match(r"<(answer_*)>\n", sent)
+    tag = re.search(r"^<(answer_*)>$", sent, flags=re.MULTILINE)
     assert tag
-    assert sent.startswith(f"<{tag[1]}>\n{shown}\n</{tag[1]}>\n\n<contexts")
+    assert sent[tag.start() :].startswith(f"<{tag[1]}>\n{shown}\n</{tag[1]}>\n\n<contexts")
     assert f"</{tag[1]}>" not in shown
 
 
@@ -112,7 +186,7 @@ def test_two_megabytes_are_sent_and_read_in_no_time() -> None:
     """A huge context neither fails nor stalls, also where it is full of tags and braces."""
     started = perf_counter()
     context = '{"a": </contexts> [' * 120_000
-    request = compose([tasks.context_relevance(Q, [context], voice=1)])
+    request = compose([questions.context_relevance(Q, [context], voice=1)])
     parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
     assert context in request.user
     assert isinstance(parts[0], UnparsableReplyError)
@@ -121,7 +195,7 @@ def test_two_megabytes_are_sent_and_read_in_no_time() -> None:
 
 def test_no_lone_surrogate_is_sent() -> None:
     """Text that is no Unicode cannot be sent by any client; it is replaced."""
-    assert "bad ? text" in compose([tasks.groundedness("bad \ud800 text", C, voice=1)]).user
+    assert "bad ? text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
 
 
 # --- what comes back ------------------------------------------------------------------------------
@@ -143,12 +217,46 @@ def test_no_lone_surrogate_is_sent() -> None:
 def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: str) -> None:
     """Code fences, thoughts and courtesies around the object do no harm."""
     text = wrapped.format(json.dumps(replied(group)))
-    assert kinds(read_parts(text, group)) == [task.reply for task in group]
+    assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
 
 
 def test_the_only_tasks_name_may_be_left_out() -> None:
     """A judge that answers one task with the bare reply is understood."""
     assert read_parts('{"rating": 1}', [CONTEXT]) == (Rating(rating=1),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"statements": ["a", "b"]}',
+        'Here: {"statements": ["a", "b"]}.',
+        '{"statements": {"statements": ["a", "b"]}}',
+        'As in {"x": 1}: {"statements": {"statements": ["a", "b"]}}',
+    ],
+)
+def test_a_task_whose_member_has_its_name(text: str) -> None:
+    """A judge that writes a name once, where task and member share it, is understood."""
+    assert read_parts(text, [STATEMENTS]) == (Statements(statements=["a", "b"]),)
+
+
+def test_no_claims_in_short() -> None:
+    """The short form of an empty list is an empty list."""
+    assert read_parts('{"statements": []}', [STATEMENTS]) == (Statements(statements=[]),)
+
+
+def test_the_short_form_beside_others() -> None:
+    """The parts of a fused reply may be written either way, each for itself."""
+    reply = {**replied(MIXED), "statements": ["a"]}
+    parts = read_parts(json.dumps(reply), MIXED)
+    assert kinds_of(parts) == [Rating, Statements, Rating]
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_a_cut_behind_a_task_whose_member_has_its_name(cut: int) -> None:
+    """What looks like a reply within a reply that was cut off does not hide the rest."""
+    text = json.dumps(replied(MIXED))
+    parts = read_parts(text[:-cut], MIXED)
+    assert kinds_of(parts)[:2] == [Rating, Statements]
 
 
 @pytest.mark.parametrize("left", [3, 5, 30])
@@ -157,7 +265,7 @@ def test_a_reply_cut_off_keeps_what_was_whole(left: int) -> None:
     text = json.dumps(replied(DRAWS))
     second = text.index('"reverse_question_2"')
     parts = read_parts(text[: second + len('"reverse_question_2"') + left], DRAWS)
-    assert kinds(parts) == [ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
+    assert kinds_of(parts) == [ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
 
 
 @given(st.data())
@@ -192,7 +300,7 @@ def test_each_part_is_checked_alone(broken: object, told: str) -> None:
     """A part of the wrong type is refused, saying why, and the others are kept."""
     text = json.dumps({**replied(MIXED), "context_relevance_1": broken})
     parts = read_parts(text, MIXED)
-    assert kinds(parts) == [UnparsableReplyError, Statements, Rating]
+    assert kinds_of(parts) == [UnparsableReplyError, Statements, Rating]
     assert told in str(parts[0])
 
 
@@ -202,13 +310,13 @@ def test_each_part_is_checked_alone(broken: object, told: str) -> None:
 def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
     """A number that is no number, or too large for one, is an unparsable part like any other."""
     text = f'{{"context_relevance_1": {{"rating": {number}}}}}'
-    assert kinds(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
+    assert kinds_of(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "{" * 200_000, "", "null"])
 def test_deep_nesting_is_no_danger(text: str) -> None:
     """Text that would exhaust a parser's stack is unparsable."""
-    assert kinds(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
+    assert kinds_of(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
 
 
 def test_a_rejected_reply_is_quoted_in_part() -> None:

@@ -40,7 +40,7 @@ def evaluated(
 def rated(*ratings: object) -> FakeJudge:
     """Return a judge whose voices rate so."""
     return FakeJudge(
-        lambda task: {"rating": r} if isinstance(r := ratings[task.voice - 1], int) else r
+        lambda task: {"rating": r} if isinstance(r := ratings[task.kind.voice - 1], int) else r
     )
 
 
@@ -57,6 +57,7 @@ def test_the_mean_of_two_judges(
     assert (score.value, score.reason) == (value, None)
     assert score.detail == {
         "ratings": list(ratings),
+        "rated": "integer",
         "judges_used": 2,
         "disagreement": disagreement,
     }
@@ -150,7 +151,7 @@ def test_one_judge_may_be_asked_for(metric: Any) -> None:
 @both
 def test_reasons_become_the_explanation(metric: Callable[[], Metric]) -> None:
     """What the judges said is told, where they said something."""
-    judge = FakeJudge(lambda task: {"rating": 1, "reason": "Half." if task.voice == 1 else ""})
+    judge = FakeJudge(lambda task: {"rating": 1, "reason": "Half." if task.kind.voice == 1 else ""})
     assert evaluated(metric(), judge).scores[0].explanation == "Half."
     assert evaluated(metric(), rated(1, 1)).scores[0].explanation is None
 

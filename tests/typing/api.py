@@ -21,7 +21,25 @@ from rag_eval_otel import (
     evaluate,
     instrument,
 )
-from rag_eval_otel.metrics import AnswerRelevancy, ContextRelevance
+from rag_eval_otel.metrics import (
+    METRICS,
+    NDCG,
+    AnswerCorrectness,
+    AnswerRelevancy,
+    ContextRelevance,
+    Correctness,
+    CrossEncoderSimilarity,
+    Faithfulness,
+    InstanceRubric,
+    LLMMetric,
+    MultiMethodRelevancy,
+    Rubric,
+    SemanticSimilarity,
+    StatementContextRelevance,
+    metric_names,
+    resolve_metrics,
+)
+from rag_eval_otel.protocols import Metric
 
 
 def a_sample_takes_passages_and_strings() -> None:
@@ -64,3 +82,47 @@ def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
 def a_handler_is_a_langchain_callback() -> None:
     handler: BaseCallbackHandler = RagEvalCallbackHandler(judge="lexical")
     assert handler is not None
+
+
+def every_metric_is_one() -> None:
+    metrics: list[Metric] = [
+        AnswerCorrectness(beta=2.0, weights=(0.5, 0.5)),
+        Correctness(rating="logprobs", threshold=3.5),
+        CrossEncoderSimilarity(score=lambda answer, reference: 1.0, activation="sigmoid"),
+        Faithfulness(
+            examples=[{"inputs": {"answer": "No."}, "outputs": {"statements": []}}],
+            name="taught",
+        ),
+        InstanceRubric(inputs=("answer", "reference")),
+        LLMMetric(
+            name="tone",
+            instructions="How warm is the answer?",
+            inputs=["answer", "house_style"],
+            outputs={"warmth": [1, 2, 3], "why": str},
+            value="warmth",
+        ),
+        MultiMethodRelevancy(weights={"direct": 1}),
+        NDCG(k=10, gain="exponential"),
+        Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
+        SemanticSimilarity(mode="euclidean", threshold=None),
+        StatementContextRelevance(rule="proportion"),
+    ]
+    assert_type(resolve_metrics(["online", *metrics]), tuple[Metric, ...])
+    assert_type(resolve_metrics("faithfulness"), tuple[Metric, ...])
+    assert_type(metric_names(), tuple[str, ...])
+    assert_type(METRICS["faithfulness"](), Metric)
+
+
+def a_sample_may_have_more() -> None:
+    sample = Sample(
+        retrieved_ids=[1, "b"],
+        relevant_ids={"a": 2.0, "b": 0},
+        rubric={0: "No.", 0.5: "Half.", 1: "Yes."},
+        extra={"house_style": "Be brief."},
+    )
+    assert_type(sample.relevant_ids, tuple[str, ...])
+    assert_type(sample.grades, tuple[float, ...])
+
+
+def a_score_may_be_normalized(score: Score) -> None:
+    assert_type(score.normalized, float | None)

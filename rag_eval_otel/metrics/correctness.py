@@ -1,0 +1,229 @@
+"""Is the answer right? As a judge sees it, mostly against a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_eval_otel.embed import cosine
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.kinds import ACCURACY, COMPARED_STATEMENTS, CORRECTNESS
+from rag_eval_otel.judge.replies import JudgedStatement
+from rag_eval_otel.judge.tasks import Rated, check_examples
+from rag_eval_otel.metrics.dual import dual_score, how_rated, rating_of, rating_remark
+from rag_eval_otel.metrics.outcome import Examples, check_choices, measured, undefined
+from rag_eval_otel.protocols import AskLike, EmbedFn
+from rag_eval_otel.types import Sample, Score
+
+_TOP = 4  # the highest rating of accuracy
+_MAX_BETA = 1e6  # recall alone, but for a hair
+_PAIR = 2
+_LOW, _HIGH = 1, 5  # the scale of correctness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAccuracy:
+    """How far the answer agrees with the reference (NVIDIA, in ragas).
+
+    Two differently worded judges rate 0, 2 or 4. The second is shown them in each other's place:
+    it rates the reference against the answer. The score is the mean rating over 4, in
+    {0, .25, .5, .75, 1}. Needs question, answer and reference. 2 judge requests (1 with
+    ``judges=1``). ``rating`` as for `ContextRelevance`.
+
+    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``. One judge
+    without a valid rating: the other's counts (``partial``).
+
+    Source: ragas 0.4.3 ``AnswerAccuracy``, with the roles swapped as its collections do. Differs:
+    the fallback works whichever judge failed; 1 and 3 are not on the scale.
+    """
+
+    judges: Literal[1, 2] = 2
+    rating: Rated = "integer"
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "answer_accuracy"
+
+    needs = frozenset({"question", "answer", "reference"})
+    asks = ACCURACY
+    requests = "2"
+    range = "{0, .25, .5, .75, 1}"
+
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_choices(self)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        reference = sample.reference or ""
+        if not reference.strip():
+            return undefined(self.name, "missing_reference")
+        if not sample.answer.strip():
+            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
+        sides = ((sample.answer, reference), (reference, sample.answer))
+        voices = [
+            kind.task(
+                {"question": sample.question, "answer": answer, "reference": truth},
+                rated=self.rating,
+                examples=self.examples,
+            )
+            for kind, (answer, truth) in zip(ACCURACY, sides, strict=True)
+        ]
+        voices = voices[: self.judges]
+        return await dual_score(self.name, voices, ask, scale=_TOP, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCorrectness:
+    """Claims that answer and reference share, and the similarity of the two (ragas).
+
+    The judge breaks up both and says of each claim whether the other side bears it out: of the
+    answer's, ``tp`` are and ``fp`` are not; of the reference's, ``fn`` are missing::
+
+        P = tp / (tp + fp)    R = tp / (tp + fn)    F = (1 + beta^2) P R / (beta^2 P + R)
+        score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
+
+    F is 0 where P or R has nothing to divide by. Range [-w2, 1] for weights that add up to 1. Needs
+    question, answer and reference. 1 judge request, none with ``w1 = 0``; 1 embedding request, none
+    with ``w2 = 0``.
+
+    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``; no claims
+    on either side: undefined ``no_claims``; none on one: F is 0; a vector without direction:
+    undefined ``zero_vector``.
+
+    Source: ragas 0.4.3 ``AnswerCorrectness``. Differs: one request instead of three, so that the
+    counts always agree with the claims; no claims are never a success.
+    """
+
+    beta: float = 1.0
+    weights: tuple[float, float] = (0.75, 0.25)
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "answer_correctness"
+
+    needs = frozenset({"question", "answer", "reference"})
+    asks = (COMPARED_STATEMENTS,)
+    requests = "1"
+    range = "[-.25, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``beta`` not above 0, weights that can't be used, examples that do not fit."""
+        if not 0 < self.beta <= _MAX_BETA:
+            msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
+            raise ConfigError(msg)
+        total = sum(self.weights)
+        if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
+            msg = f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
+            raise ConfigError(msg)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the score of ``sample``."""
+        reference = sample.reference or ""
+        if not reference.strip():
+            return undefined(self.name, "missing_reference")
+        if not sample.answer.strip():
+            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
+        factual, detail = await self._factual(sample, reference, ask)
+        if factual is None:
+            return undefined(self.name, "no_claims")
+        similar = await self._similar(sample.answer, reference, embed)
+        if similar is None:
+            return undefined(self.name, "zero_vector", detail=detail)
+        by_claims, by_vectors = self.weights
+        value = (by_claims * factual + by_vectors * similar) / (by_claims + by_vectors)
+        detail = {**detail, "factual": factual, "similarity": similar}
+        return measured(self.name, value, threshold=self.threshold, detail=detail)
+
+    async def _factual(
+        self, sample: Sample, reference: str, ask: AskLike
+    ) -> tuple[float | None, dict[str, Any]]:
+        """Return F and the counts it is made of; None where nobody claims anything."""
+        if not self.weights[0]:
+            return 0.0, {}
+        task = COMPARED_STATEMENTS.task(
+            {"question": sample.question, "answer": sample.answer, "reference": reference},
+            examples=self.examples,
+        )
+        reply = await ask(task)
+        said, wanted = _claims(reply.answer_statements), _claims(reply.reference_statements)
+        if not said and not wanted:
+            return None, {}
+        tp = sum(claim.verdict for claim in said) if wanted else 0
+        fp, fn = len(said) - tp, sum(not claim.verdict for claim in wanted)
+        return f_beta(tp, fp, fn=fn, beta=self.beta), {"tp": tp, "fp": fp, "fn": fn}
+
+    async def _similar(self, answer: str, reference: str, embed: EmbedFn) -> float | None:
+        if not self.weights[1]:
+            return 0.0
+        rows = await embed([answer, reference])
+        return cosine(rows[0], rows[1])
+
+
+def _claims(judged: Sequence[JudgedStatement]) -> list[JudgedStatement]:
+    return [claim for claim in judged if claim.statement.strip()]
+
+
+def f_beta(tp: int, fp: int, *, fn: int, beta: float) -> float:
+    """Return the F score, in [0, 1]; 0 where precision or recall has nothing to divide by."""
+    precision = tp / (tp + fp) if tp + fp else 0.0
+    recall = tp / (tp + fn) if tp + fn else 0.0
+    bottom = beta**2 * precision + recall
+    return (1 + beta**2) * precision * recall / bottom if bottom else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correctness:
+    """How right and relevant the answer is as a whole, graded from 1 to 5 (LlamaIndex).
+
+    ``normalized`` is ``(score - 1) / 4``. Passes from ``threshold`` 4. Needs question and answer;
+    a reference is shown where there is one. 1 judge request. ``rating="logprobs"`` takes the mean
+    under the judge's probabilities of the whole grades.
+
+    Edges: no question: undefined ``missing_question``; no answer: 1, the lowest grade,
+    ``empty_answer``.
+
+    Source: LlamaIndex 0.14 ``CorrectnessEvaluator``. Differs: a number of a schema, checked to be
+    on the scale, instead of the first line of a text.
+    """
+
+    rating: Rated = "integer"
+    threshold: float | None = 4.0
+    examples: Examples = ()
+    name: str = "correctness"
+
+    needs = frozenset({"question", "answer"})
+    asks = (CORRECTNESS,)
+    requests = "1"
+    range = "[1, 5]"
+
+    def __post_init__(self) -> None:
+        """Refuse examples that do not fit."""
+        check_choices(self)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.question.strip():
+            return undefined(self.name, "missing_question")
+        if not sample.answer.strip():
+            return measured(
+                self.name, _LOW, threshold=self.threshold, normalized=0.0, reason="empty_answer"
+            )
+        shown = {"question": sample.question, "answer": sample.answer}
+        if sample.reference and sample.reference.strip():
+            shown["reference"] = sample.reference
+        task = CORRECTNESS.task(shown, rated=self.rating, examples=self.examples)
+        grade = await ask(task)
+        value = rating_of(grade)
+        return measured(
+            self.name,
+            value,
+            threshold=self.threshold,
+            normalized=(value - _LOW) / (_HIGH - _LOW),
+            reason=rating_remark(self.rating, [grade]),
+            explanation=grade.reason,
+            detail={"rated": how_rated([grade])},
+        )

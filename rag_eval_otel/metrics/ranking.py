@@ -1,0 +1,286 @@
+"""Were the right documents retrieved, and ranked first? By ids, without a judge.
+
+Ranks count from 1. A document retrieved twice is credited once, at its first rank, and keeps the
+places it takes. Every metric needs the ids retrieved (``retrieved_ids``, or the contexts' own) and
+the ids that are relevant, which those graded 0 are not; ``k`` limits it to the first ``k``
+retrieved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics.outcome import check_choices, measured, undefined
+from rag_eval_otel.protocols import AskLike, EmbedFn
+from rag_eval_otel.types import Sample, Score
+
+_NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
+
+
+def _check_k(k: int | None) -> None:
+    if k is not None and k < 1:
+        msg = f"k must be at least 1, or None for all, not {k}"
+        raise ConfigError(msg)
+
+
+def relevant_of(sample: Sample) -> frozenset[str]:
+    """Return the ids that are relevant: all that are named, but for those graded 0."""
+    grades = sample.grades or (1.0,) * len(sample.relevant_ids)
+    return frozenset(one for one, grade in zip(sample.relevant_ids, grades, strict=True) if grade)
+
+
+def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
+    """Return the ranks at which each wanted id is first retrieved, in ascending order."""
+    first: dict[str, int] = {}
+    for rank, one in enumerate(retrieved, start=1):
+        if one in wanted:
+            first.setdefault(one, rank)
+    return list(first.values())
+
+
+def _without_ids(name: str, sample: Sample, *, threshold: float | None) -> Score | None:
+    """Return the score of a sample with nothing to rank; None for all others."""
+    if not relevant_of(sample):
+        return undefined(name, "missing_reference")
+    if not sample.ranked_ids:
+        return measured(name, 0.0, threshold=threshold, reason="no_context")
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitRate:
+    """Whether any relevant document was retrieved: 1 or 0.
+
+    With ``mode="granular"`` the share of the relevant documents that were, in [0, 1]. Nothing
+    relevant is known: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
+
+    Source: LlamaIndex 0.14 ``HitRate``. Differs: duplicates are credited once.
+    """
+
+    k: int | None = None
+    mode: Literal["any", "granular"] = "any"
+    threshold: float | None = 0.5
+    name: str = "hit_rate"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        check_choices(self)
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if without := _without_ids(self.name, sample, threshold=self.threshold):
+            return without
+        wanted = relevant_of(sample)
+        hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
+        share = hits / len(wanted)
+        value = share if self.mode == "granular" else float(hits > 0)
+        return measured(self.name, value, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MRR:
+    """One over the rank of the first relevant document; 0 without one.
+
+    The mean over samples is the mean reciprocal rank. With ``mode="granular"`` the mean of one over
+    the rank of every hit. Range [0, 1]. Edges as `HitRate`.
+
+    Source: LlamaIndex 0.14 ``MRR``, haystack-ai 3.4.1 ``DocumentMRREvaluator``.
+    """
+
+    k: int | None = None
+    mode: Literal["first", "granular"] = "first"
+    threshold: float | None = None
+    name: str = "mrr"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        check_choices(self)
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if without := _without_ids(self.name, sample, threshold=self.threshold):
+            return without
+        wanted = relevant_of(sample)
+        ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
+        counted = ranks if self.mode == "granular" else ranks[:1]
+        value = sum(1 / rank for rank in counted) / len(counted) if counted else 0.0
+        return measured(self.name, value, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalPrecision:
+    """The share of the retrieved documents that are relevant; with ``k``, hits over ``k``.
+
+    Range [0, 1]. Nothing relevant is known: undefined ``missing_reference``; nothing retrieved:
+    undefined ``no_context``.
+
+    Source: LlamaIndex 0.14 ``Precision``; precision@k as in TREC evaluation.
+    """
+
+    k: int | None = None
+    threshold: float | None = None
+    name: str = "retrieval_precision"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        wanted = relevant_of(sample)
+        if not wanted:
+            return undefined(self.name, "missing_reference")
+        if not sample.ranked_ids:
+            return undefined(self.name, "no_context")
+        ranked = sample.ranked_ids[: self.k]
+        hits = len(hit_ranks(ranked, wanted))
+        return measured(self.name, hits / (self.k or len(set(ranked))), threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalRecall:
+    """The share of the relevant documents that were retrieved.
+
+    With ``mode="single_hit"``, 1 if any was, else 0. Range [0, 1]. Edges as `HitRate`.
+
+    Source: haystack-ai 3.4.1 ``DocumentRecallEvaluator``, LlamaIndex 0.14 ``Recall``.
+    """
+
+    k: int | None = None
+    mode: Literal["multi_hit", "single_hit"] = "multi_hit"
+    threshold: float | None = None
+    name: str = "retrieval_recall"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        check_choices(self)
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if without := _without_ids(self.name, sample, threshold=self.threshold):
+            return without
+        wanted = relevant_of(sample)
+        hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
+        share = hits / len(wanted)
+        value = share if self.mode == "multi_hit" else float(hits > 0)
+        return measured(self.name, value, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragePrecision:
+    """The mean, over the relevant documents, of the precision at their ranks (0 if not retrieved).
+
+    ``score = sum over hits (hits so far / rank) / relevant documents``, range [0, 1]. The mean over
+    samples is MAP. Edges as `HitRate`.
+
+    Source: LlamaIndex 0.14 ``AveragePrecision``, haystack-ai 3.4.1 ``DocumentMAPEvaluator``.
+    Differs: duplicates are credited once, so that it is at most 1.
+    """
+
+    k: int | None = None
+    threshold: float | None = None
+    name: str = "average_precision"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if without := _without_ids(self.name, sample, threshold=self.threshold):
+            return without
+        wanted = relevant_of(sample)
+        ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
+        precisions = [hits / rank for hits, rank in enumerate(ranks, start=1)]
+        value = sum(precisions) / len(wanted)
+        return measured(self.name, value, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NDCG:
+    """Normalized discounted cumulative gain: relevant documents early, the best ones first.
+
+    ``score = sum over hits gain / log2(rank + 1)``, over the same sum for the ideal ranking, cut at
+    ``k``. The gain is the document's grade (``Sample.grades``; 1 without grades), or with
+    ``gain="exponential"`` 2^grade - 1. Range [0, 1]. Edges as `HitRate`.
+
+    Source: LlamaIndex 0.14 ``NDCG``, haystack-ai 3.4.1 ``DocumentNDCGEvaluator``. Differs:
+    duplicates are credited once on both sides, so that it is at most 1.
+    """
+
+    k: int | None = None
+    gain: Literal["linear", "exponential"] = "linear"
+    threshold: float | None = None
+    name: str = "ndcg"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse a ``k`` below 1."""
+        check_choices(self)
+        _check_k(self.k)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if without := _without_ids(self.name, sample, threshold=self.threshold):
+            return without
+        gains = self._gains(sample)
+        ideal = _discounted(enumerate(sorted(gains.values(), reverse=True)[: self.k], start=1))
+        ranked = sample.ranked_ids[: self.k]
+        hits = ((rank, gains[ranked[rank - 1]]) for rank in hit_ranks(ranked, gains))
+        return measured(self.name, min(1.0, _discounted(hits) / ideal), threshold=self.threshold)
+
+    def _gains(self, sample: Sample) -> dict[str, float]:
+        """Return the gain of each relevant id over the highest; of one named twice, the higher."""
+        grades = sample.grades or (1.0,) * len(sample.relevant_ids)
+        top = max(grades)
+        gains: dict[str, float] = {}
+        for one, grade in zip(sample.relevant_ids, grades, strict=True):
+            gain = grade / top if self.gain == "linear" else _exponential(grade, top)
+            gains[one] = max(gain, gains.get(one, 0.0))
+        return gains
+
+
+def _exponential(grade: float, top: float) -> float:
+    """Return (2^grade - 1) / (2^top - 1), of which neither may fit a float."""
+    ln2 = math.log(2)
+    return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
+
+
+def _discounted(hits: Iterable[tuple[int, float]]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in hits)

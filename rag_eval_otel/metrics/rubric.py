@@ -1,0 +1,234 @@
+"""Grades by rules of the user's own: a rubric, a rubric of each sample, a guideline."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.kinds import GUIDELINE
+from rag_eval_otel.judge.replies import Graded, grade_on
+from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
+from rag_eval_otel.metrics.dual import how_rated, rating_of, rating_remark
+from rag_eval_otel.metrics.outcome import Examples, check_choices, decided, measured, undefined
+from rag_eval_otel.protocols import AskLike, EmbedFn
+from rag_eval_otel.types import Sample, Score
+
+_FIELDS = ("question", "contexts", "answer", "reference")
+_FIVE: Mapping[float, str] = {
+    1: "Wrong throughout, or about something else.",
+    2: "Mostly wrong; little of it is of use.",
+    3: "Partly right, with gaps or mistakes that matter.",
+    4: "Right, with small gaps or a lack of clarity.",
+    5: "Right, complete and clear.",
+}
+
+
+def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
+    """Return what each level means, by its number, in ascending order.
+
+    A key is a number or a text with one number in it (``"0.5"``, ``"score1_description"``). Raises
+    `ConfigError` for other keys, a level given twice, one without a meaning, and no level at all.
+    """
+    levels: dict[float, str] = {}
+    for key, meaning in rubric.items():
+        level = _level(key)
+        if level is None or level in levels:
+            msg = f"each key of a rubric must name one number, and each its own; see {key!r}"
+            raise ConfigError(msg)
+        if not isinstance(meaning, str) or not meaning.strip():
+            msg = f"level {key!r} of the rubric must say what it means, not {meaning!r}"
+            raise ConfigError(msg)
+        levels[level] = meaning
+    if not levels:
+        msg = "a rubric needs at least one level"
+        raise ConfigError(msg)
+    return dict(sorted(levels.items()))
+
+
+def _level(key: object) -> float | None:
+    """Return the one number that ``key`` is or names; None where there is none, or several."""
+    if isinstance(key, int | float):
+        return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
+    numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
+    return float(numbers[0]) if len(numbers) == 1 else None
+
+
+def _check_inputs(inputs: Sequence[str]) -> None:
+    if set(inputs) - set(_FIELDS) or not inputs:
+        msg = f"inputs must be some of {', '.join(_FIELDS)}, not {inputs!r}"
+        raise ConfigError(msg)
+
+
+def _kind(levels: Sequence[float]) -> Kind[Graded]:
+    reply = grade_on(*levels) if levels else Graded
+    return Kind(prompt="rubric", reply=reply, inputs=(*_FIELDS, "rubric"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric:
+    """The level of a rubric that fits the sample best, as the judge sees it.
+
+    ``levels`` maps numbers to what they mean; without it five levels from 1, wrong, to 5, right.
+    Range: the levels given, any numbers; the judge's choice is checked to be one of them.
+    ``normalized`` is ``(score - lowest) / (highest - lowest)``, None for a single level;
+    ``explanation`` is the judge's feedback. Shown is what the sample has of ``inputs``. 1 judge
+    request. ``rating="logprobs"`` takes the mean under the judge's probabilities of the levels.
+
+    Edges: nothing of ``inputs`` is there: undefined ``missing_input``.
+
+    Source: ragas 0.4.3 ``RubricsScore``, ``DomainSpecificRubrics``. Differs: levels may be any
+    numbers, 0 / 0.5 / 1 included; a number that is no level is asked again.
+    """
+
+    levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
+    inputs: tuple[str, ...] = _FIELDS
+    rating: Rated = "integer"
+    threshold: float | None = None
+    examples: Examples = ()
+    name: str = "rubric"
+
+    requests = "1"
+    range = "its levels"
+
+    def __post_init__(self) -> None:
+        """Refuse a scale or inputs that can't be used, and examples that do not fit."""
+        check_choices(self)
+        _check_inputs(self.inputs)
+        check_examples(self.name, self.examples, self.asks)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of the sample it cannot do without."""
+        return frozenset({"answer"} if "answer" in self.inputs else self.inputs)
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kind of question it puts."""
+        return (_kind(list(parse_levels(self.levels))),)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        return await _grade(self, sample, ask, levels=parse_levels(self.levels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRubric:
+    """As `Rubric`, by the rubric that each sample brings (``Sample.rubric``).
+
+    Range: the levels of the sample's rubric; ``normalized`` makes samples comparable. Needs the
+    rubric. 1 judge request. No rubric, or one that can't be used: undefined ``missing_rubric``.
+
+    Source: ragas 0.4.3 ``InstanceSpecificRubrics``; differs as `Rubric`.
+    """
+
+    inputs: tuple[str, ...] = _FIELDS
+    rating: Rated = "integer"
+    threshold: float | None = None
+    examples: Examples = ()
+    name: str = "instance_rubric"
+
+    needs = frozenset({"rubric"})
+    asks = (_kind(()),)
+    requests = "1"
+    range = "the sample's levels"
+
+    def __post_init__(self) -> None:
+        """Refuse inputs that can't be used, and examples that do not fit."""
+        check_choices(self)
+        _check_inputs(self.inputs)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.rubric:
+            return undefined(self.name, "missing_rubric")
+        try:
+            levels = parse_levels(sample.rubric)
+        except ConfigError as error:
+            return undefined(self.name, "missing_rubric", detail={"error": str(error)})
+        return await _grade(self, sample, ask, levels=levels)
+
+
+async def _grade(
+    metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
+) -> Score:
+    shown = _shown(sample, metric.inputs)
+    if not shown:
+        return undefined(metric.name, "missing_input")
+    rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
+    task = _kind(list(levels)).task(
+        {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
+    )
+    grade = await ask(task)
+    value, low, high = rating_of(grade), min(levels), max(levels)
+    return measured(
+        metric.name,
+        value,
+        threshold=metric.threshold,
+        normalized=(value - low) / (high - low) if low < high else None,
+        reason=rating_remark(metric.rating, [grade]),
+        explanation=grade.reason,
+        detail={"rated": how_rated([grade])},
+    )
+
+
+def _shown(sample: Sample, names: Sequence[str]) -> dict[str, Any]:
+    """Return what of the fields ``names`` the sample has."""
+    texts: dict[str, Any] = {
+        "question": sample.question,
+        "answer": sample.answer,
+        "reference": sample.reference or "",
+    }
+    found: dict[str, Any] = {name: text for name, text in texts.items() if text.strip()}
+    if sample.context_texts:
+        found["contexts"] = sample.context_texts
+    return {name: found[name] for name in names if name in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guideline:
+    """Whether the answer keeps to guidelines in plain words: 1 or 0 (LlamaIndex).
+
+    Needs question and answer. 1 judge request; the judge's feedback is the explanation.
+
+    Edges: no question: undefined ``missing_question``; no answer: undefined ``empty_answer``.
+
+    Source: LlamaIndex 0.14 ``GuidelineEvaluator``. Differs: a reply that does not parse is
+    undefined instead of raised.
+    """
+
+    guidelines: str = (
+        "The answer replies to all of the question. It is not vague. Where figures or names"
+        " matter, it gives them."
+    )
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "guideline"
+
+    needs = frozenset({"question", "answer"})
+    asks = (GUIDELINE,)
+    requests = "1"
+    range = "{0, 1}"
+
+    def __post_init__(self) -> None:
+        """Refuse blank guidelines, and examples that do not fit."""
+        if not self.guidelines.strip():
+            msg = "guidelines must say what is asked of the answer"
+            raise ConfigError(msg)
+        check_examples(self.name, self.examples, self.asks)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        """Return the score of ``sample``."""
+        if not sample.question.strip():
+            return undefined(self.name, "missing_question")
+        if not sample.answer.strip():
+            return undefined(self.name, "empty_answer")
+        task = GUIDELINE.task(
+            {"question": sample.question, "answer": sample.answer, "guidelines": self.guidelines},
+            examples=self.examples,
+        )
+        return decided(self.name, await ask(task), threshold=self.threshold)

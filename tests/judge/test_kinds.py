@@ -1,0 +1,133 @@
+"""The kinds of question and their prompts: complete, consistent, and who may see what."""
+
+import re
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge.tasks import Kind, Task, may_share
+from rag_eval_otel.judge.wire import compose, prompt_text
+from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.metrics.rubric import parse_levels
+
+ALL: dict[str, Kind[Any]] = {
+    kind.prompt: kind
+    for one in (*vars(kinds).values(), METRICS["rubric"]().asks)
+    for kind in (one if isinstance(one, tuple) else (one,))
+    if isinstance(kind, Kind)
+}
+LISTS = {"contexts": ["C1.", "C2."], "statements": ["S1."], "questions": ["Q1?"]}
+TEXTS: dict[str, Any] = {
+    **LISTS,
+    "question": "Q?",
+    "answer": "A.",
+    "reference": "R.",
+    "context": "C1.",
+    "sub_questions": ["Q1?"],
+    "intent": "I.",
+    "guidelines": "G.",
+    "rubric": "0: No.\n1: Yes.",
+}
+every = pytest.mark.parametrize("kind", ALL.values(), ids=lambda kind: kind.prompt)
+
+
+def task(kind: Kind[Any]) -> Task[Any]:
+    """Return a question of ``kind`` about texts that are called the same everywhere."""
+    return kind.task(TEXTS)
+
+
+@every
+def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
+    """Names in backticks are members of the reply or names of the material; the text is short."""
+    text = prompt_text(kind.prompt)
+    assert len(text) < 500
+    schema = str(kind.reply.model_json_schema())
+    for name in re.findall(r"`(\w+)`", text):
+        assert name in kind.inputs or f"'{name}'" in schema, name
+
+
+@every
+def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
+    """Each number or boolean of the reply is named in the prompt, with what its values mean."""
+    found = re.findall(r"'(\w+)': \{[^{}]*'type': '(?:integer|number|boolean)'", _schema(kind))
+    text = prompt_text(kind.prompt)
+    assert [name for name in found if f"`{name}`" not in text] == []
+
+
+def _schema(kind: Kind[Any]) -> str:
+    return str(compose([task(kind)]).schema["$defs"])
+
+
+def test_every_kind_is_put_by_a_metric() -> None:
+    """There is no prompt that nobody uses, and none missing."""
+    used = {kind.prompt for make in METRICS.values() for kind in make().asks}
+    assert used <= set(ALL)
+    assert set(ALL) - used == {"context_statements"}  # of another rule of a metric
+
+
+# --- who may see what -----------------------------------------------------------------------------
+
+PAIRS = list(combinations(ALL.values(), 2))
+
+
+def test_the_reference_is_seen_by_no_question_that_does_not_show_it() -> None:
+    """What knows the right answer never shares a request with what must judge without it."""
+    for one, other in PAIRS:
+        if ("reference" in one.inputs) != ("reference" in other.inputs):
+            assert not may_share(task(one), task(other)), (one.prompt, other.prompt)
+
+
+@pytest.mark.parametrize("name", ["rubric", "guidelines"])
+def test_rules_of_the_users_are_seen_by_no_other_question(name: str) -> None:
+    """A rubric may say what the right answer is; so may a guideline."""
+    (kind,) = (kind for kind in ALL.values() if name in kind.inputs)
+    assert not [k.prompt for k in ALL.values() if k is not kind and may_share(task(kind), task(k))]
+
+
+def test_a_reverse_question_is_drawn_from_the_answer_alone() -> None:
+    """Nothing that shows question or contexts may be in the same request."""
+    for other in ALL.values():
+        if other is not kinds.REVERSE_QUESTION:
+            assert not may_share(task(kinds.REVERSE_QUESTION), task(other))
+
+
+@pytest.mark.parametrize(
+    "voices", [kinds.CONTEXT_RELEVANCE, kinds.GROUNDEDNESS, kinds.ACCURACY], ids=str
+)
+def test_two_voices_are_two_requests(voices: tuple[Kind[Any], ...]) -> None:
+    """Two judges that are to be independent do not answer in one reply."""
+    one, other = voices
+    assert not may_share(task(one), task(other))
+    assert (one.voice, other.voice) == (1, 2)
+    assert prompt_text(one.prompt) != prompt_text(other.prompt)
+    assert one.family == other.family
+
+
+def test_the_rest_may_travel_together() -> None:
+    """Without reference, rules and reverse questions, all first voices fit into one request."""
+    shared = [
+        task(kind)
+        for kind in ALL.values()
+        if not {"reference", "rubric", "guidelines"} & set(kind.inputs)
+        and kind is not kinds.REVERSE_QUESTION
+        and kind.voice != 2
+    ]
+    assert all(may_share(one, other) for one, other in combinations(shared, 2))
+    request = compose(shared)
+    assert len(request.names) == len(shared) == len(set(request.names))
+    for name in ("question", "answer", "contexts", "statements", "sub_questions", "intent"):
+        assert request.user.count(f"<{name}>") == 1
+
+
+def test_sharing_is_the_same_from_both_sides() -> None:
+    """It does not matter who was first."""
+    for one, other in PAIRS:
+        assert may_share(task(one), task(other)) == may_share(task(other), task(one))
+
+
+def test_the_default_rubric_is_a_rubric() -> None:
+    """Five levels, from 1 to 5."""
+    rubric: Any = METRICS["rubric"]()
+    assert list(parse_levels(rubric.levels)) == [1, 2, 3, 4, 5]

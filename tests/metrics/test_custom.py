@@ -1,0 +1,269 @@
+"""A metric in the user's own words."""
+
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.wire import compose, read_parts
+from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric, Rubric
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Score
+from scoring import FULL, evaluated, score_of, script
+
+KIND = "Is the answer kind?"
+
+
+def kindness(**parameters: Any) -> LLMMetric:
+    """Return a metric of kindness."""
+    return LLMMetric(**{"name": "kindness", "instructions": KIND, **parameters})
+
+
+def replied(reply: object, **parameters: Any) -> Score:
+    """Return the score that a reply makes."""
+    return score_of(kindness(**parameters), FakeJudge(script(custom_kindness=reply)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "value", "expected", "normalized"),
+    [
+        ({}, 0.25, 0.25, None),
+        ({}, 1, 1, None),
+        ({"bounds": (1, 5)}, 2, 2, 0.25),
+        ({"bounds": [-1, 1]}, 0.5, 0.5, 0.75),
+        ({"outputs": {"score": int}, "bounds": (0, 10)}, 7, 7, 0.7),
+        ({"outputs": {"score": int}, "bounds": (0, 10)}, 7.0, 7, 0.7),
+        ({"outputs": {"score": bool}}, True, 1, None),
+        ({"outputs": {"score": bool}}, False, 0, None),
+        ({"outputs": {"score": [0, 0.5, 1]}}, 0.5, 0.5, None),
+        ({"outputs": {"score": [1, 3, 5]}, "bounds": (0, 1)}, 3, 3, 0.5),
+        ({"outputs": {"score": (-1, 1)}}, 1, 1, 1),
+    ],
+)
+def test_the_output_that_is_the_score(
+    parameters: dict[str, Any], value: object, expected: float, normalized: float | None
+) -> None:
+    """A number within bounds, a bool or one of a list; brought to [0, 1] where it is not there."""
+    score = replied({"score": value}, **parameters)
+    assert (score.value, score.status) == (expected, "ok")
+    assert score.normalized == (normalized and pytest.approx(normalized))
+    assert score.detail == {"score": value}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "value"),
+    [
+        *(({}, bad) for bad in (1.01, -0.01, "1", None, True, [1], float("nan"), 10**400)),
+        *(({"outputs": {"score": int}}, bad) for bad in (0.5, 2, "1", True, None, 10**400)),
+        *(({"outputs": {"score": bool}}, bad) for bad in (1, 0, "true", None)),
+        *(({"outputs": {"score": [1, 3]}}, bad) for bad in (2, "3", True, None)),
+    ],
+)
+def test_what_is_not_of_its_type_is_asked_again(parameters: dict[str, Any], value: object) -> None:
+    """Off the bounds, of another type or null: asked again, then undefined."""
+    judge = FakeJudge(script(custom_kindness={"score": value}))
+    score = score_of(kindness(**parameters), judge)
+    assert (score.value, score.status, score.reason) == (None, "undefined", "unparsable")
+    assert len(judge.requests) == 2
+
+
+OUTPUTS = {"score": float, "tone": ["warm", "cold"], "why": str, "words": int, "sure": bool}
+REPLY = {"score": 0.5, "tone": "warm", "why": "It thanks.", "words": 3, "sure": True}
+
+
+def test_all_outputs_are_in_the_detail() -> None:
+    """What else the judge is asked for is told; its texts make the explanation."""
+    score = replied(REPLY, outputs=OUTPUTS)
+    assert score.detail == REPLY
+    assert score.explanation == "warm / It thanks."
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tone", "hot"), ("tone", None), ("why", 1), ("words", 1.5), ("words", "3"), ("sure", 1)],
+)
+def test_every_output_is_checked(name: str, value: object) -> None:
+    """An output beside the score that is of another type spoils the reply."""
+    assert replied({**REPLY, name: value}, outputs=OUTPUTS).reason == "unparsable"
+    assert replied({k: v for k, v in REPLY.items() if k != name}, outputs=OUTPUTS).value is None
+
+
+def test_what_the_judge_is_sent() -> None:
+    """Instructions under the metric's heading, the bounds in words, the inputs in their tags."""
+    metric = kindness(inputs=("answer", "house_style"), bounds=(1, 5))
+    judge = FakeJudge(script(custom_kindness={"score": 3}))
+    score_of(metric, judge, extra={"house_style": "Say please.", "other": "x"})
+    request = compose(judge.requests[0])
+    assert f"# custom_kindness\n{KIND}\n`score` is a number from 1 to 5." in request.user
+    assert "<house_style>\nSay please.\n</house_style>" in request.user
+    assert FULL.question not in request.user
+    assert "x" not in request.user.split("<house_style>")[1].replace("</house_style>", "")
+    assert request.schema["required"] == ["custom_kindness"]
+
+
+def test_the_whole_way_from_text_to_score() -> None:
+    """A judge's text that holds the outputs is read; one that holds others is refused."""
+    (kind,) = kindness(outputs=OUTPUTS).asks
+    task = kind.task({"question": "q", "answer": "a"})
+    good = '{"custom_kindness": {"score": 1, "tone": "cold", "why": "", "words": 2, "sure": false}}'
+    (reply,) = read_parts(good, [task])
+    assert reply.model_dump()["tone"] == "cold"  # type: ignore[attr-defined]
+    assert "tone" in str(read_parts(good.replace("cold", "odd"), [task])[0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "texts", "reason"),
+    [
+        (("answer",), {"answer": " "}, "empty_answer"),
+        (("question",), {"question": ""}, "missing_question"),
+        (("contexts",), {"contexts": [" "]}, "no_context"),
+        (("reference",), {"reference": None}, "missing_reference"),
+        (("house_style",), {}, "missing_input"),
+        (("house_style",), {"extra": {"house_style": " "}}, "missing_input"),
+        (("answer", "house_style"), {}, "missing_input"),
+    ],
+)
+def test_an_input_that_is_missing(
+    inputs: tuple[str, ...], texts: dict[str, Any], reason: str
+) -> None:
+    """What the sample lacks is named, and nobody is asked."""
+    judge = FakeJudge(script())
+    score = score_of(kindness(inputs=inputs), judge, **texts)
+    assert (score.value, score.status, score.reason) == (None, "undefined", reason)
+    assert score.detail == {"missing": [inputs[-1]]}
+    assert judge.requests == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"name": "My metric"}, "'My metric' can't be a name here; use a-z, 0-9 and _"),
+        ({"name": "2nd"}, "'2nd' can't be a name"),
+        ({"inputs": ("context",)}, "'context' can't be a name"),
+        ({"inputs": ("example",)}, "'example' can't be a name"),
+        ({"inputs": ("Answer",)}, "'Answer' can't be a name"),
+        ({"inputs": "answer"}, r"kindness needs .* inputs, as in \('answer',\)"),
+        ({"inputs": ()}, "kindness needs instructions to the judge and inputs"),
+        ({"instructions": " "}, "kindness needs instructions to the judge"),
+        *(
+            ({"outputs": {"score": float, name: str}}, f"'{name}' can't be a name")
+            for name in ("copy", "json", "schema", "model_dump", "model_config", "_x", "a-b", "")
+        ),
+        ({"outputs": ["score"]}, "outputs must map names to types, as in {'score': float}, not"),
+        ({"outputs": {"score": float, 5: str}}, "5 can't be a name"),
+        ({"value": "kind"}, "value='kind' must be one of the outputs: score"),
+        ({"outputs": {}}, "value='score' must be one of the outputs"),
+        ({"outputs": {"score": str}}, "the type of output 'score' must be bool, int, float or a"),
+        ({"outputs": {"score": ["a", "b"]}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": [1]}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": []}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": [True, False]}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": [[1], [2]]}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": "float"}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": 1}}, "the type of output 'score' must be"),
+        ({"outputs": {"score": float, "why": list}}, "bool, int, float, str or a list of values"),
+        ({"bounds": (1, 0)}, r"bounds must be two numbers \(low, high\) with low < high"),
+        ({"bounds": (1, 1)}, "bounds must be"),
+        ({"bounds": (0, 1, 2)}, "bounds must be"),
+        ({"bounds": (0, float("inf"))}, "bounds must be"),
+        ({"bounds": (float("nan"), 1)}, "bounds must be"),
+        (
+            {"examples": [{"inputs": {"answer": "a"}, "outputs": {"score": 3}}]},
+            r"examples\[0\] of kindness must be .* with inputs \['question', 'answer'\] with outp",
+        ),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_asked_is_refused(parameters: dict[str, Any], told: str) -> None:
+    """Names, types, bounds and examples are checked when the metric is made."""
+    with pytest.raises(ConfigError, match=told):
+        kindness(**parameters)
+
+
+def test_examples_are_shown() -> None:
+    """A worked example is in the prompt as it was given."""
+    example = {
+        "inputs": {"question": "Why?", "answer": "Thank you for asking."},
+        "outputs": {"score": 1, "why": "Thänks."},
+    }
+    judge = FakeJudge(script(custom_kindness={"score": 0, "why": ""}))
+    score_of(kindness(outputs={"score": float, "why": str}, examples=[example]), judge)
+    sent = compose(judge.requests[0]).user
+    shown = "<answer>\nThank you for asking.\n</answer>"
+    assert f'{shown}\nReply: {{"score": 1, "why": "Thänks."}}\n</example>' in sent
+
+
+def test_other_names_of_ours_are_free() -> None:
+    """Inputs may be called as an output could not, and the other way round."""
+    metric = kindness(name="schema", inputs=("schema",), outputs={"score": float, "context": str})
+    judge = FakeJudge(script(custom_schema={"score": 1, "context": "It is."}))
+    score = score_of(metric, judge, extra={"schema": "Tables."})
+    assert (score.value, score.explanation) == (1, "It is.")
+
+
+# --- beside others --------------------------------------------------------------------------------
+
+
+def test_two_of_them_share_a_request() -> None:
+    """Two metrics of one's own that see the same texts travel together, each with its name."""
+    judge = FakeJudge(script(custom_kindness={"score": 1}, custom_brevity={"score": 2}))
+    brevity = LLMMetric(name="brevity", instructions="Is it brief?", bounds=(0, 4))
+    scores = evaluated([kindness(), brevity], judge).scores
+    assert [(s.name, s.value) for s in scores] == [("kindness", 1), ("brevity", 2)]
+    assert compose(judge.requests[0]).names == ("custom_kindness", "custom_brevity")
+    assert len(judge.requests) == 1
+
+
+def test_the_same_instructions_under_two_names_are_two_questions() -> None:
+    """A metric that is a variant of another gets a reply of its own."""
+    judge = FakeJudge(script(custom_kindness={"score": 0}, custom_kindness_2={"score": 1}))
+    scores = evaluated([kindness(), kindness(name="kindness_2")], judge).scores
+    assert [score.value for score in scores] == [0, 1]
+
+
+def test_two_under_one_name_are_refused() -> None:
+    """Two definitions of one name could not be told apart."""
+    with pytest.raises(ConfigError, match="metrics named twice: kindness"):
+        evaluated([kindness(), kindness(instructions="Is it rude?")])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "requests"),
+    [
+        (("question", "answer"), 3),
+        (("answer",), 3),
+        (("question", "answer", "contexts"), 3),
+        (("answer", "reference"), 4),
+        (("answer", "gold"), 4),
+        (("answer", "statements"), 4),
+        (("answer", "intent"), 4),
+        (("answer", "rubric"), 4),
+    ],
+)
+def test_what_gives_the_answer_away_travels_alone(inputs: tuple[str, ...], requests: int) -> None:
+    """The reference, and a text of the user's own that may be one, is kept from other questions."""
+    judge = FakeJudge(script(custom_kindness={"score": 1}))
+    extra = dict.fromkeys(("gold", "statements", "intent", "rubric"), "Born in 1815.")
+    metrics = [AnswerRelevancy(), Faithfulness(), kindness(inputs=inputs)]
+    assert all(s.value is not None for s in evaluated(metrics, judge, extra=extra).scores)
+    assert len(judge.requests) == requests
+    for request in judge.requests:
+        shown = {name for task in request for name, _ in task.inputs}
+        assert len(request) == 1 or not shown & {"reference", "gold", "intent", "rubric"}
+
+
+def test_a_rubric_beside_an_input_of_that_name() -> None:
+    """A text of the user's own that is called as one of ours is not taken for it."""
+    judge = FakeJudge(script(custom_kindness={"score": 1}))
+    metrics = [Rubric(), kindness(inputs=("answer", "rubric"))]
+    evaluation = evaluated(metrics, judge, extra={"rubric": "Be kind."})
+    assert [score.value for score in evaluation.scores] == [5, 1]
+    assert len(judge.requests) == 2
+
+
+def test_the_lexical_judge_says_that_it_cannot() -> None:
+    """A judge that compares words follows no instructions, and gives no number instead."""
+    score = evaluated(kindness(), LexicalJudge()).scores[0]  # type: ignore[arg-type]
+    assert (score.value, score.reason) == (None, "unparsable")
+    assert "follow instructions; take a judge that is a model" in score.detail["error"]

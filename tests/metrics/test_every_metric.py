@@ -1,0 +1,455 @@
+"""What holds for every metric: its bounds, its refusals, its examples, its version."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval_otel.errors import ConfigError, JudgeTransportError
+from rag_eval_otel.evaluation import version_of
+from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge.tasks import Kind, Task
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.metrics import (
+    METRIC_SETS,
+    METRICS,
+    AnswerAccuracy,
+    AnswerCorrectness,
+    AnswerRelevancy,
+    ContextRelevance,
+    Correctness,
+    CrossEncoderSimilarity,
+    Faithfulness,
+    Guideline,
+    HitRate,
+    InstanceRubric,
+    LLMMetric,
+    MultiMethodRelevancy,
+    ResponseGroundedness,
+    RetrievalRecall,
+    Rubric,
+    SemanticSimilarity,
+    StatementContextRelevance,
+)
+from rag_eval_otel.protocols import Metric
+from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
+from rag_eval_otel.types import Sample
+from scoring import DOWN, FULL, GOOD, AnyJudge, evaluated, score_of, script, spoilt, told
+
+JUDGED = sorted(name for name, make in METRICS.items() if make().asks)
+UNJUDGED = sorted(set(METRICS) - set(JUDGED))
+UNORDERED = sorted(set(METRICS) - {"context_precision", "context_utilization"})
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "answer_relevancy": (-1, 1),
+    "semantic_similarity": (-1, 1),
+    "answer_correctness": (-0.25, 1),
+    "correctness": (1, 5),
+    "rubric": (1, 5),
+}
+"""Where the range is not [0, 1]."""
+
+each = pytest.mark.parametrize("name", METRICS)
+judged = pytest.mark.parametrize("name", JUDGED)
+SEEDS = st.integers(0, 10**9)
+
+
+def shown(kind: Kind[Any]) -> Task[Any]:
+    """Return a question of ``kind`` about some texts."""
+    lists = {"contexts", "statements", "questions", "sub_questions"}
+    texts = {n: ["One.", "Two."] if n in lists else "One." for n in kind.inputs}
+    return kind.task({**texts, "rubric": "0: No.\n1: Yes."})
+
+
+def example(kind: Kind[Any]) -> dict[str, Any]:
+    """Return a worked example of ``kind``."""
+    task = shown(kind)
+    inputs = {name: list(t) if isinstance(t, tuple) else t for name, t in task.inputs}
+    return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
+
+
+# --- the numbers ----------------------------------------------------------------------------------
+
+
+@each
+def test_a_sample_that_has_everything_is_scored(name: str) -> None:
+    """With good replies every metric gives a number, without a remark, under its own name."""
+    score = score_of(METRICS[name]())
+    assert (score.name, score.status, score.reason) == (name, "ok", None)
+
+
+@each
+@pytest.mark.parametrize("failures", [0.0, 0.3])
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed: int) -> None:
+    """Whatever valid replies come, a number is finite, in range, and the same if not fused."""
+    metric = METRICS[name]()
+    score = score_of(metric, AnyJudge(seed, failures=failures))
+    low, high = BOUNDS.get(name, (0, 1))
+    assert score.reason != "internal", score.detail
+    assert score.value is None or low <= score.value <= high
+    assert score.normalized is None or 0 <= score.normalized <= 1
+    assert (score.value is None) == (score.status != "ok")
+    apart = score_of(metric, AnyJudge(seed, failures=failures), fusion="off")
+    assert told(apart) == told(score)
+    assert apart.detail == score.detail
+
+
+@pytest.mark.parametrize("name", METRIC_SETS)
+@settings(max_examples=20)
+@given(seed=SEEDS, failures=st.sampled_from([0.0, 0.2]))
+def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: float) -> None:
+    """Alone or together, fused or not: equal replies give equal scores."""
+    together = evaluated([name], AnyJudge(seed, failures=failures)).scores
+    apart = evaluated([name], AnyJudge(seed, failures=failures), fusion="off").scores
+    alone = [score_of(m, AnyJudge(seed, failures=failures)) for m in METRIC_SETS[name]()]
+    assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS)
+def test_all_metrics_at_once(seed: int) -> None:
+    """Every metric of ours, whatever it shares a request with, scores as it does alone."""
+    together = evaluated(list(METRICS), AnyJudge(seed)).scores
+    alone = [score_of(METRICS[name](), AnyJudge(seed)) for name in METRICS]
+    assert [told(s) for s in together] == [told(s) for s in alone]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(METRICS) - {"context_precision", "context_utilization"})
+)
+@settings(max_examples=10)
+@given(seed=SEEDS, data=st.data())
+def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.DataObject) -> None:
+    """Apart from the metrics of rank, the arithmetic does not look at the order of contexts."""
+    order = data.draw(st.permutations(FULL.contexts))
+    other = score_of(METRICS[name](), AnyJudge(seed), contexts=order)
+    assert told(other) == told(score_of(METRICS[name](), AnyJudge(seed)))
+
+
+@each
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"question": ""},
+        {"answer": " \n"},
+        {"contexts": []},
+        {"contexts": ["", " "]},
+        {"reference": None},
+        {"reference": " "},
+        {"retrieved_ids": []},
+        {"relevant_ids": []},
+        {"rubric": {}},
+    ],
+    ids=repr,
+)
+def test_what_is_missing_is_named(name: str, texts: dict[str, Any]) -> None:
+    """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
+    (field,) = texts
+    metric = METRICS[name]()
+    judge = FakeJudge(script())
+    score = score_of(metric, judge, **texts)
+    reasons = {
+        "question": "missing_question",
+        "answer": "empty_answer",
+        "contexts": "no_context",
+        "reference": "missing_reference",
+        "retrieved_ids": "no_context",
+        "relevant_ids": "missing_reference",
+        "rubric": "missing_rubric",
+    }
+    optional = name in {"rubric", "instance_rubric"} or (field, name) in {
+        ("question", "faithfulness"),
+        ("question", "statement_faithfulness"),
+        ("question", "answer_accuracy"),
+        ("question", "answer_correctness"),
+        ("reference", "answer_exact_match"),
+        ("answer", "answer_exact_match"),
+        ("relevant_ids", "id_context_precision"),
+    }
+    if field in metric.needs and not optional:
+        assert score.reason == reasons[field]
+        assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
+        assert len(judge.requests) <= (name == "faithfulness")
+
+
+@each
+@pytest.mark.parametrize("error", [DOWN, None], ids=["down", "nonsense"])
+def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportError | None) -> None:
+    """An outage is an error, nonsense is undefined; neither is ever a number."""
+    judge = FakeJudge(lambda _: error)
+    score = score_of(METRICS[name](), judge)
+    if name in UNJUDGED:
+        assert (score.status, judge.requests) == ("ok", [])
+    else:
+        reason = ("error", "transport") if error else ("undefined", "unparsable")
+        assert (score.value, score.status, score.reason) == (None, *reason)
+
+
+# --- replies that are refused ---------------------------------------------------------------------
+
+
+def refusals(name: str) -> list[tuple[str, Any]]:
+    """Return the prompts of metric ``name``, each with all its replies that must be refused."""
+    found = []
+    for kind in METRICS[name]().asks:
+        task = shown(METRICS["rubric"]().asks[0] if kind.prompt == "rubric" else kind)
+        found += [(kind.prompt, reply) for reply in spoilt(GOOD[kind.prompt](task))]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(JUDGED) - {"multi_method_relevancy"}))
+def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> None:
+    """Off the scale, a boolean, a string, null, no number at all: asked twice, then undefined."""
+    for prompt, reply in refusals(name):
+        judge = FakeJudge(script(**{prompt: reply}))
+        score = score_of(METRICS[name](), judge)
+        asked = [task for one in judge.requests for task in one if task.prompt == prompt]
+        if prompt.endswith(("_1", "_2")):  # the other judge's rating is left
+            assert score.reason == "partial"
+        else:
+            assert (score.value, score.status, score.reason) == (None, "undefined", "unparsable")
+        assert [bool(task.complaint) for task in asked].count(True) == len(asked) / 2
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+@each
+def test_the_threshold_labels(name: str) -> None:
+    """What reaches the threshold passes; without a threshold there is no label."""
+    make: Any = METRICS[name]
+    value = score_of(make()).value
+    assert value is not None
+    labels = [score_of(make(threshold=t)).label for t in (None, value, math.nextafter(value, 9))]
+    assert labels == [None, "pass", "fail"]
+
+
+@each
+def test_a_metric_can_be_renamed(name: str) -> None:
+    """The same metric with other parameters may stand beside itself under another name."""
+    make: Any = METRICS[name]
+    scores = evaluated([make(), make(name="other", threshold=None)]).scores
+    assert [score.name for score in scores] == [name, "other"]
+    assert scores[0].value == scores[1].value
+
+
+@each
+def test_what_it_is_said_to_cost_is_what_it_costs(name: str) -> None:
+    """The requests in the table of metrics are those that are made, for three contexts."""
+    metric: Any = METRICS[name]()
+    said = {"1 a context (fused 1)": (3, 1), "3 (fused 1)": (3, 1), "4 (fused 2)": (4, 2)}
+    single, fused = said.get(metric.requests) or (
+        (9, 3) if metric.requests == "9 (fused 3)" else (int(metric.requests),) * 2
+    )
+    for fusion, expected in (("off", single), ("on", fused)):
+        assert evaluated(metric, fusion=fusion).usage.judge_requests == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "parameter", "value"),
+    [
+        (ContextRelevance, "judges", 3),
+        (ContextRelevance, "rating", "logprob"),
+        (ResponseGroundedness, "judges", 0),
+        (AnswerAccuracy, "judges", 0),
+        (Correctness, "rating", "mean"),
+        (Rubric, "rating", ""),
+        (InstanceRubric, "rating", None),
+        (StatementContextRelevance, "rule", "share"),
+        (SemanticSimilarity, "mode", "manhattan"),
+        (SemanticSimilarity, "rule", "binary"),
+        (HitRate, "mode", "all"),
+        (METRICS["mrr"], "mode", "last"),
+        (RetrievalRecall, "mode", "any"),
+        (METRICS["ndcg"], "gain", "log"),
+    ],
+)
+def test_an_unknown_choice_is_refused(metric: Any, parameter: str, value: object) -> None:
+    """A misspelt choice is an error that names the choices, not another measurement."""
+    with pytest.raises(ConfigError, match=rf"^{parameter} of \w+ must be one of \(.*\), not "):
+        metric(**{parameter: value})
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    """So is that of a cross-encoder."""
+    with pytest.raises(ConfigError, match="activation of CrossEncoderSimilarity must be one of"):
+        CrossEncoderSimilarity(score=lambda *_: 0.0, activation="relu")  # type: ignore[arg-type]
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+
+@judged
+def test_examples_are_shown_as_they_were_given(name: str) -> None:
+    """An example of each kind of question a metric puts is in its prompt, and in no other."""
+    make: Any = METRICS[name]
+    given = [example(kind) for kind in make().asks]
+    judge = FakeJudge(script())
+    assert score_of(make(examples=given), judge, fusion="off").status == "ok"
+    tasks = [task for request in judge.requests for task in request]
+    assert tasks
+    for task in tasks:
+        assert len(task.examples) >= 1
+        for one in task.examples:
+            sent = compose([task]).user
+            assert f"Reply: {one.outputs}\n</example>" in sent
+            assert sent.index("<example>") < sent.rindex(f"<{task.inputs[0][0]}>")
+
+
+@judged
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: {},
+        lambda _: "text",
+        lambda _: None,
+        lambda one: {"inputs": one["inputs"]},
+        lambda one: {"outputs": one["outputs"]},
+        lambda one: {**one, "inputs": {}},
+        lambda one: {**one, "inputs": "text"},
+        lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
+        lambda one: {**one, "inputs": dict.fromkeys(one["inputs"], 5)},
+        lambda one: {**one, "inputs": {name: [5] for name in one["inputs"]}},
+        lambda one: {**one, "inputs": dict.fromkeys(one["inputs"])},
+        lambda one: {**one, "outputs": {}},
+        lambda one: {**one, "outputs": None},
+        lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
+        lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
+    ],
+)
+def test_an_example_of_another_form_is_refused(name: str, spoil: Any) -> None:
+    """What could not be shown is said at once, with the form that an example has."""
+    make: Any = METRICS[name]
+    good = example(make().asks[0])
+    form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
+    with pytest.raises(ConfigError, match=form):
+        make(examples=[good, spoil(good)])
+
+
+def test_a_kind_has_its_own_examples() -> None:
+    """Of the examples of a metric with several questions, each question shows those it fits."""
+    of_verdicts = {
+        "inputs": {"contexts": ["Ada lived."], "statements": ["Ada lived.", "Ada died."]},
+        "outputs": {"verdicts": [{"index": 1, "verdict": 1}, {"index": 2, "verdict": 0}]},
+    }
+    judge = FakeJudge(script())
+    score_of(Faithfulness(examples=[of_verdicts]), judge)
+    extraction, verdicts = (task for request in judge.requests for task in request)
+    assert (len(extraction.examples), len(verdicts.examples)) == (0, 1)
+
+
+def test_metrics_with_and_without_examples_ask_apart() -> None:
+    """Examples of one metric do not colour the replies to another."""
+    judge = FakeJudge(script())
+    metrics = [Faithfulness(), Faithfulness(examples=[example(kinds.STATEMENTS)], name="taught")]
+    evaluated(metrics, judge)
+    extractions = [
+        request for request in judge.requests if any(t.prompt == "statements" for t in request)
+    ]
+    assert len(extractions) == 2
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def version(metric: Metric, *, model: str = "m") -> str:
+    """Return the version of a metric's fused scores."""
+    return version_of(metric, fusion="on", model=model)
+
+
+@each
+def test_a_version_is_that_of_the_definition(name: str) -> None:
+    """Equal metrics have one version; a label does not change it, a name not its hash."""
+    make: Any = METRICS[name]
+    assert version(make()) == version(make())
+    assert version(make(threshold=0.123)) == version(make())
+    assert version(make(name="x")).partition("/")[2] == version(make()).partition("/")[2]
+    assert version(make(), model="n") != version(make())
+    assert version_of(make(), fusion="off", model="m") != version(make())
+
+
+@judged
+def test_examples_are_part_of_the_version(name: str) -> None:
+    """A judge that is shown examples measures something else."""
+    make: Any = METRICS[name]
+    assert version(make(examples=[example(make().asks[0])])) != version(make())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AnswerRelevancy(), AnswerRelevancy(strictness=4)),
+        (MultiMethodRelevancy(), MultiMethodRelevancy(weights={"direct": 1})),
+        (ContextRelevance(), ContextRelevance(judges=1)),
+        (ContextRelevance(), ContextRelevance(rating="logprobs")),
+        (StatementContextRelevance(), StatementContextRelevance(rule="proportion")),
+        (AnswerCorrectness(), AnswerCorrectness(beta=2.0)),
+        (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
+        (SemanticSimilarity(), SemanticSimilarity(mode="euclidean")),
+        (SemanticSimilarity(), SemanticSimilarity(rule="threshold")),
+        (
+            SemanticSimilarity(rule="threshold"),
+            SemanticSimilarity(rule="threshold", threshold=0.9),
+        ),
+        (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
+        (Rubric(), Rubric(inputs=("answer",))),
+        (Guideline(), Guideline(guidelines="Be brief.")),
+        (HitRate(), HitRate(k=3)),
+        (
+            LLMMetric(name="a", instructions="Is it kind?"),
+            LLMMetric(name="a", instructions="Is it rude?"),
+        ),
+        (
+            LLMMetric(name="a", instructions="Is it kind?"),
+            LLMMetric(name="a", instructions="Is it kind?", bounds=(0, 2)),
+        ),
+    ],
+)
+def test_parameters_are_part_of_the_version(one: Metric, other: Metric) -> None:
+    """Whatever changes the number changes the version."""
+    assert version(one) != version(other)
+
+
+def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
+    """Where a function happens to be in memory makes no other measurement; its model does."""
+    one, other = (CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
+    assert version(one) == version(other)
+    assert version(replace(one, model="bge")) != version(one)
+
+
+def test_the_prompt_is_part_of_the_version() -> None:
+    """A metric whose question is worded otherwise measures something else."""
+    kind = replace(kinds.DIRECT_RELEVANCY, instructions="Does it?")
+    metric: Any = METRICS["direct_relevancy"]()
+    assert version(metric) != version(_Reworded(metric, kind))
+
+
+class _Reworded:
+    """A metric with other questions, of the same class by name."""
+
+    def __init__(self, metric: Metric, kind: Kind[Any]) -> None:
+        self.name, self.needs, self.asks = metric.name, metric.needs, (kind,)
+        self.measure = metric.measure
+
+
+_Reworded.__qualname__ = "DirectRelevancy"
+
+
+def test_every_field_of_a_sample_can_be_needed() -> None:
+    """What metrics say they need are fields of the sample."""
+    known = {field.name for field in fields(Sample)}
+    assert all(make().needs <= known for make in METRICS.values())
+
+
+def test_zero_vectors_are_no_similarity() -> None:
+    """Texts that an embedder finds nothing in cannot be compared."""
+    texts = (FULL.answer, FULL.reference or "")
+    embedder = FakeEmbedder({text: [0.0, 0.0] for text in texts})
+    for metric in (SemanticSimilarity(), AnswerCorrectness()):
+        score = score_of(metric, embedder=embedder)
+        assert (score.status, score.reason) == ("undefined", "zero_vector")

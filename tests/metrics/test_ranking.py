@@ -1,0 +1,250 @@
+"""The metrics of retrieval, from ids alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import (
+    MRR,
+    NDCG,
+    AveragePrecision,
+    HitRate,
+    IDContextPrecision,
+    IDContextRecall,
+    RetrievalPrecision,
+    RetrievalRecall,
+)
+from rag_eval_otel.protocols import Metric
+from rag_eval_otel.types import Passage, Sample, Score
+from scoring import score_of
+
+RANKED: Sequence[Any] = (HitRate, MRR, RetrievalPrecision, RetrievalRecall, AveragePrecision, NDCG)
+ALL: Sequence[Metric] = (
+    *(make() for make in RANKED),
+    HitRate(mode="granular"),
+    MRR(mode="granular"),
+    RetrievalRecall(mode="single_hit"),
+    NDCG(gain="exponential"),
+    IDContextPrecision(),
+    IDContextRecall(),
+)
+
+
+def ranked(
+    metric: Metric, retrieved: Sequence[object], relevant: Sequence[object] | Mapping[Any, float]
+) -> Score:
+    """Score these ids."""
+    return score_of(metric, sample=Sample(retrieved_ids=retrieved, relevant_ids=relevant))
+
+
+def value(
+    metric: Metric, retrieved: Sequence[object], relevant: Sequence[object] | Mapping[Any, float]
+) -> float:
+    """Return the score of these ids, which must be a number."""
+    found = ranked(metric, retrieved, relevant).value
+    assert found is not None
+    return found
+
+
+def discount(*ranks: int) -> float:
+    """Return the discounted gain of hits at these ranks."""
+    return sum(1 / math.log2(rank + 1) for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (HitRate(), 1),
+        (HitRate(mode="granular"), 2 / 3),
+        (HitRate(k=1), 0),
+        (MRR(), 1 / 2),
+        (MRR(mode="granular"), (1 / 2 + 1 / 4) / 2),
+        (MRR(k=1), 0),
+        (RetrievalPrecision(), 2 / 4),
+        (RetrievalPrecision(k=2), 1 / 2),
+        (RetrievalPrecision(k=8), 2 / 8),
+        (RetrievalRecall(), 2 / 3),
+        (RetrievalRecall(k=2), 1 / 3),
+        (RetrievalRecall(mode="single_hit"), 1),
+        (RetrievalRecall(mode="single_hit", k=1), 0),
+        (AveragePrecision(), (1 / 2 + 2 / 4) / 3),
+        (AveragePrecision(k=3), (1 / 2) / 3),
+        (NDCG(), discount(2, 4) / discount(1, 2, 3)),
+        (NDCG(k=2), discount(2) / discount(1, 2)),
+        (NDCG(gain="exponential"), discount(2, 4) / discount(1, 2, 3)),
+        (IDContextPrecision(), 2 / 4),
+        (IDContextRecall(), 2 / 3),
+    ],
+    ids=repr,
+)
+def test_definitions(metric: Metric, expected: float) -> None:
+    """Two of three relevant documents, at ranks 2 and 4 of 4."""
+    assert value(metric, ["x", "a", "y", "b"], ["a", "b", "c"]) == pytest.approx(expected)
+
+
+def test_graded_gains() -> None:
+    """The gain is the grade, or two to the grade less one, over that of the ideal ranking."""
+    grades = {"a": 3.0, "b": 1.0, "c": 0.0}
+    got, ideal = 1 / 1 + 3 / math.log2(3), 3 / 1 + 1 / math.log2(3)
+    assert value(NDCG(), ["b", "a"], grades) == pytest.approx(got / ideal)
+    got, ideal = 1 / 1 + 7 / math.log2(3), 7 / 1 + 1 / math.log2(3)
+    assert value(NDCG(gain="exponential"), ["b", "a"], grades) == pytest.approx(got / ideal)
+
+
+@pytest.mark.parametrize("gain", ["linear", "exponential"])
+@pytest.mark.parametrize("top", [5e-324, 1e-9, 1023.0, 1e5, 1.7e308])
+def test_extreme_grades(gain: Any, top: float) -> None:
+    """Grades beyond what a float can add up or raise give the ratio all the same."""
+    assert value(NDCG(gain=gain), ["a", "b"], {"a": top, "b": top}) == 1
+    worst = value(NDCG(gain=gain), ["x", "a"], {"a": top, "b": 0})
+    assert worst == pytest.approx(1 / math.log2(3))
+
+
+@pytest.mark.parametrize("metric", ALL, ids=repr)
+def test_a_grade_of_zero_is_not_relevant(metric: Metric) -> None:
+    """A document that was graded 0 counts as any other that is not relevant."""
+    graded = ranked(metric, ["x", "a", "b"], {"a": 1, "x": 0})
+    assert graded.value == pytest.approx(value(metric, ["x", "a", "b"], ["a"]))
+    nothing = ranked(metric, ["x"], {"x": 0})
+    if metric.name == "id_context_precision":
+        assert nothing.value == 0
+    else:
+        assert (nothing.value, nothing.reason) == (None, "missing_reference")
+
+
+@pytest.mark.parametrize(
+    ("metric", "empty", "unknown"),
+    [
+        *(
+            (make(), (0.0, "ok", "no_context"), (None, "undefined", "missing_reference"))
+            for make in RANKED
+            if make is not RetrievalPrecision
+        ),
+        (
+            RetrievalPrecision(),
+            (None, "undefined", "no_context"),
+            (None, "undefined", "missing_reference"),
+        ),
+        (IDContextPrecision(), (None, "undefined", "no_context"), (0.0, "ok", None)),
+        (IDContextRecall(), (0.0, "ok", "no_context"), (None, "undefined", "missing_reference")),
+    ],
+    ids=repr,
+)
+def test_nothing_retrieved_and_nothing_known(
+    metric: Metric, empty: tuple[object, ...], unknown: tuple[object, ...]
+) -> None:
+    """Nothing retrieved is 0 where the definition allows; nothing known to be relevant is not."""
+    nothing, anything = ranked(metric, [], ["a"]), ranked(metric, ["a"], [])
+    assert (nothing.value, nothing.status, nothing.reason) == empty
+    assert (anything.value, anything.status, anything.reason) == unknown
+
+
+@pytest.mark.parametrize("make", RANKED)
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_is_at_least_one(make: Any, k: int) -> None:
+    """A cut before the first rank leaves nothing to measure."""
+    with pytest.raises(ConfigError, match=f"k must be at least 1, or None for all, not {k}"):
+        make(k=k)
+
+
+def test_ids_of_any_type_and_of_the_contexts() -> None:
+    """Numbers and strings are the same id; without retrieved ids those of the contexts count."""
+    assert value(MRR(), [3, 1], ["1"]) == 0.5
+    sample = Sample(
+        contexts=[Passage(text="x", id="3"), Passage(text="y", id="1")], relevant_ids=[1]
+    )
+    assert score_of(MRR(), sample=sample).value == 0.5
+    partly = Sample(contexts=[Passage(text="x"), Passage(text="y", id="1")], relevant_ids=[1])
+    assert score_of(MRR(), sample=partly).reason == "no_context"
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+IDS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8)
+UNIQUE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
+GRADES = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.floats(0, 1e308) | st.integers(0, 5), min_size=1
+)
+K = st.none() | st.integers(1, 9)
+
+
+def at(k: int | None) -> list[Metric]:
+    """Return all metrics, cut at ``k`` where they have a cut."""
+    exponential = NDCG(k=k, gain="exponential")
+    return [*(make(k=k) for make in RANKED), HitRate(k=k, mode="granular"), exponential]
+
+
+@given(IDS, IDS | GRADES, K)
+def test_bounds(retrieved: list[str], relevant: Any, k: int | None) -> None:
+    """Every score is in [0, 1], however often an id is named, or there is none."""
+    for metric in [*ALL, *at(k)]:
+        score = ranked(metric, retrieved, relevant)
+        assert score.reason != "internal"
+        assert score.value is None or 0 <= score.value <= 1
+
+
+@given(UNIQUE, UNIQUE, st.data())
+def test_duplicates_are_credited_once(
+    retrieved: list[str], relevant: list[str], data: st.DataObject
+) -> None:
+    """An id that is named twice as relevant, or retrieved again later, brings nothing more."""
+    again = data.draw(st.lists(st.sampled_from(relevant), max_size=3))
+    later = data.draw(st.lists(st.sampled_from(retrieved), max_size=3))
+    for metric in ALL:
+        once = value(metric, retrieved, relevant)
+        assert value(metric, retrieved, relevant + again) == once
+        assert value(metric, retrieved + later, relevant) == pytest.approx(once)
+
+
+@given(UNIQUE, UNIQUE, K, st.data())
+def test_moving_a_hit_up_never_lowers(
+    retrieved: list[str], relevant: list[str], k: int | None, data: st.DataObject
+) -> None:
+    """A relevant document that changes places with an irrelevant one before it does no harm."""
+    hits = [i for i, one in enumerate(retrieved) if one in relevant]
+    misses = [i for i, one in enumerate(retrieved) if one not in relevant]
+    pairs = [(i, j) for i in misses for j in hits if i < j]
+    if not pairs:
+        return
+    i, j = data.draw(st.sampled_from(pairs))
+    better = list(retrieved)
+    better[i], better[j] = better[j], better[i]
+    for metric in at(k):
+        assert value(metric, better, relevant) >= value(metric, retrieved, relevant) - 1e-12
+
+
+@given(UNIQUE, UNIQUE, st.data())
+def test_finding_more_never_lowers(
+    retrieved: list[str], relevant: list[str], data: st.DataObject
+) -> None:
+    """One more relevant document at the end lowers no score."""
+    missing = [one for one in relevant if one not in retrieved]
+    if not missing:
+        return
+    more = [*retrieved, data.draw(st.sampled_from(missing))]
+    for metric in [*at(None), IDContextPrecision(), IDContextRecall()]:
+        assert value(metric, more, relevant) >= value(metric, retrieved, relevant) - 1e-12
+
+
+@given(UNIQUE, UNIQUE, st.data())
+def test_sets_have_no_order(retrieved: list[str], relevant: list[str], data: st.DataObject) -> None:
+    """The order of relevant ids says nothing; that of retrieved ones only to metrics of rank."""
+    shuffled = data.draw(st.permutations(relevant))
+    mixed = data.draw(st.permutations(retrieved))
+    for metric in ALL:
+        expected = value(metric, retrieved, relevant)
+        assert value(metric, retrieved, shuffled) == expected
+        if metric.name not in {"mrr", "average_precision", "ndcg"}:
+            assert value(metric, mixed, relevant) == expected
+
+
+@given(UNIQUE, K)
+def test_a_perfect_ranking_is_one(relevant: list[str], k: int | None) -> None:
+    """All that is relevant, and nothing else before it, is the best there is."""
+    for metric in (MRR(k=k), NDCG(k=k), AveragePrecision(), RetrievalRecall(), HitRate(k=k)):
+        assert value(metric, [*relevant, "x", "y"], relevant) == 1

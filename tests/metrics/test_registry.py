@@ -1,0 +1,181 @@
+"""Metrics by name: ours, sets of them, and those of other packages."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import rag_eval_otel.metrics
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import METRIC_SETS, METRICS, Faithfulness, metric_names, resolve_metrics
+from rag_eval_otel.protocols import AskLike, EmbedFn
+from rag_eval_otel.types import Sample, Score
+from scoring import evaluated
+
+
+@dataclass(frozen=True)
+class Own:
+    """A metric of somebody's own."""
+
+    name: str = "own"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    asks: ClassVar[tuple[()]] = ()
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return a number."""
+        return Score(name=self.name, value=1.0)
+
+
+def test_metrics_sets_and_objects_may_be_mixed() -> None:
+    """The order is that in which they were asked for."""
+    wanted = ["mrr", Own(), "lean", Faithfulness()]
+    assert [metric.name for metric in resolve_metrics(wanted)] == [
+        *("mrr", "own", "answer_relevancy", "context_relevance", "statement_faithfulness"),
+        *("response_groundedness", "faithfulness"),
+    ]
+
+
+def test_a_lone_name_is_a_name() -> None:
+    """One name that was not put in a list is not read letter by letter."""
+    assert resolve_metrics("faithfulness") == (Faithfulness(),)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (["nonsense"], "unknown metric 'nonsense'; there are answer_accuracy, .*, retrieval$"),
+        (["mrr", "mrr"], r"metrics named twice: mrr; give each a name of its own \(name=...\)"),
+        ([], "no metrics; name at least one, or 'default'"),
+        ([Faithfulness], r"Faithfulness is a class; pass a metric made of it: Faithfulness\(\)"),
+        ([5], "5 is no metric: it has no name, needs, asks, measure"),
+        ([None], "None is no metric"),
+        ([Own(name="My own")], "a metric can't be named 'My own'; use a-z, 0-9 and _, and none of"),
+        ([Own(name="")], "a metric can't be named ''"),
+        *(
+            ([Own(name=name)], f"a metric can't be named '{name}'; .* none of duration, judge, lab")
+            for name in ("status", "label", "judge", "duration", "reason", "version")
+        ),
+    ],
+)
+def test_what_cannot_be_resolved(wanted: Any, told: str) -> None:
+    """The error says what there is, or what to pass instead."""
+    with pytest.raises(ConfigError, match=told):
+        resolve_metrics(wanted)
+
+
+def test_sets_cost_what_is_said() -> None:
+    """Fused judge requests of the sets; the online set takes three, with a reference four."""
+    costs = {name: evaluated([name]).usage.judge_requests for name in METRIC_SETS}
+    assert costs == {"default": 4, "lean": 2, "online": 3, "reference": 4, "retrieval": 0}
+
+
+def test_every_metric_is_exported_and_named() -> None:
+    """Each class in the table can be imported from the package, and its metric has that name."""
+    for name, make in METRICS.items():
+        assert getattr(rag_eval_otel.metrics, make.__name__) is make  # type: ignore[attr-defined]
+        assert make().name == name
+    assert list(METRICS) == sorted(METRICS)
+
+
+# --- of other packages ----------------------------------------------------------------------------
+
+MODULE = """
+from rag_eval_otel.metrics import LLMMetric
+from rag_eval_otel.types import Score
+
+
+class Politeness:
+    name = "politeness"
+    needs = frozenset({"answer"})
+    asks = ()
+
+    async def measure(self, sample, ask, embed):
+        return Score(name=self.name, value=float("please" in sample.answer))
+
+
+def brevity():
+    return LLMMetric(name="brevity", instructions="Is it brief?")
+
+
+def broken(argument):
+    return Politeness()
+
+
+nothing = object
+"""
+ENTRIES = """[rag_eval_otel.metrics]
+politeness = polite_metrics:Politeness
+brevity = polite_metrics:brevity
+broken = polite_metrics:broken
+nothing = polite_metrics:nothing
+absent = polite_metrics:absent
+gone = no_such_module_anywhere:thing
+faithfulness = polite_metrics:Politeness
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package that brings metrics, for the time of a test."""
+    info = tmp_path / "polite_metrics-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: polite-metrics\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    (tmp_path / "polite_metrics.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.modules.pop("polite_metrics", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_metric_of_another_package_is_used_by_name() -> None:
+    """What a package registers stands beside ours, in the list and in an evaluation."""
+    assert metric_names()[: len(METRICS)] == tuple(METRICS)
+    assert {"politeness", "brevity"} <= set(metric_names())
+    score = evaluated(["politeness", "mrr"], answer="Yes please.").scores[0]
+    assert (score.name, score.value) == ("politeness", 1)
+    assert resolve_metrics(["brevity"])[0].needs == {"question", "answer"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_our_own_names_stay_ours() -> None:
+    """A package cannot put its own in the place of a metric of ours, nor name it twice."""
+    assert resolve_metrics(["faithfulness"]) == (Faithfulness(),)
+    assert metric_names().count("faithfulness") == 1
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("broken", "the metric 'broken' of polite_metrics:broken could not be made: .*argument"),
+        ("absent", "the metric 'absent' of polite_metrics:absent could not be made"),
+        ("gone", "the metric 'gone' of no_such_module_anywhere:thing could not be made: No module"),
+        ("nothing", "is no metric: it has no name, needs, asks, measure"),
+        ("rudeness", "unknown metric 'rudeness'; there are .*politeness"),
+    ],
+)
+def test_a_package_that_is_broken(name: str, told: str) -> None:
+    """The error names the entry point, and the others go on working."""
+    with pytest.raises(ConfigError, match=told):
+        resolve_metrics([name])
+    assert resolve_metrics(["politeness"])
+
+
+def test_a_metric_of_another_package_in_a_fresh_process(installed: Path) -> None:
+    """The command line's table has it too."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from rag_eval_otel.metrics import metric_names as m; print(m())"],
+        env={"PYTHONPATH": f"{installed}:{Path(__file__).parents[2]}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "'politeness'" in done.stdout

@@ -1,0 +1,232 @@
+"""Grades by rules of the user's own: a rubric, a rubric of each sample, a guideline."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.metrics import Guideline, InstanceRubric, Rubric
+from rag_eval_otel.metrics.rubric import parse_levels
+from rag_eval_otel.testing.fakes import FakeJudge
+from scoring import FULL, evaluated, score_of, script
+
+HALVES = {0: "Wrong.", 0.5: "Half right.", 1: "Right."}
+RAGAS = {
+    "score0_description": "Wrong.",
+    "score0.5_description": "Half right.",
+    "score1_description": "Right.",
+}
+
+
+def rated(rating: object, reason: str = "") -> FakeJudge:
+    """Return a judge that chooses this level."""
+    return FakeJudge(script(rubric={"rating": rating, "reason": reason}))
+
+
+@pytest.mark.parametrize("levels", [HALVES, RAGAS, {"1": "c", "0": "a", ".5": "b"}])
+@pytest.mark.parametrize("rating", [0, 0.5, 1, 1.0])
+def test_the_level_chosen(levels: Any, rating: float) -> None:
+    """Halves are levels like any other, and ragas' keys name them; the feedback is kept."""
+    for score in (
+        score_of(Rubric(levels=levels), rated(rating, "So.")),
+        score_of(InstanceRubric(), rated(rating, "So."), rubric=levels),
+    ):
+        assert (score.value, score.normalized, score.explanation) == (rating, rating, "So.")
+        assert score.label is None
+
+
+@pytest.mark.parametrize("rating", [0.25, 2, -1, 0.50001, "1", True, None, float("nan")])
+def test_a_number_that_is_no_level(rating: object) -> None:
+    """What is not among the levels is asked again, then undefined; it is not rounded."""
+    for metric in (Rubric(levels=HALVES), InstanceRubric()):
+        judge = rated(rating)
+        score = score_of(metric, judge, rubric=HALVES)
+        assert (score.value, score.normalized, score.reason) == (None, None, "unparsable")
+        assert len(judge.requests) == 2
+
+
+def test_the_complaint_names_the_levels() -> None:
+    """A judge that is asked again is told what it may choose from."""
+    judge = rated(7)
+    score_of(Rubric(levels=HALVES), judge)
+    assert "must be one of 0, 0.5, 1, not 7" in judge.requests[1][0].complaint
+
+
+def test_any_numbers_may_be_levels() -> None:
+    """Negative levels and gaps are brought to [0, 1] beside the raw score."""
+    score = score_of(Rubric(levels={-2: "No.", 0: "Well.", 6: "Yes."}, threshold=1), rated(0))
+    assert (score.value, score.normalized, score.label) == (0, 0.25, "fail")
+
+
+def test_five_levels_by_default() -> None:
+    """Without levels of one's own there are five, from 1 to 5."""
+    score = score_of(Rubric(), rated(4))
+    assert (score.value, score.normalized) == (4, 0.75)
+    assert score_of(Rubric(), rated(4.5)).reason == "unparsable"
+
+
+def test_the_rubric_is_shown_in_ascending_order() -> None:
+    """The judge reads each level with what it means, from the lowest, and the schema lists them."""
+    judge = rated(1)
+    score_of(Rubric(levels={1: "Right.", 1234567.25: "Beyond.", 0.5: "Half."}), judge)
+    (task,) = judge.requests[0]
+    request = compose([task])
+    assert "<rubric>\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n</rubric>" in request.user
+    assert '"enum": [0.5, 1, 1234567.25]' in str(request.schema).replace("'", '"')
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ({}, "a rubric needs at least one level"),
+        ({1: "a", "1": "b"}, "each key of a rubric must name one number, and each its own"),
+        ({"good": "a", "bad": "b"}, "must name one number"),
+        ({"1 to 2": "a", "3": "b"}, "must name one number"),
+        ({True: "a", False: "b"}, "must name one number"),
+        ({float("nan"): "a", 1: "b"}, "must name one number"),
+        ({float("inf"): "a", 1: "b"}, "must name one number"),
+        ({0: "", 1: "b"}, "level 0 of the rubric must say what it means, not ''"),
+        ({0: None, 1: "b"}, "must say what it means, not None"),
+    ],
+)
+def test_a_rubric_that_cannot_be_used(levels: Any, told: str) -> None:
+    """Levels are numbers, each once, at least one, each with a meaning."""
+    with pytest.raises(ConfigError, match=told):
+        Rubric(levels=levels)
+
+
+@pytest.mark.parametrize(
+    ("key", "level"),
+    [
+        (3, 3),
+        (0.1, 0.1),
+        (1e-05, 1e-05),
+        (1e20, 1e20),
+        ("score2_description", 2),
+        ("-1", -1),
+        (".5", 0.5),
+        ("level 10:", 10),
+    ],
+)
+def test_the_number_in_a_key(key: Any, level: float) -> None:
+    """A key that is a number is that level; a text has one number in it."""
+    assert parse_levels({key: "a", 99: "b"}) == {level: "a", 99: "b"}
+
+
+def test_a_rubric_of_a_sample_that_cannot_be_used() -> None:
+    """One sample's odd rubric is as good as none; what is wrong with it is in the detail."""
+    scores = evaluated([InstanceRubric(), Rubric()], rubric={"good": "a"}).scores
+    assert [(s.value, s.reason) for s in scores] == [(None, "missing_rubric"), (5, None)]
+    assert "must name one number" in scores[0].detail["error"]
+
+
+def test_a_single_level() -> None:
+    """A scale of one level leaves no choice, and nothing to bring to [0, 1]."""
+    score = score_of(Rubric(levels={3: "Whatever."}), rated(3))
+    assert (score.value, score.normalized) == (3, None)
+
+
+def test_no_rubric() -> None:
+    """A sample without a rubric of its own has no score by one."""
+    judge = FakeJudge(script())
+    score = score_of(InstanceRubric(), judge, rubric={})
+    assert (score.value, score.reason, judge.requests) == (None, "missing_rubric", [])
+
+
+@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
+def test_what_is_shown(make: Any) -> None:
+    """The judge sees what the sample has of the inputs, and nothing else."""
+    judge = FakeJudge(script())
+    score_of(make(inputs=("question", "contexts")), judge)
+    score_of(make(), judge, reference=None, contexts=[" "])
+    shown = [set(dict(task.inputs)) for request in judge.requests for task in request]
+    assert shown == [{"question", "contexts", "rubric"}, {"question", "answer", "rubric"}]
+
+
+@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
+def test_nothing_to_show(make: Any) -> None:
+    """Where none of the inputs is there, nobody is asked."""
+    judge = FakeJudge(script())
+    score = score_of(make(inputs=("reference",)), judge, reference=" ")
+    assert (score.value, score.reason, judge.requests) == (None, "missing_input", [])
+
+
+@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
+@pytest.mark.parametrize("inputs", [(), ("anwser",), ("rubric",), "answer"])
+def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
+    """Inputs are fields of the sample, and at least one."""
+    with pytest.raises(ConfigError, match="inputs must be some of question, contexts, answer, ref"):
+        make(inputs=inputs)
+
+
+def test_what_a_rubric_needs() -> None:
+    """With the answer among the inputs the rest is shown where it is there; else all is needed."""
+    assert Rubric().needs == {"answer"}
+    assert Rubric(inputs=("question", "contexts")).needs == {"question", "contexts"}
+    assert InstanceRubric().needs == {"rubric"}
+
+
+def test_two_rubrics_stand_side_by_side() -> None:
+    """Rubrics of other levels are asked apart, and each is held to its own."""
+    judge = FakeJudge(script())
+    metrics = [
+        Rubric(),
+        Rubric(name="halves", levels=HALVES),
+        Rubric(name="strict", levels={**HALVES, 1: "Right to the letter."}),
+        InstanceRubric(),
+    ]
+    evaluation = evaluated(metrics, judge, rubric={0: "No.", 10: "Yes."})
+    assert [score.value for score in evaluation.scores] == [5, 1, 1, 10]
+    assert [len(request) for request in judge.requests] == [1, 1, 1, 1]
+
+
+LEVELS = st.lists(
+    st.integers(-100, 100) | st.floats(-1e6, 1e6).filter(lambda x: abs(x) > 1e-3),
+    min_size=2,
+    max_size=6,
+    unique_by=float,
+)
+
+
+@given(LEVELS, st.data())
+def test_every_level_can_be_chosen(levels: list[float], data: st.DataObject) -> None:
+    """Whatever the numbers, each is accepted, and normalized to its place between the ends."""
+    chosen = data.draw(st.sampled_from(levels))
+    score = score_of(Rubric(levels=dict.fromkeys(levels, "So.")), rated(chosen))
+    assert score.value == chosen
+    assert score.normalized is not None
+    assert 0 <= score.normalized <= 1
+
+
+# --- guideline ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("passing", "value"), [(True, 1), (False, 0)])
+def test_a_guideline_is_kept_or_not(passing: object, value: float) -> None:
+    """The guidelines are shown with question and answer; the feedback is the explanation."""
+    judge = FakeJudge(script(guideline={"passing": passing, "reason": "So."}))
+    score = score_of(Guideline(guidelines="Be brief."), judge)
+    assert (score.value, score.explanation) == (value, "So.")
+    assert dict(judge.requests[0][0].inputs) == {
+        "question": FULL.question,
+        "answer": FULL.answer,
+        "guidelines": "Be brief.",
+    }
+
+
+def test_two_guidelines_stand_side_by_side() -> None:
+    """Each guideline is decided in a request of its own."""
+    judge = FakeJudge(script(guideline=lambda task: {"passing": "b" in task.text("guidelines")}))
+    metrics = [Guideline(guidelines=g, name=g) for g in ("a", "b")]
+    assert [score.value for score in evaluated(metrics, judge).scores] == [0, 1]
+    assert len(judge.requests) == 2
+
+
+@pytest.mark.parametrize("guidelines", ["", " \n"])
+def test_blank_guidelines(guidelines: str) -> None:
+    """A guideline that asks nothing is refused."""
+    with pytest.raises(ConfigError, match="guidelines must say what is asked of the answer"):
+        Guideline(guidelines=guidelines)

@@ -1,0 +1,266 @@
+"""What the tests of metrics share: a sample that has everything, and judges with a script."""
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.errors import JudgeTransportError
+from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.protocols import Embedder, Metric
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Evaluation, Fusion, Sample, Score
+
+FULL = Sample(
+    question="When and where was Ada Lovelace born?",
+    contexts=["Ada Lovelace was born in London.", "She was born in 1815.", "Cats purr."],
+    answer="She was born in London in 1815.",
+    reference="Ada Lovelace was born in London on 10 December 1815.",
+    retrieved_ids=["a", "b", "c"],
+    relevant_ids=["b", "d"],
+    rubric={0: "Wrong.", 0.5: "Half right.", 1: "Right."},
+)
+"""A sample that no metric finds anything missing in."""
+
+DOWN = JudgeTransportError("down")
+Answer = Callable[[Task[Any]], object]
+
+
+def numbered(task: Task[Any], name: str, **reply: object) -> list[dict[str, object]]:
+    """Return the same reply for each of the texts shown as ``name``, by its index."""
+    return [{"index": i, **reply} for i in range(1, len(task.texts(name)) + 1)]
+
+
+def flagged(*flags: object) -> list[dict[str, object]]:
+    """Return claims with these verdicts."""
+    return [{"statement": f"claim {i}", "verdict": flag} for i, flag in enumerate(flags)]
+
+
+GOOD: Mapping[str, Answer] = {
+    "reverse_question": lambda _: {"question": "When was she born?", "noncommittal": 0},
+    "similarities": lambda task: {
+        "similarities": numbered(task, "questions", similarity=0.75),
+    },
+    "direct_relevancy": lambda _: {"rating": 0.9},
+    "sub_questions": lambda _: {"sub_questions": ["When was she born?", "Where was she born?"]},
+    "addressed": lambda task: {"verdicts": numbered(task, "sub_questions", verdict=1)},
+    "intent": lambda _: {"intent": "To know time and place of her birth."},
+    "intent_fulfilment": lambda _: {"rating": 0.8},
+    "answer_relevancy_rubric": lambda _: {"subject": 1, "focus": 1},
+    "guideline": lambda _: {"passing": True, "reason": "It keeps to them."},
+    "context_relevance_1": lambda _: {"rating": 2},
+    "context_relevance_2": lambda _: {"rating": 1},
+    "relevant_statements": lambda _: {"relevant_statements": ["She was born in 1815."]},
+    "context_statements": lambda _: {"statements": flagged(1, 1, 0)},
+    "context_relevancy_rubric": lambda _: {"subject": 2, "sufficiency": 1.5},
+    "useful_for_answer": lambda _: {"verdict": 1},
+    "useful_for_reference": lambda _: {"verdict": 1},
+    "statements": lambda _: {"statements": ["She was born in London.", "She was born in 1815."]},
+    "verdicts": lambda task: {"verdicts": numbered(task, "statements", verdict=1)},
+    "judged_statements": lambda _: {"statements": flagged(1, 1)},
+    "groundedness_1": lambda _: {"rating": 2},
+    "groundedness_2": lambda _: {"rating": 2},
+    "response_supported": lambda _: {"passing": True},
+    "response_relevancy": lambda _: {"passing": True},
+    "reference_statements": lambda _: {"statements": flagged(1, 0)},
+    "compared_statements": lambda _: {
+        "answer_statements": flagged(1, 1),
+        "reference_statements": flagged(1, 0),
+    },
+    "accuracy_1": lambda _: {"rating": 4},
+    "accuracy_2": lambda _: {"rating": 2},
+    "correctness": lambda _: {"rating": 4.5},
+    "rubric": lambda task: {"rating": levels_shown(task)[-1]},
+}
+"""A usable reply to every prompt."""
+
+
+def levels_shown(task: Task[Any]) -> list[float]:
+    """Return the levels of the rubric that ``task`` shows."""
+    return [float(line.partition(":")[0]) for line in task.text("rubric").splitlines()]
+
+
+def script(**by_prompt: object) -> Answer:
+    """Answer as `GOOD`, except for the prompts named: a reply, or a function of the task."""
+
+    def answer(task: Task[Any]) -> object:
+        given = by_prompt.get(task.prompt, GOOD.get(task.prompt))
+        return given(task) if callable(given) else given
+
+    return answer
+
+
+def evaluated(
+    metric: Metric | Sequence[str | Metric],
+    judge: FakeJudge | None = None,
+    *,
+    fusion: Fusion = "on",
+    sample: Sample = FULL,
+    embedder: Embedder | None = None,
+    repairs: int = 1,
+    **texts: Any,
+) -> Evaluation:
+    """Score `FULL` with the ``texts`` given in place of its own."""
+    return asyncio.run(
+        evaluate(
+            replace(sample, **texts),
+            metric if isinstance(metric, Sequence) else [metric],
+            judge=judge or FakeJudge(script()),
+            embedder=embedder or HashingEmbedder(),
+            fusion=fusion,
+            repairs=repairs,
+        )
+    )
+
+
+def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> Score:
+    """Return the only score of `evaluated`."""
+    return evaluated(metric, judge, **options).scores[0]
+
+
+def told(score: Score) -> tuple[object, ...]:
+    """Return what a score says, without explanation, detail and version."""
+    return (score.value, score.status, score.reason, score.label, score.normalized)
+
+
+# --- a judge that says anything that is allowed ---------------------------------------------------
+
+TEXTS = ("Ada was born.", "It was London.", "When was Ada born?", "Why?", "", " \n")
+
+
+class AnyJudge(FakeJudge):
+    """Says anything that fits the question, or fails; always the same of the same question.
+
+    The order of contexts and the request that a question comes in change nothing.
+    """
+
+    def __init__(self, seed: int, *, failures: float = 0.0) -> None:
+        """Fail at that rate; ``seed`` decides everything."""
+        super().__init__(self._any)
+        self._seed = seed
+        self._failures = failures
+
+    def _any(self, task: Task[Any]) -> object:
+        shown = [(n, sorted(t) if n == "contexts" else t) for n, t in task.inputs]
+        key = repr((self._seed, task.prompt, shown, task.draw))
+        dice = random.Random(zlib.crc32(key.encode()))
+        if dice.random() < self._failures:
+            return dice.choice([None, DOWN])
+        return _said(task, dice)
+
+
+def _said(task: Task[Any], dice: random.Random) -> object:
+    name = task.prompt
+    if name in {"verdicts", "addressed"}:
+        return {"verdicts": [{"index": i, "verdict": _flag(dice)} for i in _indexes(dice)]}
+    if name == "similarities":
+        found = [{"index": i, "similarity": dice.random()} for i in _indexes(dice)]
+        return {"similarities": found}
+    if name == "rubric":
+        return {"rating": dice.choice(levels_shown(task))}
+    return _SAID[name](dice)
+
+
+def _flag(dice: random.Random) -> int:
+    return dice.choice([0, 1])
+
+
+def _indexes(dice: random.Random) -> list[int]:
+    return [*range(1, dice.choice([2, 9, 9, 9])), dice.randint(-1, 12)]
+
+
+def _texts(dice: random.Random) -> list[str]:
+    return dice.choices(TEXTS, k=dice.randint(0, 4))
+
+
+def _judged(dice: random.Random) -> list[dict[str, object]]:
+    return [{"statement": text, "verdict": _flag(dice)} for text in _texts(dice)]
+
+
+def _useful(dice: random.Random) -> dict[str, object]:
+    return {"verdict": _flag(dice)}
+
+
+def _rated(dice: random.Random) -> dict[str, object]:
+    return {"rating": dice.choice([0, 1, 2])}
+
+
+def _accurate(dice: random.Random) -> dict[str, object]:
+    return {"rating": dice.choice([0, 2, 4])}
+
+
+def _decided(dice: random.Random) -> dict[str, object]:
+    return {"passing": dice.choice([True, False])}
+
+
+def _unit(dice: random.Random) -> dict[str, object]:
+    return {"rating": dice.choice([0, 1, dice.random()])}
+
+
+def _statements(dice: random.Random) -> dict[str, object]:
+    return {"statements": _judged(dice)}
+
+
+_SAID: Mapping[str, Callable[[random.Random], object]] = {
+    "reverse_question": lambda dice: {"question": dice.choice(TEXTS), "noncommittal": _flag(dice)},
+    "direct_relevancy": _unit,
+    "intent_fulfilment": _unit,
+    "sub_questions": lambda dice: {"sub_questions": _texts(dice) * dice.choice([1, 5])},
+    "intent": lambda dice: {"intent": dice.choice(TEXTS)},
+    "answer_relevancy_rubric": lambda dice: {"subject": _flag(dice), "focus": _flag(dice)},
+    "guideline": _decided,
+    "response_supported": _decided,
+    "response_relevancy": _decided,
+    "context_relevance_1": _rated,
+    "context_relevance_2": _rated,
+    "groundedness_1": _rated,
+    "groundedness_2": _rated,
+    "accuracy_1": _accurate,
+    "accuracy_2": _accurate,
+    "relevant_statements": lambda dice: {"relevant_statements": _texts(dice)},
+    "context_statements": _statements,
+    "judged_statements": _statements,
+    "reference_statements": _statements,
+    "compared_statements": lambda dice: {
+        "answer_statements": _judged(dice),
+        "reference_statements": _judged(dice),
+    },
+    "context_relevancy_rubric": lambda dice: {
+        "subject": dice.uniform(0, 2),
+        "sufficiency": dice.choice([0, 2]),
+    },
+    "useful_for_answer": _useful,
+    "useful_for_reference": _useful,
+    "statements": lambda dice: {"statements": _texts(dice)},
+    "correctness": lambda dice: {"rating": dice.choice([1, 5, dice.uniform(1, 5)])},
+}
+
+
+# --- replies that are not allowed -----------------------------------------------------------------
+
+NO_NUMBERS = (None, "1", True, False, [1], -1, 99, float("nan"), float("inf"), 10**400)
+NO_INDEXES = (None, "1", True, 0.5)
+NO_FLAGS = (None, "true", "yes", 1, 0)
+
+
+def spoilt(reply: Any) -> Iterator[Any]:
+    """Yield ``reply`` with each of its numbers and booleans in turn replaced by what is none."""
+    items = enumerate(reply) if isinstance(reply, list) else list(reply.items())
+    for key, value in items:
+        if isinstance(value, str):
+            continue
+        others = spoilt(value) if isinstance(value, dict | list) else _no(key, value)
+        for other in others:
+            copy = reply.copy()
+            copy[key] = other
+            yield copy
+
+
+def _no(key: object, value: object) -> Sequence[object]:
+    if isinstance(value, bool):
+        return NO_FLAGS
+    return NO_INDEXES if key == "index" else NO_NUMBERS
