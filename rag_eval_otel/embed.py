@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
-import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
+from rag_eval_otel.judge.text_questions import ABOUT, ASKED, features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
 from rag_eval_otel.types import Usage
@@ -102,10 +102,11 @@ class LangChainEmbedder:
 
 
 class HashingEmbedder:
-    """Offline embeddings: hashed words and character trigrams, no model, deterministic.
+    """Offline embeddings: hashed words, parts of words, and what a question asks for.
 
-    Texts that share words or parts of words are close; meaning is not seen. Good for wiring,
-    demos and tests, not a replacement for a trained model.
+    Texts that share words with content are close, the more if they are questions that ask for the
+    same kind of thing (who, when, how many). Meaning is not seen. Deterministic, no model: good
+    for wiring, demos and tests, not a replacement for a trained model.
     """
 
     def __init__(self, dimensions: int = 1024) -> None:
@@ -123,19 +124,17 @@ class HashingEmbedder:
         return rows
 
     def _row(self, text: str) -> Vectors:
-        row = np.zeros(self._dimensions)
-        for feature, weight in _features(text):
-            row[zlib.crc32(feature.encode("utf-8", "replace")) % self._dimensions] += weight
+        about, ask = features(text)
+        row: Vectors = ABOUT * self._hashed(about) + ASKED * self._hashed(ask)
         norm = np.linalg.norm(row)
         return row / norm if norm else row
 
-
-def _features(text: str) -> Iterator[tuple[str, float]]:
-    for word in re.findall(r"\w+", text.lower()):
-        yield word, 1.0
-        padded = f"<{word}>"
-        for i in range(len(padded) - 2):
-            yield padded[i : i + 3], 0.3
+    def _hashed(self, weights: Mapping[str, float]) -> Vectors:
+        row = np.zeros(self._dimensions)
+        for feature, weight in weights.items():
+            row[zlib.crc32(feature.encode("utf-8", "replace")) % self._dimensions] += weight
+        norm = np.linalg.norm(row)
+        return row / norm if norm else row
 
 
 def _given_up() -> JudgeTimeoutError:

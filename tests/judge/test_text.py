@@ -1,4 +1,4 @@
-"""What the offline judge reads off a text: sentences, terms, and what backs a claim."""
+"""What the offline judge reads off a text: sentences and terms."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.judge.text import (
     MAX_CHARACTERS,
-    Passages,
-    Support,
     content,
     keys,
     number_of,
@@ -16,14 +14,6 @@ from rag_eval_otel.judge.text import (
     terms,
     within_limit,
 )
-
-LEAVE = (
-    "A full-time employee gets 27 days of paid leave each year. "
-    "Unused days lapse on 31 March. "
-    "The form is signed by Oda Brandvik."
-)
-DOGS = "Dogs may come to the office on Fridays."
-CATS = "Cats may not come to the office."
 
 ODD = st.text(st.characters(exclude_categories=()), max_size=200)
 """Text of any code points, lone surrogates among them."""
@@ -37,11 +27,6 @@ PROSE = st.lists(
     ),
     max_size=40,
 ).map(" ".join)
-
-
-def support(claim: str, *texts: str) -> Support:
-    """Return how far ``texts`` back ``claim``."""
-    return Passages(texts).support(content(terms(claim)))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +77,9 @@ def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
         ("007", "7"),
         ("Anna's team", "anna team"),
         ("l’usine", "usine"),  # noqa: RUF001
+        ("the 12th century", "the twelfth century"),
+        ("fünfmal", "5"),
+        ("the U.S. Senate", "the US senate"),
     ],
 )
 def test_spellings_of_one_thing_agree(one: str, other: str) -> None:
@@ -123,58 +111,12 @@ def test_kinds_are_told_apart() -> None:
 
 def test_capitals_tell_nothing_where_most_words_have_them() -> None:
     """In a title, or in German, a capital does not make a name."""
-    assert {term.kind for term in terms("Ordnung Aber Sauberkeit Bleiben Pflicht")} == {"word"}
+    assert {term.kind for term in terms("Ordnung Treue Sauberkeit Bleiben Pflicht")} == {"word"}
 
 
 def test_words_without_content_count_where_there_is_nothing_else() -> None:
     """A text of stop words alone is compared by these."""
     assert [term.text for term in content(terms("It is what it"))] == ["It", "is", "what", "it"]
-
-
-def test_a_claim_from_neighbouring_sentences_is_backed() -> None:
-    """What two sentences side by side say together is found in full."""
-    found = support("An employee gets 27 days of leave, and unused days lapse on 31 March", LEAVE)
-    assert found == Support(share=1.0)
-
-
-def test_a_claim_spread_over_a_passage_counts_less() -> None:
-    """Words from everywhere in a passage are no proof that it says the thing."""
-    assert 0 < support("The employee leave form is by Oda Brandvik", LEAVE).share < 1
-
-
-def test_a_claim_may_join_two_passages_but_not_more() -> None:
-    """What is left over by the best place may stand in one other."""
-    texts = ("The red house is old.", "The green garden is wide.", "The blue lake is deep.")
-    two = support("The red house is old, the green garden is wide", *texts)
-    three = support("red old house, green wide garden, blue deep lake", *texts)
-    assert not two.missing
-    assert {term.text for term in three.missing} == {"red", "old", "house"}
-
-
-@pytest.mark.parametrize(
-    "claim",
-    [
-        "A full-time employee gets 29 days of paid leave each year.",
-        "The form is signed by Oda Holm.",
-    ],
-)
-def test_a_wrong_number_or_name_is_noticed(claim: str) -> None:
-    """One exact term that is not there is told apart from a missing word."""
-    assert support(claim, LEAVE).lacks_exact
-
-
-def test_a_negation_makes_another_claim() -> None:
-    """Saying the opposite with the same words finds less."""
-    assert support("Dogs may come to the office.", DOGS).share == 1
-    assert support("Dogs may not come to the office.", DOGS).share < 1
-    assert support("Cats may come to the office.", CATS).share < 1
-
-
-def test_no_passages_back_nothing() -> None:
-    """Without passages the share is 0 and every term is missing; an empty claim has none."""
-    assert support("Leave lapses.").share == 0
-    assert len(support("Leave lapses.").missing) == 2
-    assert Passages(["Leave lapses."]).support([]) == Support(share=0.0)
 
 
 def test_reading_stops_at_the_limit() -> None:
@@ -191,13 +133,19 @@ def test_any_text_can_be_read(text: str) -> None:
     for sentence in sentences(text):
         assert sentence.strip()
     assert all(term.key for term in terms(text))
-    assert 0 <= support(text, text).share <= 1 + 1e-9
 
 
-@given(PROSE | ODD, PROSE | ODD)
-def test_a_sentence_of_a_passage_is_backed_by_it(text: str, other: str) -> None:
-    """What is copied from a context is found there in full, whatever else there is."""
-    for sentence in sentences(text):
-        found = support(sentence, other, text)
-        assert not found.missing
-        assert found.share == pytest.approx(1) or not terms(sentence)
+@pytest.mark.parametrize(
+    ("text", "negated"),
+    [
+        ("Dogs may not come in, but cats may.", {"come"}),
+        ("No claims are paid because the form is late.", {"claims", "paid"}),
+        ("Never more than 4 dollars, and not only on Sundays.", set()),
+        ("Smoking is forbidden here.", {"forbidden"}),
+        ("Smoking is not forbidden here.", set()),
+        ("Das Haus ist nicht offen.", {"offen"}),
+    ],
+)
+def test_a_negation_reaches_to_the_end_of_its_clause(text: str, negated: set[str]) -> None:
+    """Words after a negation are marked; not in the next clause, and not where it sets a limit."""
+    assert {term.text for term in terms(text) if term.is_negated} == negated
