@@ -260,20 +260,24 @@ def build_measurement(config: Config) -> Measurement:
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config``; one that answers over the network gets a circuit breaker."""
+    """Return the judge of ``config``; one that may be out of reach gets a circuit breaker."""
+    judge = build_plain_judge(config)
+    return judge if isinstance(judge, LexicalJudge) else CircuitBreaker(judge)
+
+
+def build_plain_judge(config: Config) -> Judge:
+    """Return the judge of ``config`` without a circuit breaker."""
     if not isinstance(config.judge, str):
         judge: Judge = config.judge
-        return CircuitBreaker(judge)
+        return judge
     if config.judge == "lexical":
         return LexicalJudge()
-    return CircuitBreaker(
-        OpenAIJudge(
-            config.judge.removeprefix("openai/"),
-            base_url=config.judge_base_url,
-            api_key=config.judge_api_key,
-            timeout=config.judge_timeout,
-            max_retries=config.judge_retries,
-        )
+    return OpenAIJudge(
+        config.judge.removeprefix("openai/"),
+        base_url=config.judge_base_url,
+        api_key=config.judge_api_key,
+        timeout=config.judge_timeout,
+        max_retries=config.judge_retries,
     )
 
 

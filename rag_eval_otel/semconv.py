@@ -57,6 +57,8 @@ METRIC_PREFIX: Final = "rag.evaluation"
 SESSION_ID: Final = "session.id"
 USER_ID: Final = "user.id"
 DOCUMENT_COUNT: Final = "rag.retrieval.document_count"
+DATASET_NAME: Final = "rag.dataset.name"
+DATASET_ROW: Final = "rag.dataset.row"
 
 # Instruments
 SCORE: Final = "rag.evaluation.score"

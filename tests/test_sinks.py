@@ -135,6 +135,15 @@ def test_cost_is_counted() -> None:
     assert dict(bare["rag.evaluation.score"][0].attributes) == {"gen_ai.evaluation.name": "x"}
 
 
+def test_other_scales_are_brought_to_one_for_the_histogram() -> None:
+    """The span has the score on its own scale and on [0, 1]; the buckets get the latter."""
+    evaluation = Evaluation(scores=(Score(name="correctness", value=4, normalized=0.75),))
+    attributes = score_attributes(evaluation, "scored")
+    assert attributes["rag.evaluation.correctness.score"] == 4.0
+    assert attributes["rag.evaluation.correctness.normalized_score"] == 0.75
+    assert recorded(evaluation)["rag.evaluation.score"][0].sum == 0.75
+
+
 def test_reference_becomes_the_current_span() -> None:
     """An evaluated span can be referred to after it has ended; none is no span."""
     span = get_current_span(span_context(SpanRef(trace_id=7, span_id=8))).get_span_context()

@@ -44,6 +44,7 @@ def score_attributes(
 
 def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     yield semconv.metric_attribute(score.name, "score"), score.value
+    yield semconv.metric_attribute(score.name, "normalized_score"), score.normalized
     yield semconv.metric_attribute(score.name, "label"), score.label
     yield semconv.metric_attribute(score.name, "reason"), score.reason
     yield semconv.metric_attribute(score.name, "version"), score.version or None

@@ -74,7 +74,9 @@ class InstrumentSink:
                 attributes = {semconv.GEN_AI_EVALUATION_NAME: score.name, **judge}
                 if score.label is not None:
                     attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = score.label
-                self._score.record(score.value, attributes, context=context)
+                # The buckets are those of [0, 1], on which some metrics are not.
+                value = score.value if score.normalized is None else score.normalized
+                self._score.record(value, attributes, context=context)
         self._duration.record(evaluation.duration, judge, context=context)
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
