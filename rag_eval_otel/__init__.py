@@ -1,7 +1,7 @@
 """Live quality scores for RAG, on the trace itself.
 
 ``RagEvalCallbackHandler`` for LangChain, ``instrument()`` for everything else; `evaluate` scores a
-`Sample` without any tracing. Names are imported when they are first used.
+`Sample` without any tracing, `evaluate_dataset` many. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rag_eval_otel.config import Config
+    from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
     from rag_eval_otel.evaluation import evaluate
     from rag_eval_otel.handler import RagEvalCallbackHandler
@@ -37,6 +38,7 @@ __all__ = [
     "Sample",
     "Score",
     "evaluate",
+    "evaluate_dataset",
     "instrument",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "Sample": "types",
     "Score": "types",
     "evaluate": "evaluation",
+    "evaluate_dataset": "dataset.run",
     "instrument": "instrumentation",
 }
 

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from rag_eval_otel.commands import calibrate, demo, evaluate, metrics
 from rag_eval_otel.errors import RagEvalError
+
+_COMMANDS = (demo, evaluate, metrics, calibrate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,34 +31,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version("rag-eval-otel"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    demo = commands.add_parser(
-        "demo",
-        help="run a small RAG app, offline, and show its traces with their scores",
-        description=(
-            "Runs a LangChain RAG app over a small handbook with the callback installed and"
-            " exports its traces over OTLP: to a receiver of its own, which prints what it got,"
-            " or to OTEL_EXPORTER_OTLP_ENDPOINT where that is set. Takes no key and no network."
-        ),
-    )
-    demo.add_argument(
-        "--judge",
-        metavar="lexical|openai/MODEL",
-        help="who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
-    )
-    demo.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print what arrived as JSON",
-    )
-    demo.set_defaults(run=_demo)
+    for command in _COMMANDS:
+        command.add(commands)
     return parser
-
-
-def _demo(options: argparse.Namespace) -> int:
-    from rag_eval_otel.demo.run import run_demo  # noqa: PLC0415  # imports LangChain
-
-    chosen = {"judge": options.judge} if options.judge else {}
-    return run_demo(form=options.form, options=chosen, write=sys.stdout.write)

@@ -1,0 +1,94 @@
+"""``rag-eval-otel calibrate``: the scores of a file against its human labels."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rag_eval_otel.commands import Commands
+
+if TYPE_CHECKING:
+    from rag_eval_otel.calibration import Calibration
+
+_DESCRIPTION = """\
+Says how far the scores of a metric can be trusted: agreement with human labels, the errors of its
+pass and fail, the threshold that fits, and the pass rate of the rows without a label, corrected
+for those errors. FILE is .jsonl, .csv or .parquet, each row one of
+
+  {"score": 0.8, "label": "pass"}
+  {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
+  {"faithfulness": 0.8, "faithfulness.human": 1}
+  what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
+"""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="compare scores with human labels",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
+    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument(
+        "--threshold", type=float, help="a score passes from here (default: the metric's own)"
+    )
+    parser.add_argument(
+        "--label-threshold",
+        type=float,
+        help="a label passes from here, where labels are a scale of more than pass and fail",
+    )
+    parser.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        default="text",
+        help="print the figures as JSON",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the calibration of each metric in the file."""
+    from rag_eval_otel.calibration.calibrate import calibration_of  # noqa: PLC0415  # numpy
+    from rag_eval_otel.calibration.labels import observations  # noqa: PLC0415
+
+    found = [
+        calibration_of(
+            seen,
+            threshold=_threshold(name) if options.threshold is None else options.threshold,
+            label_threshold=options.label_threshold,
+            metric=name,
+        )
+        for name, seen in observations(_rows(options.file), metric=options.metric).items()
+    ]
+    sys.stdout.write(f"{_text(found, options.form)}\n")
+    return 0
+
+
+def _rows(file: str) -> Iterator[tuple[str, Any]]:
+    from rag_eval_otel.dataset.sources import source_of  # noqa: PLC0415
+
+    for index, record in enumerate(source_of(file).records()):
+        line = "" if record.line is None else f" (line {record.line})"
+        yield f"{file}, row {index}{line}", record.cells
+
+
+def _threshold(name: str) -> float | None:
+    """Return the threshold of our metric of that name; None for any other."""
+    from rag_eval_otel.metrics import METRICS  # noqa: PLC0415
+
+    made = METRICS[name]() if name in METRICS else None
+    return getattr(made, "threshold", None)
+
+
+def _text(found: list[Calibration], form: str) -> str:
+    if form == "json":
+        return json.dumps([one.to_dict() for one in found], indent=2, ensure_ascii=False)
+    return "\n\n".join(map(repr, found))

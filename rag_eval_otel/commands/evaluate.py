@@ -1,0 +1,148 @@
+"""``rag-eval-otel evaluate``: score the rows of a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rag_eval_otel.commands import Commands
+from rag_eval_otel.commands.evaluate_options import OPTIONS
+from rag_eval_otel.errors import ConfigError, FailedRowError
+
+if TYPE_CHECKING:
+    from rag_eval_otel.config import Config
+    from rag_eval_otel.dataset.export import Exported, Targets
+    from rag_eval_otel.dataset.stream import Plan
+
+_DESCRIPTION = """\
+Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
+ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does not grow with FILE.
+
+Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
+asks for what is missing or failed, and writes the output whole.
+
+Exit status: 0 every row was scored, 1 some score or trace failed, 2 misuse, 130 interrupted.
+"""
+_INTERRUPTED = 130  # as shells have it
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="score the rows of a file, offline",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
+    for name, told in OPTIONS.items():
+        parser.add_argument(name, **told)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Score the rows and print what they come to."""
+    cache = _cache(options)
+    try:
+        exported = _export(options, cache)
+    except FailedRowError as error:
+        sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
+        return _INTERRUPTED
+    totals = exported.totals
+    shown = json.dumps(totals.to_dict(), indent=2) if options.form == "json" else repr(totals)
+    sys.stdout.write(f"{shown}\n")
+    if exported.unsent:
+        sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
+    if totals.failed:
+        sys.stderr.write(
+            f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
+        )
+    elif cache is not None and options.cache is None:
+        cache.unlink(missing_ok=True)
+    return 1 if totals.failed or exported.unsent else 0
+
+
+def _cache(options: argparse.Namespace) -> Path | None:
+    """Return where scores are kept: where told to, else beside the output."""
+    if options.cache is not None or options.output is None:
+        given: Path | None = options.cache
+        return given
+    output: Path = options.output
+    return output.with_name(f"{output.name}.cache")
+
+
+def _kept(cache: Path | None) -> str:
+    if cache is None:
+        return "nothing was kept: name an --output or a --cache"
+    return f"what is done is kept in {cache}: the same command again goes on from there"
+
+
+def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+    from rag_eval_otel.dataset.export import export  # noqa: PLC0415
+    from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
+    from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
+
+    if options.output is not None:
+        check_output(options.output)
+        _require_another_file(options.output, Path(options.file))
+    given = {name: getattr(options, name) for name in _OF_CONFIG}
+    config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
+    plan = _plan(config, options, cache)
+    dataset = open_dataset(options.file, options.columns, limit=options.limit)
+    return asyncio.run(export(dataset, plan, _targets(config, options)))
+
+
+_OF_CONFIG = (
+    "metrics",
+    "judge",
+    "embedder",
+    "judge_base_url",
+    "fusion",
+    "concurrency",
+    "evaluation_timeout",
+)
+
+
+def _require_another_file(output: Path, file: Path) -> None:
+    if output.resolve() == file.resolve():
+        msg = f"--output {output} is the file that is read; name another"
+        raise ConfigError(msg)
+
+
+def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
+    from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
+    from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
+    from rag_eval_otel.instrumentation import build_embedder, build_plain_judge  # noqa: PLC0415
+    from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
+
+    return Plan(
+        metrics=resolve_metrics(config.metrics),
+        judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
+        embedder=build_embedder(config),
+        fusion=config.fusion,
+        repairs=options.repairs,
+        concurrency=config.concurrency,
+        timeout=config.evaluation_timeout,
+        raise_on_failure=options.raise_on_failure,
+        cache=cache,
+        budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
+    )
+
+
+def _targets(config: Config, options: argparse.Namespace) -> Targets:
+    from rag_eval_otel.dataset.export import Targets  # noqa: PLC0415
+
+    return Targets(
+        output=options.output,
+        otlp=options.otlp,
+        explanations=config.explanations,
+        progress=options.progress,
+    )

@@ -1,0 +1,147 @@
+"""`ScoreCache`: scores on disk, written as they come, so that a run can be taken up again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.evaluation import version_of
+from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.types import Fusion, Sample, Score
+
+_OURS = 0x52414745  # "RAGE": the application id in the header of the file
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS scores"
+    " (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL) WITHOUT ROWID"
+)
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
+    "PRAGMA synchronous = NORMAL",
+    f"PRAGMA application_id = {_OURS}",
+    _CREATE,
+)
+_PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
+_GET = "SELECT judge, score FROM scores WHERE key = ?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What makes a score of one sample the same measurement as another."""
+
+    metrics: tuple[Metric, ...]
+    judge: Judge
+    embedder: Embedder
+    fusion: Fusion
+
+    def definitions(self) -> dict[str, str]:
+        """Return for each metric a text that differs where its scores may."""
+        asked = [_identity(one) for one in (self.judge, self.embedder)]
+        return {
+            metric.name: " ".join(
+                [version_of(metric, fusion=self.fusion, model=asked[0]), *asked, _release()]
+            )
+            for metric in self.metrics
+        }
+
+
+def _identity(one: object) -> str:
+    model, revision = getattr(one, "model", ""), getattr(one, "revision", None)
+    return f"{model or type(one).__qualname__}@{revision}"
+
+
+def _release() -> str:
+    try:
+        return version("rag-eval-otel")
+    except PackageNotFoundError:  # used from a source tree
+        return "source"
+
+
+class ScoreCache:
+    """The scores in one SQLite file, by what was measured of which sample.
+
+    Failed scores are not kept: they are tried again. Every row is written at once; a process that
+    is killed loses what it had not finished, nothing else.
+    """
+
+    def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
+        """Read and write the open ``database`` at ``path``."""
+        self._path = path
+        self._database = database
+        self._definitions = measure.definitions()
+
+    def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
+        """Return the scores there are of ``sample``, each with the judge that answered."""
+        found: dict[str, tuple[Score, str | None]] = {}
+        with _told(self._path):
+            for name, key in self._keys(sample).items():
+                row = self._database.execute(_GET, (key,)).fetchone()
+                if row is not None:
+                    found[name] = score_from_dict(name, json.loads(row[1])), row[0]
+        return found
+
+    def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
+        """Keep those of ``scores`` that did not fail."""
+        keys = self._keys(sample)
+        rows = [(keys[s.name], judge, _text(s)) for s in scores if s.status != "error"]
+        with _told(self._path), self._database:
+            self._database.executemany(_PUT, rows)
+
+    def _keys(self, sample: Sample) -> dict[str, str]:
+        content = digest(sample)
+        return {name: digest(content, defined) for name, defined in self._definitions.items()}
+
+
+def _text(score: Score) -> str:
+    return json.dumps(score_to_dict(score), default=str)
+
+
+@contextmanager
+def open_cache(path: Path, *, measure: Measure) -> Iterator[ScoreCache]:
+    """Open the cache at ``path``, making it where there is none.
+
+    Raises `ConfigError` for a file that is no cache or is damaged.
+    """
+    with _told(path):
+        database = _connect(path)
+    with closing(database):
+        yield ScoreCache(path, database, measure=measure)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    try:
+        _require_ours(database)
+        for statement in _SETTINGS:
+            database.execute(statement)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _require_ours(database: sqlite3.Connection) -> None:
+    (mark,) = database.execute("PRAGMA application_id").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and mark != _OURS:
+        msg = "it is the database of another program"
+        raise sqlite3.DatabaseError(msg)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn what SQLite and damaged content raise into a `ConfigError`."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        msg = (
+            f"{path} cannot be used as a cache: {error}."
+            " Remove it to start anew, or name another file"
+        )
+        raise ConfigError(msg) from error

@@ -1,0 +1,18 @@
+"""Libraries that are imported on use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from rag_eval_otel.errors import MissingDependencyError
+
+EXTRA = "dataset"
+
+
+def require(module: str) -> Any:
+    """Return ``module``; raise `MissingDependencyError` where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(module.partition(".")[0], EXTRA) from error

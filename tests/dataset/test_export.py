@@ -1,0 +1,154 @@
+"""`export`: rows to files and over OTLP, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
+from rag_eval_otel.dataset.export import Exported, Targets, export
+from rag_eval_otel.dataset.read import open_dataset
+from rag_eval_otel.dataset.stream import Plan
+from rag_eval_otel.errors import ConfigError, FailedRowError
+from rag_eval_otel.protocols import Metric
+from rag_eval_otel.testing import OtlpReceiver
+
+
+def exported(
+    rows: object, targets: Targets, *, metrics: Sequence[Metric] = (Reads(),), **options: Any
+) -> Exported:
+    """Score ``rows`` and send them on."""
+    plan = Plan(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER, **options)
+    return asyncio.run(export(open_dataset(rows), plan, targets))
+
+
+def read_back(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, as it has them."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        return list(csv.DictReader(text.splitlines()))
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv", "parquet"])
+def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
+    """Each row once and in order, with value, status and reason of each score."""
+    path = tmp_path / f"scores.{suffix}"
+    done = exported(numbers(1, "?", "wrong"), Targets(output=path))
+    assert (done.totals.rows, done.totals.failed) == (3, 1)
+    rows = read_back(path)
+    assert [int(row["row"]) for row in rows] == [0, 1, 2]
+    assert [row["status"] for row in rows] == ["scored", "scored", "error"]
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    if suffix in {"csv", "parquet"}:
+        assert [row["reads"] for row in rows] in (["1.0", "", ""], [1.0, None, None])
+        assert [row["reads.reason"] for row in rows][1:] == ["no_claims", "internal"]
+
+
+def test_parquet_has_row_groups(tmp_path: Path) -> None:
+    """Rows are written in groups, not all at the end."""
+    path = tmp_path / "scores.parquet"
+    exported(numbers(*range(2500)), Targets(output=path))
+    file = pq.ParquetFile(path)
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == (
+        [1000, 1000, 500]
+    )
+    assert file.read().column("reads").to_pylist() == list(map(float, range(2500)))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_no_rows_make_an_empty_file(suffix: str, tmp_path: Path) -> None:
+    """An empty dataset has an output, without rows."""
+    path = tmp_path / f"scores.{suffix}"
+    assert exported([], Targets(output=path)).totals.rows == 0
+    assert read_back(path) == []
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    """A run that ends in an error leaves the output of the one before."""
+    path = tmp_path / "scores.jsonl"
+    path.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(FailedRowError):
+        exported(numbers(1, "wrong"), Targets(output=path), raise_on_failure=True)
+    assert read_back(path) == [{}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a.xlsx", r"cannot write \.xlsx; use \.jsonl"), ("no/where.csv", "cannot be written")],
+)
+def test_files_that_cannot_be_written(name: str, told: str, tmp_path: Path) -> None:
+    """They are refused before anything is asked."""
+    with pytest.raises(ConfigError, match=told):
+        exported(numbers(1), Targets(output=tmp_path / name))
+
+
+# --- OTLP -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a receiver to which the environment points."""
+    with OtlpReceiver() as receiving:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiving.http_endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        yield receiving
+
+
+def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
+    """Scores are attributes as on live spans, and events parented to them."""
+    done = exported(asked_rows(3), Targets(otlp="on"), metrics=[JUDGED])
+    spans = sorted(receiver.spans(), key=lambda span: span.attributes["rag.dataset.row"])
+    assert done.unsent == 0
+    assert [span.attributes["rag.dataset.row"] for span in spans] == [0, 1, 2]
+    assert len({span.trace_id for span in spans}) == 3
+    first = spans[0]
+    assert first.attributes["rag.dataset.name"] == "the list"
+    assert first.attributes["rag.evaluation.status"] == "scored"
+    assert first.attributes["rag.evaluation.judge"] == "fake"
+    assert first.attributes["rag.evaluation.response_relevancy.score"] == 1.0
+    assert first.attributes["rag.evaluation.response_relevancy.label"] == "pass"
+    assert first.attributes["rag.evaluation.response_relevancy.version"].endswith("/fake")
+    assert "rag.evaluation.response_relevancy.explanation" not in first.attributes
+    assert first.parent_span_id is None
+    assert {log.span_id for log in receiver.logs()} == {span.span_id for span in spans}
+    assert {log.event_name for log in receiver.logs()} == {"gen_ai.evaluation.result"}
+
+
+def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
+    """They quote user data, so they have a gate of their own."""
+    exported(asked_rows(1), Targets(otlp="on", explanations="on"), metrics=[JUDGED])
+    (span,) = receiver.spans()
+    assert span.attributes["rag.evaluation.response_relevancy.explanation"] == "so it is"
+
+
+def test_more_rows_than_a_queue_holds_all_arrive(receiver: OtlpReceiver) -> None:
+    """Batches are waited for: nothing is dropped for want of room."""
+    metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]
+    exported(numbers(*range(1500)), Targets(otlp="on"), metrics=metrics)
+    rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
+    assert sorted(rows) == list(range(1500))
+    assert len(receiver.logs()) == 4500
+
+
+def test_traces_that_were_refused_are_counted(receiver: OtlpReceiver) -> None:
+    """What an exporter could not send is told."""
+    receiver.fail_next(1, status=400)
+    assert exported(numbers(1, 2), Targets(otlp="on")).unsent == 2
+
+
+def test_nowhere_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``OTEL_TRACES_EXPORTER=none`` and traces asked for: one of the two is meant."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    with pytest.raises(ConfigError, match="nowhere to send traces to"):
+        exported(numbers(1), Targets(otlp="on"))
