@@ -1,0 +1,263 @@
+"""`calibrate`: a metric's scores against human labels, in one record."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rag_eval_otel.calibration.agreement import (
+    auroc,
+    cohen_kappa,
+    one_class,
+    spearman,
+    weighted_kappa,
+)
+from rag_eval_otel.calibration.confusion import Confusion, confusion_of, proportion
+from rag_eval_otel.calibration.figure import Figure, Numbers, Truths, unknown
+from rag_eval_otel.calibration.labels import Observation, observe
+from rag_eval_otel.calibration.rates import corrected_rate
+from rag_eval_otel.calibration.table import written
+from rag_eval_otel.calibration.threshold import ThresholdFit, fit_threshold
+from rag_eval_otel.errors import ConfigError
+
+_NO_THRESHOLD = "no threshold is given that a score passes from"
+_NO_TRUTH = "no label_threshold is given that a label passes from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Calibration:
+    """How far the scores of a metric can be trusted. Prints as a table.
+
+    ``labelled`` rows have a score and a human label, and all figures but the rates are theirs.
+    ``unlabelled`` rows have a score alone; ``without_score`` counts the others by why.
+
+    ``kappa``, ``accuracy``, ``balanced_accuracy``, ``sensitivity``, ``specificity`` and
+    ``confusion`` compare the pass or fail at ``threshold`` with the human's; ``linear_kappa`` and
+    ``quadratic_kappa`` score and label on one scale (of labels that are pass or fail: the same as
+    ``kappa``). ``spearman`` and ``auroc`` compare the order of the scores alone. ``fit`` is the
+    threshold that fits best. ``human_rate`` is the share of the labelled rows that pass by the
+    human, ``metric_rate`` the share of the unlabelled that pass by the metric, ``corrected_rate``
+    the share of these that would pass by the human.
+    """
+
+    metric: str
+    threshold: float | None
+    label_threshold: float | None
+    confidence: float
+    labelled: int
+    unlabelled: int
+    without_score: Mapping[str, int]
+    kappa: Figure
+    linear_kappa: Figure
+    quadratic_kappa: Figure
+    spearman: Figure
+    auroc: Figure
+    confusion: Confusion | None
+    accuracy: Figure
+    balanced_accuracy: Figure
+    sensitivity: Figure
+    specificity: Figure
+    fit: ThresholdFit
+    human_rate: Figure
+    metric_rate: Figure
+    corrected_rate: Figure
+
+    def __repr__(self) -> str:
+        """Return the table."""
+        return written(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values; a figure that there is none of has its reason."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+
+def calibrate(
+    scores: Iterable[object],
+    labels: Iterable[object],
+    *,
+    threshold: float | None,
+    label_threshold: float | None = None,
+    metric: str = "score",
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Calibration:
+    """Compare ``scores`` with the human ``labels`` of the same rows.
+
+    A score is a number, or None where there is none. A label is pass or fail (True, 1 or
+    ``"pass"``; False, 0 or ``"fail"``), a number on a scale of more levels, or None for a row that
+    nobody labelled, which counts for the rates alone. A row passes by its score from ``threshold``
+    on (None: there is no pass or fail), and by a label on a scale from ``label_threshold`` on.
+    ``seed`` divides the rows for the cross-validation.
+
+    Raises `ConfigError` naming the row, from 0, for what is none of these. What the rows do not
+    allow (one class only, equal scores throughout, no rows at all) is a `Figure` with a reason.
+    """
+    pairs = _paired(list(scores), list(labels))
+    seen = [observe(score, label, where=f"row {row}") for row, (score, label) in enumerate(pairs)]
+    return calibration_of(
+        seen,
+        threshold=threshold,
+        label_threshold=label_threshold,
+        metric=metric,
+        confidence=confidence,
+        seed=seed,
+    )
+
+
+def _paired(scores: list[object], labels: list[object]) -> list[tuple[object, object]]:
+    if len(scores) != len(labels):
+        msg = f"{len(scores)} scores for {len(labels)} labels; pass None for a row without"
+        raise ConfigError(msg)
+    return list(zip(scores, labels, strict=True))
+
+
+def calibration_of(
+    seen: Sequence[Observation],
+    *,
+    threshold: float | None,
+    label_threshold: float | None = None,
+    metric: str = "score",
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Calibration:
+    """Return the calibration of observations that have been read; else as `calibrate`."""
+    _check(threshold=threshold, label_threshold=label_threshold, confidence=confidence)
+    scores, labels = _labelled(seen)
+    truths, passing = _truths(labels, label_threshold)
+    decided = _decided(scores, truths, labels, threshold=threshold, confidence=confidence)
+    spare = [one.score for one in seen if one.score is not None and one.label is None]
+    lacking = Counter(one.status for one in seen if one.score is None)
+    return Calibration(
+        metric=metric,
+        threshold=threshold,
+        label_threshold=passing,
+        confidence=confidence,
+        labelled=len(scores),
+        unlabelled=len(spare),
+        without_score=dict(sorted(lacking.items())),
+        spearman=spearman(scores, labels),
+        **_ordered(scores, truths, labels, confidence=confidence, seed=seed),
+        **decided,
+        **_rates(decided["confusion"], spare, threshold=threshold, confidence=confidence),
+    )
+
+
+def _check(*, threshold: float | None, label_threshold: float | None, confidence: float) -> None:
+    for name, value in (("threshold", threshold), ("label_threshold", label_threshold)):
+        if value is not None and not math.isfinite(value):
+            msg = f"{name} must be a finite number, not {value}"
+            raise ConfigError(msg)
+    if not 0 < confidence < 1:
+        msg = f"confidence must lie between 0 and 1, as 0.95 does, not {confidence}"
+        raise ConfigError(msg)
+
+
+def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
+    """Return the scores and the labels of the rows that have both."""
+    both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
+    columns = np.array(both, dtype=float).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _truths(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
+    """Return which labels pass and from where on, or why that can't be told."""
+    if passing is None and not set(labels) <= {0.0, 1.0}:
+        scale = f"{min(labels):g} to {max(labels):g}"
+        why = f"labels go from {scale}: give the label_threshold that a row passes from"
+        return unknown(why), None
+    passing = 1.0 if passing is None else passing
+    return labels >= passing, passing
+
+
+def _ordered(
+    scores: Numbers,
+    truths: Truths | Figure,
+    labels: Numbers,
+    *,
+    confidence: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Return what takes pass or fail of the human, but no threshold."""
+    if isinstance(truths, Figure):
+        fit = ThresholdFit(threshold=truths, youden=truths, cross_validated=truths)
+        return {"auroc": truths, "fit": fit, "human_rate": truths}
+    return {
+        "auroc": auroc(scores, truths, confidence=confidence),
+        "fit": fit_threshold(scores, truths, seed=seed),
+        "human_rate": proportion(int(np.sum(truths)), len(labels), confidence=confidence),
+    }
+
+
+def _decided(
+    scores: Numbers,
+    truths: Truths | Figure,
+    labels: Numbers,
+    *,
+    threshold: float | None,
+    confidence: float,
+) -> dict[str, Any]:
+    """Return what takes the pass or fail of both."""
+    if threshold is None or isinstance(truths, Figure):
+        why = truths if isinstance(truths, Figure) else unknown(_NO_THRESHOLD)
+        names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
+        return {"confusion": None, **dict.fromkeys(names, why), **_weighted(scores, labels, why)}
+    decisions = scores >= threshold
+    confusion = confusion_of(decisions, truths)
+    both = confusion.passes > 0 and confusion.fails > 0
+    kappa = cohen_kappa(decisions, truths) if both else unknown(one_class(truths))
+    return {
+        "confusion": confusion,
+        "kappa": kappa,
+        "accuracy": confusion.accuracy(confidence),
+        "balanced_accuracy": confusion.balanced_accuracy(),
+        "sensitivity": confusion.sensitivity(confidence),
+        "specificity": confusion.specificity(confidence),
+        **_weighted(scores, labels, kappa),
+    }
+
+
+def _weighted(scores: Numbers, labels: Numbers, kappa: Figure) -> dict[str, Figure]:
+    """Return both weighted kappas: of two classes ``kappa`` itself, else on the labels' scale."""
+    levels, given = set(labels), set(scores)
+    if levels <= {0.0, 1.0}:
+        return {"linear_kappa": kappa, "quadratic_kappa": kappa}
+    if not (given <= levels or levels <= given):
+        why = unknown("scores and labels are not levels of one scale")
+        return {"linear_kappa": why, "quadratic_kappa": why}
+    return {
+        "linear_kappa": weighted_kappa(scores, labels, weights="linear"),
+        "quadratic_kappa": weighted_kappa(scores, labels, weights="quadratic"),
+    }
+
+
+def _rates(
+    confusion: Confusion | None,
+    spare: Sequence[float],
+    *,
+    threshold: float | None,
+    confidence: float,
+) -> dict[str, Any]:
+    """Return the pass rate of the rows without a label, by the metric and corrected."""
+    if threshold is None:
+        return dict.fromkeys(("metric_rate", "corrected_rate"), unknown(_NO_THRESHOLD))
+    passed = sum(score >= threshold for score in spare)
+    rate = (
+        proportion(passed, len(spare), confidence=confidence)
+        if spare
+        else unknown("no rows without a label")
+    )
+    if confusion is None:
+        return {"metric_rate": rate, "corrected_rate": unknown(_NO_TRUTH)}
+    corrected = corrected_rate(confusion, passed=passed, n=len(spare), confidence=confidence)
+    return {"metric_rate": rate, "corrected_rate": corrected}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Figure | ThresholdFit):
+        return value.to_dict()
+    return asdict(value) if isinstance(value, Confusion) else value

@@ -1,0 +1,185 @@
+"""Rows with scores and human labels, as people have them: what is a score, what is a label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from rag_eval_otel.errors import ConfigError
+
+Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
+Cells: TypeAlias = Mapping[str, Any]
+Places: TypeAlias = Sequence[tuple[str, Cells]]
+"""Rows, each with what to call it in messages."""
+
+_WORDS: Mapping[str, float] = {
+    "pass": 1.0,
+    "true": 1.0,
+    "yes": 1.0,
+    "fail": 0.0,
+    "false": 0.0,
+    "no": 0.0,
+}
+_FAILED: Mapping[object, Status] = {"undefined": "undefined", "error": "error"}
+_OURS = frozenset({"sample", "judge"})  # columns of what `evaluate` writes
+_LEAVES = (".human", ".status", ".score")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One row of one metric. ``score`` is None unless the status is ok; None is no label either."""
+
+    score: float | None
+    label: float | None
+    status: Status = "ok"
+
+
+def observe(score: object, label: object, *, where: str, status: object = None) -> Observation:
+    """Return what a score and a label say, in any of the forms they are written in.
+
+    A status of ``undefined`` or ``error`` means that there is no score, whatever stands there.
+    Raises `ConfigError` naming ``where`` for what cannot be read.
+    """
+    number = None if status in _FAILED else _number(score, where=f"{where}: the score")
+    found: Status = "ok" if number is not None else _FAILED.get(status, "missing")
+    return Observation(score=number, label=_label(label, where=where), status=found)
+
+
+def observations(
+    rows: Iterable[tuple[str, Cells]], *, metric: str | None = None
+) -> dict[str, list[Observation]]:
+    """Return the observations of each metric in ``rows``, or of ``metric`` alone.
+
+    A row is one of
+
+    - ``{"score": 0.8, "label": 1}``, with the name of its ``metric`` where there are several;
+    - ``{"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}``;
+    - columns by name: ``{"faithfulness": 0.8, "faithfulness.human": 1}``, or ``human`` for all;
+    - what ``rag-eval-otel evaluate --output`` writes, with ``<metric>.human`` or ``human`` added.
+      Its own ``label`` is the metric's, and not taken for a human's.
+
+    Raises `ConfigError` naming the row of what cannot be read, for rows without any metric, or
+    without ``metric``, or in which nothing is labelled.
+    """
+    places = list(rows)
+    names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
+    _check_names(names, metric, places)
+    found = {
+        name: [_observed(row, name, where) for where, row in places if _has_part(row, name, metric)]
+        for name in ([metric] if metric else names)
+    }
+    if not any(one.label is not None for seen in found.values() for one in seen):
+        raise ConfigError(_NO_LABEL)
+    return found
+
+
+_NO_LABEL = (
+    "no row has a human label: add label (beside score), labels, human or <metric>.human;"
+    " the label that evaluate writes is the metric's own"
+)
+
+
+def _check_names(names: Iterable[str], metric: str | None, places: Places) -> None:
+    known = list(names)
+    if not places:
+        msg = "there are no rows"
+        raise ConfigError(msg)
+    if not known or metric not in {None, *known}:
+        columns = dict.fromkeys(str(column) for _, row in places for column in row)
+        msg = (
+            f"no scores of {metric or 'any metric'} found; use score and label, scores and labels,"
+            f" or columns <metric> and <metric>.human. Metrics found: {', '.join(known) or 'none'}."
+            f" Columns found: {', '.join(columns)}"
+        )
+        raise ConfigError(msg)
+
+
+def _names(row: Cells, metric: str | None, where: str) -> Iterable[str]:
+    """Return the metrics that ``row`` speaks of."""
+    if "score" in row:
+        return (_own_name(row, metric),)
+    if "scores" in row:
+        return [*_mapping(row, "scores", where), *_mapping(row, "labels", where)]
+    stems = [key.removesuffix(leaf) for key in row for leaf in _LEAVES if key.endswith(leaf)]
+    return [*stems, metric] if metric and metric in row else stems
+
+
+def _own_name(row: Cells, metric: str | None) -> str:
+    return str(row.get("metric") or metric or "score")
+
+
+def _has_part(row: Cells, name: str, metric: str | None) -> bool:
+    """Tell whether ``row`` is one of the metric's: all are, but those of another metric alone."""
+    return "score" not in row or _own_name(row, metric) == name
+
+
+def _observed(row: Cells, name: str, where: str) -> Observation:
+    score, status = _score_cells(row, name, where)
+    label = _label_cell(row, name, where)
+    return observe(score, label, where=f"{where}, {name}", status=status)
+
+
+def _score_cells(row: Cells, name: str, where: str) -> tuple[object, object]:
+    """Return the score of ``name`` in ``row`` as it stands there, and its status."""
+    if "score" in row:
+        return row["score"], row.get("status")
+    if "scores" in row:
+        found = _mapping(row, "scores", where).get(name)
+        if isinstance(found, Mapping):
+            return found.get("value"), found.get("status")
+        return found, None
+    return row.get(name, row.get(f"{name}.score")), row.get(f"{name}.status")
+
+
+def _label_cell(row: Cells, name: str, where: str) -> object:
+    """Return the human label; the nearest to the metric's name is meant."""
+    labels = _mapping(row, "labels", where)
+    ours = row.keys() >= _OURS
+    common = row.get("human") if ours or "label" not in row else row.get("human", row["label"])
+    return labels.get(name, row.get(f"{name}.human", common))
+
+
+def _mapping(row: Cells, key: str, where: str) -> Mapping[str, object]:
+    found = row.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        msg = f"{where}: {key} must be an object by metric, not {found!r:.40}"
+        raise ConfigError(msg)
+    return found or {}
+
+
+def _label(value: object, *, where: str) -> float | None:
+    plain = _plain(value)
+    if isinstance(plain, bool):
+        return float(plain)
+    if isinstance(plain, str) and plain.strip().lower() in _WORDS:
+        return _WORDS[plain.strip().lower()]
+    accepted = "pass or fail, true or false, yes or no, or a number"
+    return _number(plain, where=f"{where}: the label", accepted=accepted)
+
+
+def _number(value: object, *, where: str, accepted: str = "a number") -> float | None:
+    """Return a finite number, or None where there is nothing: null, NaN or an empty cell."""
+    plain = _plain(value)
+    if isinstance(plain, str):
+        plain = _read(plain)
+    if plain is None:
+        return None
+    if isinstance(plain, bool) or not isinstance(plain, int | float) or math.isinf(plain):
+        msg = f"{where} must be {accepted}, not {value!r:.40}"
+        raise ConfigError(msg)
+    return None if math.isnan(plain) else float(plain)
+
+
+def _read(text: str) -> object:
+    """Return the number that ``text`` is, None for a blank, else the text."""
+    try:
+        return float(text) if text.strip() else None
+    except ValueError:
+        return text
+
+
+def _plain(value: Any) -> object:
+    """Turn a scalar of numpy into Python's."""
+    return value.item() if hasattr(value, "item") else value
