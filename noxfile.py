@@ -19,6 +19,7 @@ nox.options.sessions = [
     "openai_v2",
     "auto",
     "gevent",
+    "haystack",
     "pythons",
 ]
 
@@ -119,6 +120,12 @@ def auto(session: nox.Session) -> None:
 def gevent(session: nox.Session) -> None:
     """Run where threads are greenlets."""
     test_beside(session)
+
+
+@nox.session
+def haystack(session: nox.Session) -> None:
+    """Measure in a Haystack pipeline."""
+    test_beside(session, "haystack-ai>=3")
 
 
 @nox.session(python=PYTHONS)

@@ -1,0 +1,102 @@
+"""A metric that runs like an evaluator of Haystack, its failures told apart from its scores."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rag_eval_otel import HashingEmbedder
+from rag_eval_otel.adaptors.haystack import HaystackEvaluator
+from rag_eval_otel.errors import ConfigError, FailedRowError, JudgeTransportError
+from rag_eval_otel.testing import FakeJudge
+from support import in_turn
+
+QUESTIONS = ["Who?", "When?", "Where?"]
+CONTEXTS = [["Lee, in May, at Ulm."]] * 3
+ANSWERS = ["Lee.", "In May.", "At Ulm."]
+DOWN = JudgeTransportError("connection refused")
+
+
+def evaluator(metric: Any = "statement_faithfulness", **options: Any) -> HaystackEvaluator:
+    """Return an evaluator whose judge has one reply for each row, in turn."""
+    replies = in_turn(options.pop("replies", [{"statements": []}]))
+    judge = FakeJudge(replies)
+    return HaystackEvaluator(metric, judge=judge, embedder=HashingEmbedder(), **options)
+
+
+def judged(*verdicts: int) -> dict[str, Any]:
+    """Return a reply with one claim for each verdict."""
+    return {
+        "statements": [{"statement": f"claim {n}", "verdict": v} for n, v in enumerate(verdicts)]
+    }
+
+
+def run(one: HaystackEvaluator, rows: int = 3) -> dict[str, Any]:
+    """Run ``one`` on the first rows."""
+    return one.run(
+        questions=QUESTIONS[:rows], contexts=CONTEXTS[:rows], predicted_answers=ANSWERS[:rows]
+    )
+
+
+def test_a_row_that_failed_is_not_in_the_mean() -> None:
+    """Two rows count, one is undefined and said to be so; nothing is NaN or 0 in its place."""
+    found = run(evaluator(replies=[judged(1, 1), judged(), judged(1, 0)]))
+    assert found["score"] == 0.75
+    assert found["individual_scores"] == [1.0, None, 0.5]
+    assert found["statuses"] == ["evaluated", "undefined", "evaluated"]
+    assert found["counts"] == {"evaluated": 2, "undefined": 1, "error": 0}
+    assert [row["reason"] for row in found["results"]] == [None, "no_claims", None]
+    assert found["results"][2]["explanation"] == "Not backed: claim 1"
+
+
+def test_no_row_gives_no_score() -> None:
+    """Where every row failed, and where there is none, the score is None."""
+    down = run(evaluator(replies=[DOWN], raise_on_failure=False))
+    assert (down["score"], down["statuses"]) == (None, ["error"] * 3)
+    assert down["results"][0]["detail"]["error"] == "JudgeTransportError: connection refused"
+    assert run(evaluator(), rows=0)["score"] is None
+
+
+def test_a_failure_is_raised_unless_it_is_asked_not_to() -> None:
+    """As in Haystack, the first row with an error ends the run by default."""
+    with pytest.raises(FailedRowError, match=r"row 0.*connection refused"):
+        run(evaluator(replies=[DOWN]))
+
+
+def test_it_can_be_awaited() -> None:
+    """Within a loop there is a method to await, and the other one does too."""
+
+    async def both() -> tuple[dict[str, Any], dict[str, Any]]:
+        columns: Any = {"ground_truth_answers": ["a", "b"], "predicted_answers": ["a", "c"]}
+        one = evaluator("answer_exact_match")
+        return await one.run_async(**columns), one.run(**columns)
+
+    awaited, blocked = asyncio.run(both())
+    assert awaited == blocked
+    assert awaited["score"] == 0.5
+
+
+def test_columns_that_do_not_fit_are_named() -> None:
+    """Unequal lengths and a missing column are a `ValueError` that names them."""
+    with pytest.raises(ValueError, match=r"differ in length.*questions.*3.*contexts.*1"):
+        evaluator().run(questions=QUESTIONS, contexts=CONTEXTS[:1], predicted_answers=ANSWERS)
+    with pytest.raises(ValueError, match=r"needs.*contexts"):
+        evaluator().run(questions=QUESTIONS, predicted_answers=ANSWERS)
+
+
+def test_one_evaluator_is_one_metric() -> None:
+    """The name of a set is refused with the names of its metrics."""
+    with pytest.raises(ConfigError, match=r"'lean' is a set.*answer_relevancy"):
+        evaluator("lean")
+
+
+def test_a_batch_comes_to_what_haystack_makes_of_it() -> None:
+    """Sentences found, a reply that is no JSON, and none found: (1 + 0) / 2, as recorded."""
+    nothing: dict[str, Any] = {"relevant_statements": []}
+    found = {"Who?": {"relevant_statements": ["a"]}, "When?": None}
+    judge = FakeJudge(lambda task: found.get(task.text("question"), nothing))
+    one = HaystackEvaluator("statement_context_relevance", judge=judge, embedder=HashingEmbedder())
+    result = one.run(questions=QUESTIONS, contexts=CONTEXTS)
+    assert result["score"] == 0.5
+    assert result["individual_scores"] == [1.0, None, 0.0]
+    assert result["results"][1]["reason"] == "unparsable"
