@@ -1,0 +1,1 @@
+"""The golden cases: what the peers were seen to give, and what we give for the same."""

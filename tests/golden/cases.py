@@ -1,0 +1,108 @@
+"""Golden cases as they are written, and the samples in them.
+
+A case has one sample, or columns of several (a batch, as Haystack takes them). Samples are made by
+the public doors: `Sample` for one, `open_dataset` for columns; what these refuse, they raise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rag_eval_otel.dataset.read import Dataset, open_dataset
+from rag_eval_otel.types import Sample
+
+Case: TypeAlias = "Mapping[str, Any]"
+
+SHARED = Path(__file__).parents[3] / "shared" / "golden"
+GOLDEN_CORE = SHARED / "core.json"
+GOLDEN_EDGE = SHARED / "edge.json"
+
+_FIELDS = {"expected_ids": "relevant_ids"}
+_COLUMNS = {
+    "questions": "question",
+    "answers": "answer",
+    "predicted_answers": "answer",
+    "responses": "answer",
+    "references": "reference",
+    "ground_truth_answers": "reference",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sample of a case, and what the judge says of it."""
+
+    sample: Sample
+    judge: Mapping[str, Any]
+
+
+def golden_cases(path: Path) -> list[Case]:
+    """Return the cases of a golden file, or of all in a directory."""
+    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    return [case for file in files for case in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def golden_sample(case: Case) -> Sample:
+    """Return the sample of a case that has one."""
+    inputs = {_FIELDS.get(name, name): value for name, value in _with_grades(case["inputs"])}
+    rubric = case["params"].get("rubrics")
+    if case["metric"].startswith("instance") and isinstance(rubric, Mapping):
+        inputs["rubric"] = rubric
+    return Sample(**inputs)
+
+
+def is_batch(case: Case) -> bool:
+    """Tell whether a case has columns of samples."""
+    return any(name in _COLUMNS or name.endswith("_list") for name in case["inputs"])
+
+
+def rows_of(case: Case) -> list[Row]:
+    """Return the samples of a case with their judges.
+
+    Raises what `Sample` or `open_dataset` raise where they refuse the inputs.
+    """
+    if not is_batch(case):
+        return [Row(sample=golden_sample(case), judge=case["judge"])]
+    samples = list(golden_dataset(case).samples())
+    return [
+        Row(sample=sample, judge=_judge_of_row(case["judge"], i, rows=len(samples)))
+        for i, sample in enumerate(samples)
+    ]
+
+
+def golden_dataset(case: Case) -> Dataset:
+    """Return the dataset of a case that has columns."""
+    return open_dataset(dict(_columns(case["inputs"])))
+
+
+def _columns(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in _with_grades(inputs):
+        plain = name.removesuffix("_list")
+        yield _COLUMNS.get(plain, _FIELDS.get(plain, plain)), value
+
+
+def _with_grades(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Call by our name what a case may call truth scores, relevances or gains."""
+    for name, value in inputs.items():
+        graded = any(word in name for word in ("score", "grade", "gain", "relevance"))
+        suffix = "_list" if name.endswith("_list") else ""
+        yield (f"grades{suffix}" if graded else name), value
+
+
+def _judge_of_row(judge: Mapping[str, Any], row: int, *, rows: int) -> dict[str, Any]:
+    """Return the judge of one row: of each list with an entry a row, that entry."""
+    found: dict[str, Any] = {}
+    for name, value in judge.items():
+        if name.endswith("_list"):
+            found[name.removesuffix("_list")] = value[row]
+        elif name == "raw" and len(value) == rows:
+            found[name] = [value[row]]
+        else:
+            found[name] = value
+    if "pair_logits" in judge:
+        found["logit"] = judge["pair_logits"][row]
+    return found

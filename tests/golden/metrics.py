@@ -1,0 +1,154 @@
+"""From a metric's name in the golden files and its parameters to our metric, by public classes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from golden.cases import Case, Row
+from rag_eval_otel import metrics as m
+from rag_eval_otel.protocols import Metric
+
+Params: TypeAlias = "Mapping[str, Any]"
+
+
+def metric_of(case: Case, row: Row | None = None) -> Metric:
+    """Return our metric for a case; `ConfigError` where it can't be had with these parameters."""
+    name, params = case["metric"], case["params"]
+    if name == "hs_sas":
+        return _sas(case, row)
+    if name == "hs_llm_evaluator":
+        return _custom(case)
+    if name == "hs_context_relevance" and "statement_scores" in case["judge"]:
+        return m.StatementContextRelevance(rule="proportion")
+    return METRICS[name](params)
+
+
+def _correctness(params: Params) -> Metric:
+    weights = params.get("weights", (0.75, 0.25))
+    return m.AnswerCorrectness(beta=params.get("beta", 1.0), weights=tuple(weights))
+
+
+def _similarity(params: Params) -> Metric:
+    if params.get("threshold") is None:
+        return m.SemanticSimilarity()
+    return m.SemanticSimilarity(rule="threshold", threshold=params["threshold"])
+
+
+def _compared(params: Params) -> Metric:
+    return m.SemanticSimilarity(
+        mode=params.get("mode", "cosine"), threshold=params.get("threshold", 0.8)
+    )
+
+
+def _rubric(params: Params) -> Metric:
+    levels = params.get("rubrics")
+    return m.Rubric(levels=levels) if isinstance(levels, Mapping) else m.Rubric()
+
+
+def _multi(params: Params) -> Metric:
+    return m.MultiMethodRelevancy(strictness=params.get("n", 3), **_kept(params, "weights"))
+
+
+def _kept(params: Params, *names: str) -> dict[str, Any]:
+    return {name: params[name] for name in names if name in params}
+
+
+def _hit_rate(params: Params) -> Metric:
+    return m.HitRate(mode="granular" if params.get("granular") else "any", k=params.get("k"))
+
+
+def _mrr(params: Params) -> Metric:
+    return m.MRR(mode="granular" if params.get("granular") else "first", k=params.get("k"))
+
+
+def _ndcg(params: Params) -> Metric:
+    return m.NDCG(gain=params.get("mode", "linear"), k=params.get("k"))
+
+
+def _recall(params: Params) -> Metric:
+    return m.RetrievalRecall(mode=params.get("mode", "single_hit"), k=params.get("k"))
+
+
+def _sas(case: Case, row: Row | None) -> Metric:
+    """Return the cross-encoder of a case, as one of logits where one of its scores is above 1."""
+    logits = case["judge"].get("pair_logits")
+    if not logits or row is None:
+        return m.SemanticSimilarity()
+    return m.CrossEncoderSimilarity(
+        score=lambda answer, reference: row.judge["logit"],
+        activation="sigmoid" if max(logits) > 1 else "identity",
+        name="semantic_similarity",
+    )
+
+
+def _custom(case: Case) -> Metric:
+    """Return a metric of the user's own with the outputs of the case."""
+    given = case["params"].get("constructor", {})
+    options: dict[str, Any] = {name: ast.literal_eval(text) for name, text in given.items()}
+    asked = case["params"].get("outputs")
+    if asked:
+        value = "score" if "score" in asked else asked[0]
+        seen = _first_object(case["judge"].get("raw", []))
+        kinds = {name: _kind(seen.get(name)) for name in asked}
+        options |= {"value": value, "outputs": {**kinds, value: float}, "inputs": ("answer",)}
+    return m.LLMMetric(**{"name": "llm", "instructions": "Grade the material.", **options})
+
+
+def _first_object(raw: list[Any]) -> dict[str, Any]:
+    for text in raw:
+        with suppress(ValueError):
+            found = json.loads(text)
+            if isinstance(found, dict):
+                return found
+    return {}
+
+
+def _kind(value: object) -> type:
+    return next((kind for kind in (bool, str) if isinstance(value, kind)), float)
+
+
+METRICS: Mapping[str, Callable[[Params], Metric]] = {
+    "answer_accuracy": lambda _: m.AnswerAccuracy(),
+    "answer_correctness": _correctness,
+    "answer_relevancy": lambda params: m.AnswerRelevancy(strictness=params.get("n", 3)),
+    "context_precision": lambda _: m.ContextPrecision(),
+    "context_recall": lambda _: m.ContextRecall(),
+    "context_relevance_dual": lambda _: m.ContextRelevance(),
+    "context_utilization": lambda _: m.ContextUtilization(),
+    "faithfulness": lambda _: m.Faithfulness(),
+    "hs_answer_exact_match": lambda _: m.AnswerExactMatch(),
+    "hs_context_relevance": lambda _: m.StatementContextRelevance(),
+    "hs_document_map": lambda params: m.AveragePrecision(k=params.get("k")),
+    "hs_document_mrr": lambda params: m.MRR(k=params.get("k")),
+    "hs_document_ndcg": lambda params: m.NDCG(k=params.get("k")),
+    "hs_document_recall": _recall,
+    "hs_faithfulness": lambda _: m.StatementFaithfulness(),
+    "id_context_precision": lambda _: m.IDContextPrecision(),
+    "id_context_recall": lambda _: m.IDContextRecall(),
+    "instance_rubric_score": lambda _: m.InstanceRubric(),
+    "li_answer_relevancy": lambda _: m.AnswerRelevancyRubric(),
+    "li_average_precision": lambda params: m.AveragePrecision(k=params.get("k")),
+    "li_context_relevancy": lambda _: m.ContextRelevancyRubric(),
+    "li_correctness": lambda params: m.Correctness(threshold=params.get("score_threshold", 4.0)),
+    "li_faithfulness": lambda _: m.ResponseSupported(),
+    "li_guideline": lambda params: m.Guideline(**_kept(params, "guidelines")),
+    "li_hit_rate": _hit_rate,
+    "li_mrr": _mrr,
+    "li_ndcg": _ndcg,
+    "li_precision": lambda params: m.RetrievalPrecision(k=params.get("k")),
+    "li_recall": lambda params: m.RetrievalRecall(k=params.get("k")),
+    "li_relevancy": lambda _: m.ResponseRelevancy(),
+    "li_semantic_similarity": _compared,
+    "mm_comprehensive": _multi,
+    "mm_decomposition": lambda _: m.DecompositionRelevancy(),
+    "mm_direct": lambda _: m.DirectRelevancy(),
+    "mm_intent": lambda _: m.IntentRelevancy(),
+    "mm_reverse": lambda params: m.ReverseRelevancy(strictness=params.get("n", 3)),
+    "response_groundedness": lambda _: m.ResponseGroundedness(),
+    "rubric_score": _rubric,
+    "semantic_similarity": _similarity,
+}

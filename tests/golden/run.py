@@ -1,0 +1,120 @@
+"""Our outcome for a golden case: scores, their mean, or the error that refuses the input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from golden.cases import Case, Row, golden_dataset, is_batch, rows_of
+from golden.judges import GoldenJudge
+from golden.metrics import metric_of
+from rag_eval_otel.dataset.read import check_needs
+from rag_eval_otel.dataset.summary import Summary
+from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import read_parts
+from rag_eval_otel.protocols import Metric
+from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
+from rag_eval_otel.types import Evaluation, Fusion, Score
+
+REPAIRS = 4  # the peers take up to five attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What we say to a case.
+
+    ``value`` is the score of a single sample, or the mean that a report gives of a batch.
+    ``refused`` is the error that we raise instead of scoring. Neither scores nor error: what was
+    given is accepted, and the case does not say what the judge makes of it.
+    """
+
+    scores: tuple[Score, ...] = ()
+    value: float | None = None
+    batch: bool = False
+    refused: str = ""
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        if self.refused:
+            return self.refused
+        if len(self.scores) == 1:
+            return told(self.scores[0])
+        if not self.batch:
+            return "accepted"
+        rows = "; ".join(map(told, self.scores)) or "none"
+        return f"{'no mean' if self.value is None else f'mean {self.value:.6g}'} (rows: {rows})"
+
+
+def told(score: Score) -> str:
+    """Say what a score says: its value and remark, or its status and reason."""
+    if score.value is None:
+        return f"{score.status}: {score.reason}"
+    return f"{score.value:.6g}" + (f" ({score.reason})" if score.reason else "")
+
+
+def outcome_of(case: Case, *, fusion: Fusion = "on") -> Outcome:
+    """Return what we say to a case."""
+    try:
+        asked = list(_asked(case))
+    except (TypeError, ValueError) as error:  # ConfigError is one
+        return Outcome(refused=f"{type(error).__name__}: {error}")
+    scores = [_score(case, row, metric, fusion=fusion) for row, metric in asked]
+    scores += map(_given, case["inputs"].get("scores", ()))
+    batch = is_batch(case) or case["metric"] == "aggregate_mean"
+    silent = not case["judge"] and any(score.reason == "unparsable" for score in scores)
+    if silent or not (scores or batch):
+        return Outcome()
+    value = _mean(scores) if batch else scores[0].value
+    return Outcome(scores=tuple(scores), value=value, batch=batch)
+
+
+def _asked(case: Case) -> Iterator[tuple[Row, Metric]]:
+    """Yield the samples of a case, each with its metric; none of one that only makes a metric."""
+    if case["metric"] == "aggregate_mean":
+        return
+    if "constructor" in case["params"]:
+        metric_of(case)
+        return
+    rows = [(row, metric_of(case, row)) for row in rows_of(case)]
+    if is_batch(case):
+        check_needs([metric for _, metric in rows[:1]], golden_dataset(case))
+    yield from rows
+
+
+def _given(value: float | None) -> Score:
+    if value is None:
+        return Score(name="given", status="undefined", reason="missing_input")
+    return Score(name="given", value=value)
+
+
+def _mean(scores: Sequence[Score]) -> float | None:
+    """Return the mean as a report gives it."""
+    name = scores[0].name if scores else "none"
+    with closing(Summary([name])) as summary:
+        for score in scores:
+            summary.add(Evaluation(scores=(score,)))
+        return summary.totals()[name].mean
+
+
+def _score(case: Case, row: Row, metric: Metric, *, fusion: Fusion) -> Score:
+    script = GoldenJudge(case, row)
+    evaluation = asyncio.run(
+        evaluate(
+            row.sample,
+            [metric],
+            judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
+            embedder=FakeEmbedder(case.get("embeddings") or {}),
+            fusion=fusion,
+            repairs=REPAIRS,
+        )
+    )
+    return evaluation.scores[0]
+
+
+def _read(said: object, task: Task[Any]) -> object:
+    """Return a reply as it is; of a text, what our own reader makes of it."""
+    return read_parts(said, [task])[0] if isinstance(said, str) else said

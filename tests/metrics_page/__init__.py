@@ -1,0 +1,1 @@
+"""``docs/metrics.md``: ``PYTHONPATH=tests python -m metrics_page`` writes it anew."""

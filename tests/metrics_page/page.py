@@ -1,0 +1,105 @@
+"""The page: an introduction by hand, the metrics by their docstrings, counts, the edge table."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from golden.cases import GOLDEN_EDGE, golden_cases
+from metrics_page.counts import count
+from metrics_page.edges import edge_tables, table
+from rag_eval_otel.metrics import METRIC_SETS, METRICS, CrossEncoderSimilarity, LLMMetric
+from rag_eval_otel.protocols import Metric
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "metrics.md"
+
+FAMILIES = (
+    ("Does the answer address the question?", ("relevancy", "relevancy_parts", "multi_method")),
+    ("Is the answer backed by the contexts?", ("groundedness", "whole_answer")),
+    ("Were the right contexts retrieved?", ("context", "context_rank", "context_ids", "ranking")),
+    ("Is the answer right?", ("correctness", "similarity")),
+    ("By rules of your own", ("rubric",)),
+)
+"""Headings, and the modules whose metrics come under them."""
+
+_ONLINE = ("default", "lean", "online", "reference")
+_COUNTED = ("requests, unfused", "fused", "tokens, unfused", "fused", "embedding requests")
+_FENCED = re.compile(r"(.*)::\n\n((?: {4}.*\n?|\n)+)")
+
+
+def page() -> str:
+    """Return the page."""
+    cases = golden_cases(GOLDEN_EDGE)
+    parts = [body(), _text("edges.md").format(cases=len(cases)), *edge_tables(cases)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+@cache
+def body() -> str:
+    """Return the page up to the edge table."""
+    parts = [_text("intro.md"), _sets(), _text("metrics.md"), *_families(), *_of_your_own()]
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _sets() -> str:
+    rows = [
+        (f"`{name}`", ", ".join(m.name for m in METRIC_SETS[name]()), *_counted([name]))
+        for name in _ONLINE
+    ]
+    return table(("set", "metrics", *_COUNTED), rows)
+
+
+def _counted(metrics: Sequence[str | Metric]) -> tuple[str, ...]:
+    single, fused = (count(metrics, fusion=fusion) for fusion in ("off", "on"))
+    requests = (str(single.requests), str(fused.requests))
+    return (*requests, single.tokens, fused.tokens, str(fused.embedding_requests))
+
+
+def _families() -> Iterator[str]:
+    for heading, modules in FAMILIES:
+        found = {name: make for name, make in METRICS.items() if _module(make) in modules}
+        ordered = sorted(found, key=lambda name: modules.index(_module(found[name])))
+        yield f"### {heading}"
+        yield table(
+            ("name", "needs", "range", *_COUNTED),
+            [_row(METRICS[name]()) for name in ordered],
+        )
+        for name in ordered:
+            yield f"#### `{name}`: {type(METRICS[name]()).__name__}"
+            yield described(type(METRICS[name]()))
+
+
+def _of_your_own() -> Iterator[str]:
+    yield "### With what you bring"
+    for kind in (LLMMetric, CrossEncoderSimilarity):
+        yield f"#### {kind.__name__}"
+        yield described(kind)
+
+
+def _module(make: object) -> str:
+    return str(getattr(make, "__module__", "")).rpartition(".")[2]
+
+
+def _row(metric: Metric) -> tuple[str, ...]:
+    span = str(getattr(metric, "range", ""))
+    return (f"`{metric.name}`", ", ".join(sorted(metric.needs)), span, *_counted([metric]))
+
+
+def described(kind: type) -> str:
+    """Return the docstring of ``kind`` as Markdown."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    plain = text.replace("``", "`")
+    return _FENCED.sub(_fence, f"{plain}\n").strip()
+
+
+def _fence(found: re.Match[str]) -> str:
+    code = inspect.cleandoc(found[2])
+    return f"{found[1]}:\n\n```text\n{code}\n```\n\n"
