@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,18 @@ def test_offline_example() -> None:
         assert not receiver.spans()
     assert printed.count("\n") == 5
     assert "judged by lexical" in printed
+
+
+def test_metrics_tour_example() -> None:
+    """The families of metrics are shown offline; what takes a model says so and gives no number."""
+    with OtlpReceiver() as receiver:
+        printed = run(EXAMPLES[3], receiver)
+        assert not receiver.spans()
+    good, wrong, evasive = map(literal_eval, re.findall(r"^{.*}$", printed, flags=re.MULTILINE))
+    assert good["faithfulness"] > wrong["faithfulness"]
+    assert good["answer_correctness"] > wrong["answer_correctness"]
+    assert evasive["faithfulness"] == "no_claims"
+    for row in (good, wrong, evasive):
+        assert (row["mrr"], row["context_recall"]) == (1, 1)
+        assert row["rubric"] == row["politeness"] == "unparsable"
+    assert "take a judge that is a model" in printed
