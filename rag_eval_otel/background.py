@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from rag_eval_otel.executor import DaemonExecutor
 from rag_eval_otel.fork import call_in_child
@@ -17,33 +17,46 @@ POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
 
+GivenUp: TypeAlias = Literal["shutdown", "error"]
+"""Why a job did not come to its end: cancelled by a shutdown, begun or not, or it raised."""
+
 
 class Job(Protocol):
     """What is submitted; told apart by identity."""
 
-    async def run(self) -> None:
-        """Do it; must not raise."""
+    @property
+    def size(self) -> int:
+        """About how many bytes it keeps alive."""
 
-    def give_up(self) -> None:
-        """Take note, on the thread, that a shutdown has cancelled it, begun or not."""
+    async def run(self) -> None:
+        """Do it."""
+
+    def give_up(self, why: GivenUp) -> None:
+        """Take note, on the thread, that it did not come to its end."""
 
 
 class BackgroundEvaluator:
-    """Runs jobs on a thread of its own, ``concurrency`` at a time, at most ``capacity`` in all.
+    """Runs jobs on a thread of its own, ``concurrency`` at a time.
 
-    The thread starts with the first job, is a daemon, and does not survive a fork: the child
-    starts its own. Whatever the jobs call is hidden from instrumentation.
+    It takes at most ``capacity`` of them, which keep at most ``max_bytes`` alive. The thread starts
+    with the first job, is a daemon, and does not survive a fork: the child starts its own. Whatever
+    the jobs call is hidden from instrumentation.
 
     Submitting makes no system call that gives up the interpreter's lock, which would hand the
     processor from the application to the judge: an idle thread waits for the queue itself; one
     that is busy, or was within ``LINGER_SECONDS``, looks into it every ``POLL_SECONDS``.
     """
 
-    def __init__(self, *, concurrency: int = 16, capacity: int = 1024) -> None:
+    def __init__(
+        self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
+    ) -> None:
         """Start nothing yet."""
         self._concurrency = concurrency
         self._capacity = capacity
-        self._closed = False
+        self._max_bytes = max_bytes
+        self.is_closed = False
+        self.threads: set[int] = set()
+        """The identities of the threads on which jobs and what they call run."""
         self._reset()
         call_in_child(self._reset)
 
@@ -53,43 +66,53 @@ class BackgroundEvaluator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._pending: set[Job] = set()
+        self._bytes = 0
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self.thread_id: int | None = None
-        """The identity of the evaluation thread while it runs."""
+        self.threads.clear()
 
     def submit(self, job: Job) -> bool:
         """Take ``job``, or return False: full, shut down, or the interpreter is exiting."""
         with self._lock:
-            full = self._closed or len(self._pending) >= self._capacity
-            if full or not (self._thread or self._start()):
+            room = len(self._pending) < self._capacity
+            room = room and self._bytes + job.size <= self._max_bytes
+            if self.is_closed or not room or not (self._thread or self._start()):
                 return False
             self._pending.add(job)
+            self._bytes += job.size
             self._queue.put(job)
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed."""
+        """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed.
+
+        A job that flushes does not wait: it would be for itself.
+        """
+        timeout = 0.0 if self.is_current() else timeout
         with self._changed:
             waited_for = set(self._pending)
             return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
 
+    def is_current(self) -> bool:
+        """Tell whether the caller runs on a thread of ours."""
+        return threading.get_ident() in self.threads
+
     def shutdown(self, timeout: float) -> bool:
         """Take no more jobs, give those there ``timeout`` seconds, cancel the rest, and stop."""
         with self._lock:
-            self._closed = True
+            self.is_closed = True
         done = self.flush(timeout)
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
-            if thread is not threading.current_thread():
+            if not self.is_current():
                 thread.join(_JOIN_SECONDS)
         return done
 
     def _start(self) -> bool:
         # Made here: once the interpreter exits, which may be soon, the thread could start no other.
-        executor = DaemonExecutor()
+        executor = DaemonExecutor(around=self._own_thread)
         thread = threading.Thread(
             target=self._run, args=(executor,), name="rag-eval-otel", daemon=True
         )
@@ -101,17 +124,24 @@ class BackgroundEvaluator:
         return True
 
     def _run(self, executor: DaemonExecutor) -> None:
+        with self._own_thread():
+            _Loop(self._queue, concurrency=self._concurrency, done=self._done).run(executor)
+
+    @contextmanager
+    def _own_thread(self) -> Iterator[None]:
+        """Silence the current thread and name it as ours while it runs."""
         silence()
-        self.thread_id = threading.get_ident()
-        loop = _Loop(self._queue, concurrency=self._concurrency, done=self._done)
+        ident = threading.get_ident()
+        self.threads.add(ident)
         try:
-            loop.run(executor)
+            yield
         finally:
-            self.thread_id = None  # the system gives the number to another thread
+            self.threads.discard(ident)  # the system gives the number to another thread
 
     def _done(self, job: Job) -> None:
         with self._changed:
             self._pending.discard(job)
+            self._bytes -= job.size
             self._changed.notify_all()
 
 
@@ -138,10 +168,16 @@ class _Loop:
         self._loop.set_default_executor(executor)
         while not self._stopping:
             self._take(self._queue.get())
-            self._loop.run_until_complete(self._serve())
+            self._finish(self._loop.create_task(self._serve()))
         # This closes the judge's connections.
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        """Run the loop until ``task`` is done, whatever the other tasks throw at it."""
+        while not task.done():
+            with suppress(SystemExit, KeyboardInterrupt):  # they stop the loop; it can go on
+                self._loop.run_until_complete(task)
 
     async def _serve(self) -> None:
         """Run until nothing has been left to do for a while, looking for more now and then."""
@@ -177,8 +213,13 @@ class _Loop:
 
     def _finished(self, job: Job, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            job.give_up()
-        self._done(job)
-        if not self._tasks:
-            self._look_now.set()
+        try:
+            if task.cancelled():
+                job.give_up("shutdown")
+            elif (error := task.exception()) is not None:
+                self._loop.call_exception_handler({"message": "a job failed", "exception": error})
+                job.give_up("error")
+        finally:
+            self._done(job)
+            if not self._tasks:
+                self._look_now.set()

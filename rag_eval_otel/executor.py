@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,12 +15,18 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     The interpreter waits at exit for the threads of an ordinary one, and refuses it new work just
     when the last scores are on their way. One thread is there from the start, since Python 3.12
-    starts none while it exits.
+    starts none while it exits. Each thread works inside of ``around()``.
     """
 
-    def __init__(self, max_workers: int = 16) -> None:
+    def __init__(
+        self,
+        max_workers: int = 16,
+        *,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Start the first thread."""
         super().__init__(max_workers)
+        self._around = around
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._workers = 0
@@ -52,10 +59,11 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._workers += 1
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-            with self._lock:
-                self._busy -= 1
+        with self._around():
+            while (call := self._calls.get()) is not None:
+                call()
+                with self._lock:
+                    self._busy -= 1
 
 
 def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:

@@ -44,6 +44,13 @@ class Edge:
         """Swallow an `Exception`, after counting and logging it."""
         if not isinstance(error, Exception):
             return False
+        with suppress(Exception):  # the count is the application's meter: it may fail, too
+            self._on_error(self._place)
+        with suppress(Exception):  # so may its log filters
+            self._log_it(error)
+        return self._mode == "swallow"
+
+    def _log_it(self, error: Exception) -> None:
         level = logging.DEBUG if self._logged else logging.WARNING
         self._logged = True
         _log.log(
@@ -52,6 +59,3 @@ class Edge:
             self._place,
             exc_info=error,
         )
-        with suppress(Exception):  # the count is the application's meter: it may fail, too
-            self._on_error(self._place)
-        return self._mode == "swallow"

@@ -7,6 +7,7 @@ from typing import Any
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.instrumentation import Handle, instrument
 
@@ -29,6 +30,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         self._config = config or Config.from_env(**options)
         self._asked_for = self._config if config or options else None
         self._attached: Handle | None = None
+        self._failed = False
         edge = Edge("callback", on_error=self._count, mode=self._config.errors)
         super().__init__(self._connect, edge=edge)
 
@@ -44,7 +46,16 @@ class RagEvalCallbackHandler(LangChainCapture):
         return self.handle.flush(timeout)
 
     def _connect(self) -> RunRecorder:
-        return self.handle.recorder
+        """Attach, once: where that fails it would fail again at every event of every run."""
+        if self._attached is None:
+            if self._failed:
+                msg = "not attached: the first attempt has failed"
+                raise ConfigError(msg)
+            try:
+                return self.handle.recorder
+            finally:
+                self._failed = self._attached is None
+        return self._attached.recorder
 
     def _count(self, place: str) -> None:
         if self._attached is not None:

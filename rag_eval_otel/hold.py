@@ -61,6 +61,7 @@ class Holdback:
         self._max_spans = max_spans
         self._max_bytes = max_bytes
         self._clock = clock
+        self.is_open = True
         self.reset()
 
     def reset(self) -> None:
@@ -71,9 +72,8 @@ class Holdback:
         self._held: dict[Key, Held] = {}  # in order of their deadlines, since all wait as long
         self._bytes = 0
         self._next = 0
-        self._in_transit: dict[int, Held] = {}
+        self._in_transit: dict[int, int] = {}  # number of the span to identity of the thread
         self._reaper: threading.Thread | None = None
-        self.is_open = True
 
     def __len__(self) -> int:
         """Return how many spans wait."""
@@ -110,7 +110,9 @@ class Holdback:
         """Release every span held now, and wait for those in transit; False past ``deadline``.
 
         After each `CHUNK` spans ``flush(seconds)`` empties the next queue while there is time.
+        What this very thread is handing over, and is in the middle of, is not waited for.
         """
+        this = threading.get_ident()
         with self._changed:
             last = self._next
             keys = list(self._held)
@@ -121,7 +123,7 @@ class Holdback:
                 flush(left)
         with self._changed:
             return self._changed.wait_for(
-                lambda: not any(number < last for number in self._in_transit),
+                lambda: not any(n < last and t != this for n, t in self._in_transit.items()),
                 max(0.0, deadline - self._clock()),
             )
 
@@ -143,7 +145,7 @@ class Holdback:
         held = self._held.pop(key, None)
         if held is not None:
             self._bytes -= held.size
-            self._in_transit[held.number] = held
+            self._in_transit[held.number] = threading.get_ident()
         return held
 
     def _hand_over(
@@ -153,7 +155,7 @@ class Holdback:
             self._forward(held, status, evaluation)
         finally:
             with self._changed:
-                del self._in_transit[held.number]
+                self._in_transit.pop(held.number, None)  # gone where a fork came between
                 self._changed.notify_all()
 
     def _start_reaper(self) -> bool:
@@ -166,10 +168,16 @@ class Holdback:
         return True
 
     def _reap(self) -> None:
-        while self.is_open or self._held:
-            due = self._wait_for_due()
-            if due is not None:
-                self.release(due, "timeout")
+        try:
+            while self.is_open or self._held:
+                due = self._wait_for_due()
+                if due is not None:
+                    self.release(due, "timeout")
+        finally:  # also where an exporter exits: somebody must come for the others
+            with self._lock:
+                self._reaper = None
+                if self._held:
+                    self._start_reaper()
 
     def _wait_for_due(self) -> Key | None:
         """Wait until the first deadline, or a change; return the key of a span that is due."""

@@ -26,10 +26,11 @@ from rag_eval_otel.judge.breaker import CircuitBreaker
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
+from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
 from rag_eval_otel.protocols import Embedder, Judge, Sink
 from rag_eval_otel.providers import global_or_new_tracer_provider
 from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
+from rag_eval_otel.seat import Seat, find_seat
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink
 
@@ -80,25 +81,23 @@ class Handle:
         The provider goes on as if it had never been instrumented. ``timeout`` defaults to
         ``shutdown_seconds``.
         """
+        self.drain(timeout)
+        if self.seat is not None:
+            self.seat.leave(self.processor)
+        atexit.unregister(self.drain)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Finish, score and release what there is; nothing is held afterwards.
+
+        Runs at exit before the meter and logger providers that were there first shut down, so that
+        the last scores still become events and metrics.
+        """
         grace = self.config.shutdown_seconds if timeout is None else timeout
         self.recorder.flush()
         if self.processor is None:
             self.evaluator.shutdown(grace)
         else:
             self.processor.drain(grace)
-        if self.seat is not None:
-            self.seat.leave()
-        atexit.unregister(self.drain)
-
-    def drain(self) -> None:
-        """Finish, score and release what there is; nothing is held afterwards.
-
-        Runs at exit before the meter and logger providers that were there first shut down, so that
-        the last scores still become events and metrics.
-        """
-        self.recorder.flush()
-        if self.processor is not None:
-            self.processor.drain(self.config.shutdown_seconds)
 
 
 def instrument(
@@ -129,28 +128,26 @@ def instrument(
     asked_for = config is not None or bool(options)
     config = config or Config.from_env(**options)
     if config.sdk_disabled:
-        disabled = replace(config, sample_rate=0.0, spans="none")
-        return _Assembly(disabled, instruments=InstrumentSink(meter_provider)).handle(None, None)
-    if wrap is None:
-        provider = tracer_provider or global_or_new_tracer_provider()
-    else:
-        provider = tracer_provider or get_tracer_provider()
-    seat = find_seat(provider) if wrap is None else None
+        config = replace(config, sample_rate=0.0, spans="none")
     with _ATTACHING:
+        made = wrap is not None or config.sdk_disabled
+        find = get_tracer_provider if made else global_or_new_tracer_provider
+        provider = tracer_provider or find()
+        seat = find_seat(provider) if wrap is None else None
         if seat is not None and isinstance(seat.owner, Handle):
             if asked_for and seat.owner.config != config:
                 _log.warning("already instrumented: the options of the first call stay in force")
             return seat.owner
         assembly = _Assembly(
             config,
-            provider=provider,
+            provider=NoOpTracerProvider() if config.sdk_disabled else provider,
             instruments=InstrumentSink(meter_provider),
             sinks=(*sinks, EventSink(logger_provider, explanations=config.explanations)),
         )
         return assembly.handle(seat, wrap)
 
 
-_ATTACHING = threading.Lock()
+_ATTACHING = threading.RLock()  # what loads an exporter may come back here
 
 
 class _Assembly:
@@ -161,15 +158,17 @@ class _Assembly:
         config: Config,
         *,
         instruments: InstrumentSink,
-        provider: TracerProvider | None = None,
+        provider: TracerProvider,
         sinks: Sequence[Sink] = (),
     ) -> None:
         self.config = config
         self.instruments = instruments
-        self.provider = provider or NoOpTracerProvider()
+        self.provider = provider
         self.processor: RagEvalSpanProcessor | None = None
         self.evaluator = BackgroundEvaluator(
-            concurrency=config.concurrency, capacity=config.max_held
+            concurrency=config.concurrency,
+            capacity=config.max_held,
+            max_bytes=config.max_held_bytes,
         )
         self.assembler = TraceAssembler(on_evicted=partial(instruments.turn, "skipped", "evicted"))
         self.scorer = TurnScorer(
@@ -194,7 +193,7 @@ class _Assembly:
     def handle(self, seat: Seat | None, wrap: Downstream | None) -> Handle:
         if wrap is not None:
             self.processor = self._processor(wrap)
-        elif seat is not None:
+        elif seat is not None and seat.sees_spans and not self.config.sdk_disabled:
             self.processor = seat.take(self._processor)
         elif not self.config.sdk_disabled:
             _log.warning(
@@ -213,8 +212,7 @@ class _Assembly:
         )
         if seat is not None:
             seat.sign(handle)
-        if self.processor is not None:
-            atexit.register(handle.drain)
+        atexit.register(handle.drain)
         self.instruments.watch_held(self._held)
         return handle
 

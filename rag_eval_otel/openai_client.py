@@ -115,6 +115,9 @@ def judge_errors() -> Iterator[None]:
 
     try:
         yield
+    except UnicodeEncodeError:  # the cause is not named: it holds the header's text
+        msg = "the request cannot be encoded: is there a stray character in the key or the address?"
+        raise JudgeRequestError(msg) from None
     except ValueError as error:
         msg = "the server's reply is not JSON"
         raise UnparsableReplyError(msg) from error

@@ -1,17 +1,16 @@
 """`RagEvalSpanProcessor`: holds turn spans back until they are scored, passes all others on.
 
 It wraps the processors that export. Added beside them it would export every scored span twice;
-`interpose` puts it in front of those that a provider already has.
+a `Seat` puts it in front of those that a provider already has.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -25,6 +24,7 @@ from rag_eval_otel.guard import Edge
 from rag_eval_otel.hold import Held, Holdback, Key
 from rag_eval_otel.scorer import TurnScorer
 from rag_eval_otel.sinks.attributes import enrich, score_attributes
+from rag_eval_otel.sinks.instruments import DropReason
 from rag_eval_otel.types import Evaluation, HoldStatus
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         assembler.is_open = True
         self._expected = assembler.expected
         self._evaluator = scorer.evaluator
+        self._own_threads = scorer.evaluator.threads
         self._scorer = scorer
         self._edge = edge("on_end")
         self._release_edge = edge("release")
@@ -105,10 +106,10 @@ class RagEvalSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Hold ``span`` if it stands for a turn, else pass it on at once.
 
-        Spans that end on the evaluator's thread are the judge's own, made by an instrumentation
+        Spans that end on the evaluator's threads are the judge's own, made by an instrumentation
         that does not respect suppression: they go nowhere.
         """
-        if get_ident() == self._evaluator.thread_id:
+        if get_ident() in self._own_threads:
             return
         if self._expected:
             self._hold_or_pass(span)
@@ -116,7 +117,13 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._pass_on(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Give scores under way half of the time (5 s at most), release the rest, then export."""
+        """Give scores under way half of the time (5 s at most), release the rest, then export.
+
+        Called by a judge or a sink, which hold the scores up, it exports what has left already.
+        """
+        if self._evaluator.is_current():
+            self._downstream.force_flush(timeout_millis)
+            return not self.held
         deadline = self._clock() + timeout_millis / 1000
         self._hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
         released = self._release_all("flushed", deadline)
@@ -125,28 +132,34 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def shutdown(self) -> None:
         """Give scores under way their grace, release the rest, and shut the next one down."""
-        self.drain(self._shutdown_seconds)
-        self._downstream.shutdown()
+        try:
+            self.drain(self._shutdown_seconds)
+        finally:
+            self._downstream.shutdown()
 
     def drain(self, timeout: float) -> bool:
         """Hold nothing any more: wait up to ``timeout`` seconds for scores, then release all.
 
-        What is left after that gets as long again to be exported chunk by chunk; evaluations that
-        have not finished are given up.
+        What is left after that gets as long again to be exported chunk by chunk. Evaluations that
+        no span waits for have the same ``timeout`` seconds; after them they are given up.
         """
-        self._assembler.is_open = False
+        deadline = self._clock() + timeout
+        for _ in range(self._assembler.close()):  # their spans have not ended
+            self._scorer.drop("shutdown")
         self._hold.close()
-        self._hold.wait_empty(timeout)
-        released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
-        self._scorer.close()
+        try:
+            self._hold.wait_empty(0.0 if self._evaluator.is_current() else timeout)
+        finally:  # also where the user has lost patience
+            released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
+            self._scorer.close(max(0.0, deadline - self._clock()))
         return released
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        return self._hold.release_all(
-            status,
-            deadline=deadline,
-            flush=lambda left: self._downstream.force_flush(int(left * 1000)),
-        )
+        def flush(left: float) -> None:
+            with self._release_edge:
+                self._downstream.force_flush(int(left * 1000))
+
+        return self._hold.release_all(status, deadline=deadline, flush=flush)
 
     def _hold_or_pass(self, span: ReadableSpan) -> None:
         context = span.context or INVALID_SPAN_CONTEXT
@@ -170,11 +183,12 @@ class RagEvalSpanProcessor(SpanProcessor):
         self, span: ReadableSpan, turn: Turn, *, key: Key
     ) -> tuple[ReadableSpan, bool]:
         """Let ``span`` wait while its turn is evaluated; False, and the span to pass on, if not."""
-        if not self._hold.is_open or not self._scorer.admit(key[0]):
+        if not self._scorer.admit(key[0]):
             return span, False
         if not self._hold.hold(key, span, size=turn.size):
-            self._scorer.drop()
-            return enrich(span, score_attributes(None, "overload")), False
+            why: DropReason = "overload" if self._hold.is_open else "shutdown"
+            self._scorer.drop(why)
+            return enrich(span, score_attributes(None, why)), False
         done = partial(self._hold.release, key)
         context = span.context or INVALID_SPAN_CONTEXT
         if not self._scorer.submit(turn, context, ended=span.end_time or 0, done=done):
@@ -201,68 +215,3 @@ class RagEvalSpanProcessor(SpanProcessor):
         """Forget what is the parent's: it exports its spans itself."""
         self._assembler.clear()
         self._hold.reset()
-
-
-class Saved:
-    """A provider's processor as it was before ours stood in front: its methods, bound."""
-
-    def __init__(self, multi: SpanProcessor) -> None:
-        """Remember the methods of ``multi`` before they are overridden."""
-        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
-        self._force_flush = multi.force_flush
-        self._shutdown = multi.shutdown
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Do nothing: starts reach the provider's processor without us."""
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Export what was taken."""
-        return self._force_flush(timeout_millis)
-
-    def shutdown(self) -> None:
-        """Take no more."""
-        self._shutdown()
-
-
-_MARK = "_rag_eval_otel"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """The place in front of a provider's processors. ``owner`` marks it as taken.
-
-    Tracers and live spans all hold the provider's multi-processor, so overriding its methods on the
-    instance reaches spans in flight and processors that are added later, too.
-    """
-
-    multi: Any
-
-    @property
-    def owner(self) -> object | None:
-        """Whoever has taken the seat."""
-        return getattr(self.multi, _MARK, None)
-
-    def take(self, processor: Callable[[Downstream], RagEvalSpanProcessor]) -> RagEvalSpanProcessor:
-        """Put ``processor(downstream)`` in front; it gets every span from now on."""
-        multi = self.multi
-        ours = processor(Saved(multi))
-        multi.shutdown, multi.force_flush = ours.shutdown, ours.force_flush
-        multi.on_end = ours.on_end
-        return ours
-
-    def sign(self, owner: object) -> None:
-        """Mark the seat as taken by ``owner``."""
-        setattr(self.multi, _MARK, owner)
-
-    def leave(self) -> None:
-        """Let spans go to the provider's processors again, as if we had never been there."""
-        for name in ("on_end", "force_flush", "shutdown", _MARK):
-            self.multi.__dict__.pop(name, None)
-
-
-def find_seat(provider: object) -> Seat | None:
-    """Return the seat of an SDK ``provider``, a proxy unwrapped; None for one of another make."""
-    inner = getattr(provider, "provider", provider)
-    multi = getattr(inner, "_active_span_processor", None)
-    complete = all(hasattr(multi, name) for name in ("on_end", "force_flush", "shutdown"))
-    return Seat(multi=multi) if complete else None

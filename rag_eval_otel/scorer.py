@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.capture.extract import extract
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
@@ -18,7 +18,7 @@ from rag_eval_otel.evaluation import evaluate, failed_evaluation
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
-from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import Evaluation, Fusion, HoldStatus, Sample, SkipReason, SpanRef
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Admission:
         with self._lock:
             now = self._clock()
             earned = (now - self._at) * per_minute / _MINUTE
-            self._left, self._at = min(per_minute, self._left + earned), now
+            self._left, self._at = min(max(per_minute, 1.0), self._left + earned), now
             if self._left < 1:
                 return False
             self._left -= 1
@@ -134,12 +134,12 @@ class TurnScorer:
         """Evaluate ``turn``, which ended at ``ended`` ns; False, counted, where there's no room."""
         taken = self.evaluator.submit(_Scoring(self, turn, span, ended, done))
         if not taken:
-            self.drop()
+            self.drop("shutdown" if self.evaluator.is_closed else "overload")
         return taken
 
-    def drop(self) -> None:
-        """Count a turn for which there was no room."""
-        self._instruments.turn("dropped", "overload")
+    def drop(self, reason: DropReason) -> None:
+        """Count a turn for which there was no room, or nobody any more."""
+        self._instruments.turn("dropped", reason)
 
     def close(self, timeout: float = 0.0) -> None:
         """Take no more turns; give up those that are not through after ``timeout`` seconds."""
@@ -153,10 +153,13 @@ class TurnScorer:
                 told = score.detail.get("error", "no details")
                 _log.warning("scores are failing (%s): %s; said once", score.reason, told)
 
-    def give_up(self, done: Done) -> None:
-        """Count a turn that a shutdown has cancelled."""
-        self._instruments.turn("dropped", "shutdown")
-        done("shutdown", None)
+    def give_up(self, why: GivenUp, done: Done) -> None:
+        """Count a turn that a shutdown has cancelled, or that failed past all edges."""
+        if why == "shutdown":
+            self._instruments.turn("dropped", "shutdown")
+        else:
+            self._instruments.turn("error", "internal")
+        done(why, None)
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> None:
         """Evaluate ``turn``, tell the sinks, then whoever waits."""
@@ -201,11 +204,15 @@ class _Scoring:
     ended: int
     done: Done
 
+    @property
+    def size(self) -> int:
+        return self.turn.size
+
     async def run(self) -> None:
         await self.scorer.score(self.turn, self.span, ended=self.ended, done=self.done)
 
-    def give_up(self) -> None:
-        self.scorer.give_up(self.done)
+    def give_up(self, why: GivenUp) -> None:
+        self.scorer.give_up(why, self.done)
 
 
 def _seconds_since(ended: int) -> float:
@@ -230,7 +237,8 @@ class Intake:
 
     def submit(self, turn: Turn, span: SpanContext) -> None:
         """Evaluate ``turn`` without a span that waits for it."""
-        if self.scorer.admit(span.trace_id):
+        trace = span.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any will do
+        if self.scorer.admit(trace):
             ended = turn.line[-1].end or time.time_ns()
             self.scorer.submit(turn, span, ended=ended, done=lambda _status, _evaluation: None)
 

@@ -77,6 +77,7 @@ class Capture:
     exporter: InMemorySpanExporter
     recorder: RunRecorder
     handler: LangChainCapture
+    provider: TracerProvider
     tracer: Tracer
     errors: list[str]
 
@@ -121,6 +122,7 @@ def capture(
         exporter=exporter,
         recorder=recorder,
         handler=LangChainCapture(lambda: recorder, edge=edge),
+        provider=provider,
         tracer=tracer,
         errors=errors,
     )

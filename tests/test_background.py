@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.executor import DaemonExecutor
 
 
@@ -31,11 +31,13 @@ class Call:
     def __init__(
         self,
         work: Callable[[], Coroutine[None, None, None]] = _nothing,
-        given_up: Callable[[], None] = lambda: None,
+        given_up: Callable[[GivenUp], None] = lambda _: None,
+        size: int = 1,
     ) -> None:
-        """Keep both."""
+        """Keep all."""
         self.run = work
         self.give_up = given_up
+        self.size = size
 
 
 class Gate:
@@ -56,7 +58,7 @@ class Gate:
 def test_idle_starts_no_thread() -> None:
     """Nothing runs before the first job: pre-fork servers may construct it freely."""
     before = threading.active_count()
-    assert BackgroundEvaluator().thread_id is None
+    assert not BackgroundEvaluator().threads
     assert threading.active_count() == before
 
 
@@ -72,9 +74,10 @@ def test_jobs_run_on_one_daemon_thread() -> None:
     assert evaluator.flush(10)
     assert len(set(seen)) == 1
     assert seen[0].daemon
-    assert seen[0].ident == evaluator.thread_id != threading.get_ident()
+    assert seen[0].ident in evaluator.threads
+    assert not evaluator.is_current()
     evaluator.shutdown(1)
-    assert evaluator.thread_id is None, "its number may become another thread's"
+    assert seen[0].ident not in evaluator.threads, "its number may become another thread's"
 
 
 def test_capacity_is_bounded() -> None:
@@ -121,12 +124,12 @@ def test_flush_waits_for_what_was_there() -> None:
 def test_shutdown_gives_up_what_is_left() -> None:
     """Jobs that do not finish in time are cancelled and reported, begun or waiting."""
     evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
-    given_up: list[int] = []
-    for i in range(3):
-        evaluator.submit(Call(gate, lambda i=i: given_up.append(i)))  # type: ignore[misc]
+    given_up: list[GivenUp] = []
+    for _ in range(3):
+        evaluator.submit(Call(gate, given_up.append))
     gate.begun.result(10)
     assert not evaluator.shutdown(0.01)
-    assert sorted(given_up) == [0, 1, 2]
+    assert given_up == ["shutdown"] * 3
     assert not evaluator.submit(Call())
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
@@ -198,4 +201,68 @@ def test_names_are_looked_up_on_the_executor() -> None:
 
     evaluator.submit(Call(job))
     assert found.result(10)
+    evaluator.shutdown(1)
+
+
+def test_bytes_are_bounded() -> None:
+    """What waits is bounded by its texts, too, also once its span has left."""
+    evaluator, gate = BackgroundEvaluator(max_bytes=10), Gate()
+    assert [evaluator.submit(Call(gate, size=6)) for _ in range(2)] == [True, False]
+    gate.opened.set_result(None)
+    assert evaluator.flush(10)
+    assert evaluator.submit(Call(size=10))
+    evaluator.shutdown(1)
+
+
+@pytest.mark.parametrize("error", [ValueError, GeneratorExit, SystemExit, KeyboardInterrupt])
+def test_a_job_that_raises_disturbs_no_other(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a judge throws, the job is given up, logged, and the thread goes on."""
+    evaluator, gate = BackgroundEvaluator(), Gate()
+    given_up: list[GivenUp] = []
+
+    async def job() -> None:
+        raise error
+
+    evaluator.submit(Call(gate))
+    evaluator.submit(Call(job, given_up.append))
+    gate.begun.result(10)
+    gate.opened.set_result(None)
+    assert evaluator.flush(10)
+    assert evaluator.submit(Call())
+    assert evaluator.flush(10)
+    assert given_up == ["error"]
+    assert "a job failed" in caplog.text
+    evaluator.shutdown(1)
+
+
+def test_a_job_cannot_wait_for_itself() -> None:
+    """A flush or shutdown from within a job comes back at once, and says that it is not done."""
+    evaluator = BackgroundEvaluator()
+    seen: list[object] = []
+
+    async def job() -> None:
+        seen.append(evaluator.is_current())
+        seen.append(evaluator.flush(60))
+        seen.append(evaluator.shutdown(60))
+
+    evaluator.submit(Call(job))
+    assert evaluator.flush(10)
+    assert seen == [True, False, False]
+
+
+def test_blocking_calls_of_judges_are_hidden_too() -> None:
+    """What a judge hands to the loop's executor runs under suppression, on a thread of ours."""
+    evaluator = BackgroundEvaluator()
+    seen: Future[tuple[bool, bool]] = Future()
+
+    def blocking() -> tuple[bool, bool]:
+        return is_instrumentation_enabled(), evaluator.is_current()
+
+    async def job() -> None:
+        seen.set_result(await asyncio.get_running_loop().run_in_executor(None, blocking))
+
+    evaluator.submit(Call(job))
+    assert seen.result(10) == (False, True)
     evaluator.shutdown(1)

@@ -91,3 +91,20 @@ def test_a_count_that_fails_is_kept_in_too() -> None:
 
     with Edge("here", on_error=broken):
         raise KeyError("ours")  # noqa: EM101
+
+
+def test_a_log_filter_that_fails_stays_behind_it_too() -> None:
+    """The application's logging may fail in its turn: that is not passed on either."""
+    places: list[str] = []
+    logger = logging.getLogger("rag_eval_otel")
+
+    def broken(_: logging.LogRecord) -> bool:
+        raise RuntimeError
+
+    logger.addFilter(broken)
+    try:
+        with Edge("here", on_error=places.append):
+            raise ValueError
+    finally:
+        logger.removeFilter(broken)
+    assert places == ["here"]

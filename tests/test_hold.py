@@ -190,3 +190,44 @@ def test_threads_race_for_each_span() -> None:
         thread.join()
     assert sum(wins) == 500
     assert len({number for number, _ in record.seen}) == 500
+
+
+def test_a_forked_child_holds_no_more_than_its_parent() -> None:
+    """What was closed stays closed when it forgets its spans."""
+    hold = holdback(Record())
+    hold.close()
+    hold.reset()
+    assert not hold.is_open
+
+
+def test_a_processor_that_flushes_does_not_wait_for_itself() -> None:
+    """Who is being handed a span may flush: it waits for the others in transit only."""
+    outcomes = []
+
+    def flush(_: Held) -> None:
+        outcomes.append(hold.release_all("flushed", deadline=1e9, flush=lambda _: None))
+
+    hold = holdback(Record(flush))
+    hold.hold((1, 1), SPAN, size=1)
+    assert hold.release((1, 1), "scored")
+    assert outcomes == [True]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_the_reaper_outlives_an_exporter_that_exits(error: type[BaseException]) -> None:
+    """What breaks out of the handing over of one span keeps no other past its deadline."""
+    released = threading.Event()
+
+    def leave(held: Held) -> None:
+        if held.number == 0:
+            raise error
+        released.set()
+
+    hold = holdback(Record(leave), seconds=0.01)
+    with hold._changed:  # noqa: SLF001  # both are there before the reaper looks
+        assert hold.hold((1, 1), SPAN, size=1)
+        assert hold.hold((1, 2), SPAN, size=1)
+    assert released.wait(10)
+    assert hold.wait_empty(10)
+    hold.close()

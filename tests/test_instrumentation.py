@@ -14,9 +14,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import OnesEmbedder, good_judge, running, turn, turns_counted
+from pipeline import GatedJudge, OnesEmbedder, good_judge, running, turn, turns_counted
 from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.hold import CHUNK
 from rag_eval_otel.types import Sample
 
 QUESTION = "When was Borealis Kites founded?"
@@ -311,3 +312,146 @@ def test_sample_of_a_real_turn_reaches_the_judge() -> None:
     assert (shown["question"], shown["answer"]) == (QUESTION, answer)
     assert Sample(contexts=shown["contexts"]).context_texts
     handle.shutdown()
+
+
+def test_a_foreign_provider_is_instrumented_once() -> None:
+    """However many handlers are made for it, there is one pipeline; after its end, a new one."""
+    provider = ForeignProvider()
+    first = instrument(tracer_provider=provider, **options())
+    assert instrument(tracer_provider=provider) is first
+    first.shutdown()
+    again = instrument(tracer_provider=provider, **options())
+    assert again is not first
+    again.shutdown()
+
+
+def test_a_provider_that_cannot_be_marked() -> None:
+    """A foreign provider without room for a mark gets a pipeline at every call."""
+
+    class Slotted(ForeignProvider):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    provider = Slotted()
+    handles = [instrument(tracer_provider=provider, **options()) for _ in range(2)]
+    assert handles[0] is not handles[1]
+    for handle in handles:
+        handle.shutdown()
+
+
+def test_scores_without_spans_come_before_the_end() -> None:
+    """At the end of a program the last scores of a foreign provider's runs have their grace."""
+    sink = Collected()
+    handle = instrument(tracer_provider=ForeignProvider(), sinks=[sink], **options())
+    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    handle.drain()
+    assert [evaluation.status for evaluation in sink.evaluations] == ["scored"]
+    handle.shutdown()
+
+
+def test_a_wrapped_processor_passes_all_on_where_the_sdk_is_disabled() -> None:
+    """There is a processor to add, which hands on what comes."""
+    exporter = InMemorySpanExporter()
+    handle = instrument(wrap=SimpleSpanProcessor(exporter), **options(sdk_disabled=True))
+    assert handle.processor is not None
+    provider = TracerProvider()
+    provider.add_span_processor(handle.processor)
+    provider.get_tracer("app").start_span("s").end()
+    assert statuses(exporter) == {None: 1}
+    handle.shutdown()
+    provider.shutdown()
+
+
+def test_others_that_stand_in_the_same_place_stay_there() -> None:
+    """Overrides of other libraries, before ours and after it, survive our leaving."""
+    exporter, seen = InMemorySpanExporter(), list[str]()
+    provider = provider_with(exporter)
+    multi = provider._active_span_processor  # noqa: SLF001
+
+    def put_in_front(name: str) -> None:
+        inner = multi.on_end
+        multi.on_end = lambda span: (seen.append(name), inner(span))[1]  # type: ignore[method-assign]
+
+    put_in_front("first")
+    handle = instrument(tracer_provider=provider, **options())
+    handle.shutdown()
+    provider.get_tracer("app").start_span("s").end()
+    assert seen == ["first"]
+    handle = instrument(tracer_provider=provider, **options())
+    put_in_front("last")
+    handle.shutdown()
+    provider.get_tracer("app").start_span("s").end()
+    assert seen == ["first", "last", "first"]
+    assert len(exporter.get_finished_spans()) == 2
+
+
+def test_a_processor_that_cannot_flush_costs_no_span() -> None:
+    """A shutdown that finds more held than a queue takes releases all, whatever a flush raises."""
+
+    class Broken(SimpleSpanProcessor):
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            raise RuntimeError(timeout_millis)
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(Broken(exporter))
+    handle = instrument(
+        tracer_provider=provider,
+        **options(judge=GatedJudge(), errors="swallow", shutdown_seconds=0.01),
+    )
+    for _ in range(CHUNK + 1):
+        span = provider.get_tracer("app").start_span("turn")
+        assert handle.intake.expect(span.get_span_context(), turn())
+        span.end()
+    provider.shutdown()
+    assert statuses(exporter) == {"shutdown": CHUNK + 1}
+
+
+def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt during the grace releases what is held, and ends the processors behind us."""
+    exporter = InMemorySpanExporter()
+    handle = instrument(
+        wrap=SimpleSpanProcessor(exporter),
+        tracer_provider=TracerProvider(),
+        **options(judge=GatedJudge()),
+    )
+    processor = handle.processor
+    assert processor is not None
+
+    def interrupt(_: float) -> bool:
+        raise KeyboardInterrupt
+
+    span = provider_with(InMemorySpanExporter()).get_tracer("app").start_span("turn")
+    assert handle.intake.expect(span.get_span_context(), turn())
+    span.end()
+    processor.on_end(span._readable_span())  # type: ignore[attr-defined]  # noqa: SLF001
+    with monkeypatch.context() as patched:
+        patched.setattr(processor._hold, "wait_empty", interrupt)  # noqa: SLF001
+        with pytest.raises(KeyboardInterrupt):
+            processor.shutdown()
+    handle.shutdown()
+    assert statuses(exporter) == {"shutdown": 1}
+    assert exporter._stopped  # noqa: SLF001
+
+
+def test_attaching_that_fails_is_not_tried_at_every_event(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exporters are made once, not for each event of each run; the developer may ask why."""
+    made: list[str] = []
+
+    def broken() -> Any:
+        made.append("provider")
+        msg = "no such exporter"
+        raise ConfigError(msg)
+
+    monkeypatch.setattr("rag_eval_otel.instrumentation.global_or_new_tracer_provider", broken)
+    handler = RagEvalCallbackHandler(**options(errors="swallow"))
+    for _ in range(2):
+        assert rag().invoke(QUESTION, config={"callbacks": [handler]})
+    assert made == ["provider"]
+    assert "the application is unaffected" in caplog.text
+    with pytest.raises(ConfigError, match="no such exporter"):
+        handler.flush()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    Link,
+    SpanKind,
+    Status,
+    StatusCode,
+    set_span_in_context,
+)
 
 from pipeline import GatedJudge, good_judge, running, turn, turns_counted
-from rag_eval_otel import HashingEmbedder, LexicalJudge
+from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
+from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
+from rag_eval_otel.types import Replies
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -309,3 +321,116 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none() -> None:
         app.stop()
         assert Counter(span.span_id for span in app.receiver.spans()) == Counter(ids)
         assert sum(turns_counted(app.receiver).values()) == 400
+
+
+def test_shutdown_gives_evaluations_without_a_span_their_grace() -> None:
+    """Scores that no span waits for any more, or ever did, still reach the events at the end."""
+    judge = GatedJudge()
+    with running(judge=judge, hold_seconds=0.05, shutdown_seconds=30.0) as app:
+        app.run_turns(1)
+        context = app.tracer.start_span("ended elsewhere").get_span_context()
+        app.handle.intake.submit(turn(), context)
+        judge.asked.result(10)
+        assert app.handle.processor._hold.wait_empty(10)  # noqa: SLF001
+        stopping = threading.Thread(target=app.stop)
+        stopping.start()
+        judge.open()
+        stopping.join()
+        assert turns_counted(app.receiver) == {("scored", None): 2}
+        assert len(app.receiver.logs()) == 8
+
+
+def test_spans_of_the_judges_threads_go_nowhere() -> None:
+    """A span that a blocking call of the judge makes is not the application's."""
+
+    class Blocking:
+        model = "blocking"
+
+        async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, lambda: app.tracer.start_span("POST /v1").end())
+            return await good_judge().reply(tasks)
+
+    with running(judge=Blocking()) as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        app.stop()
+        assert [span.name for span in app.receiver.spans()] == ["turn"]
+
+
+def test_a_sink_that_flushes_holds_nothing_up() -> None:
+    """A flush from within cannot wait for the scores it holds up; they arrive all the same."""
+    flushed = []
+
+    class Flushing:
+        def emit(self, evaluation: Evaluation) -> None:
+            assert evaluation.scores
+            flushed.append(app.handle.flush(60))
+
+    with running(sinks=[Flushing()]) as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        app.stop()
+        (span,) = app.receiver.spans()
+    assert flushed == [False]
+    assert span.attributes["rag.evaluation.status"] == "scored"
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_what_a_sink_throws_past_every_edge_costs_no_span(error: type[BaseException]) -> None:
+    """The span leaves at once, marked and counted, and the next turn is scored."""
+    errors = [error()]
+
+    class Broken:
+        def emit(self, evaluation: Evaluation) -> None:
+            assert evaluation.scores
+            if errors:
+                raise errors.pop()
+
+    with running(sinks=[Broken()], errors="raise", hold_seconds=3600) as app:
+        for _ in range(2):
+            app.run_turns(1)
+            assert app.handle.flush()
+        app.stop()
+        spans = app.receiver.spans()
+        assert [s.attributes["rag.evaluation.status"] for s in spans] == ["error", "scored"]
+        assert turns_counted(app.receiver) == {("error", "internal"): 1, ("scored", None): 1}
+
+
+def test_turns_after_the_shutdown_are_counted_as_such() -> None:
+    """Whoever comes too late passes unscored: with its span under way, or without one."""
+    with running() as app:
+        span = app.start_turn()
+        app.handle.shutdown()
+        span.end()
+        app.handle.intake.submit(turn(), span.get_span_context())
+        app.stop()
+        (arrived,) = app.receiver.spans()
+        assert turns_counted(app.receiver) == {("dropped", "shutdown"): 2}
+    assert "rag.evaluation.status" not in arrived.attributes
+
+
+def test_a_span_that_ends_while_shutting_down_says_so() -> None:
+    """A turn that was recognised just before the holding ended leaves marked and counted."""
+    with running() as app:
+        assert app.handle.processor is not None
+        span = app.start_turn()
+        app.handle.processor._hold.close()  # noqa: SLF001  # as a shutdown in another thread does
+        span.end()
+        app.stop()
+        (arrived,) = app.receiver.spans()
+        assert turns_counted(app.receiver) == {("dropped", "shutdown"): 1}
+    assert arrived.attributes["rag.evaluation.status"] == "shutdown"
+
+
+def test_turns_without_a_trace_are_sampled_one_by_one() -> None:
+    """Where there is no trace id to decide by, the share still is one."""
+    with running(sample_rate=0.5) as app:
+        made = [turn() for _ in range(200)]
+        for i, one in enumerate(made):
+            one = replace(one, anchor=replace(one.anchor, id=i))  # noqa: PLW2901
+            app.handle.intake.submit(one, INVALID_SPAN_CONTEXT)
+        app.stop()
+        counted = turns_counted(app.receiver)
+    assert 50 < counted["scored", None] < 150
+    assert counted["skipped", "sample_rate"] == 200 - counted["scored", None]

@@ -61,3 +61,15 @@ def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss() -> None:
         assert turns_counted(app.receiver) == {("error", "internal"): 1}
     assert arrived.attributes["rag.evaluation.status"] == "error"
     assert arrived.attributes["rag.evaluation.faithfulness.reason"] == "internal"
+
+
+def test_less_than_one_turn_a_minute() -> None:
+    """Half a turn a minute is one in two minutes, not none."""
+    clock = ManualClock()
+    admission = Admission(max_per_minute=0.5, clock=clock)
+    clock.advance(120)
+    assert [admission.refuse(1) for _ in range(2)] == [None, "budget"]
+    clock.advance(60)
+    assert admission.refuse(1) == "budget"
+    clock.advance(60)
+    assert admission.refuse(1) is None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
@@ -15,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import get_current_span
 
 from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes
+from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink, outcome_of
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Score, SpanRef, Usage
@@ -149,3 +154,53 @@ def test_reference_becomes_the_current_span() -> None:
     span = get_current_span(span_context(SpanRef(trace_id=7, span_id=8))).get_span_context()
     assert (span.trace_id, span.span_id, span.trace_flags) == (7, 8, 1)
     assert not get_current_span(span_context(None)).get_span_context().is_valid
+
+
+NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
+
+
+def test_other_scales_are_on_the_span_both_ways() -> None:
+    """The score as people know it, and the same on [0, 1] beside it; never the latter alone."""
+    found = score_attributes(Evaluation(scores=(OK, NORMAL)), "scored")
+    assert found["rag.evaluation.correctness.score"] == 4.0
+    assert found["rag.evaluation.correctness.normalized_score"] == 0.75
+    assert "rag.evaluation.faithfulness.normalized_score" not in found
+    whole = score_attributes(Evaluation(scores=(replace(NORMAL, normalized=1),)), "scored")
+    assert isinstance(whole["rag.evaluation.correctness.normalized_score"], float)
+
+
+def test_histograms_have_one_scale() -> None:
+    """The buckets are those of [0, 1]: there the normalized score is recorded, 0 included."""
+    zero = Score(name="rubric", value=1, normalized=0.0)
+    points = recorded(Evaluation(scores=(OK, NORMAL, zero)))["rag.evaluation.score"]
+    assert {p.attributes["gen_ai.evaluation.name"]: p.sum for p in points} == {
+        "faithfulness": 1.0,
+        "correctness": 0.75,
+        "rubric": 0.0,
+    }
+
+
+def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
+    """Return the attributes of the events an event sink makes of ``evaluation``."""
+    exporter = InMemoryLogRecordExporter()
+    provider = LoggerProvider()
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    EventSink(provider).emit(evaluation)
+    return [dict(log.log_record.attributes or {}) for log in exporter.get_finished_logs()]
+
+
+def test_events_keep_the_scale_of_the_metric() -> None:
+    """The convention's value is the score itself."""
+    (event,) = emitted(Evaluation(scores=(NORMAL,)))
+    assert event["gen_ai.evaluation.score.value"] == 4.0
+    assert not any("normalized" in key for key in event)
+
+
+def test_a_model_named_by_half_a_letter_costs_nothing() -> None:
+    """What a server calls its model goes onto spans, events and metrics as it can be encoded."""
+    odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
+    found = score_attributes(odd, "scored")
+    assert found["rag.evaluation.judge"] == "?m"
+    assert found["rag.evaluation.faithfulness.version"] == "v/?"
+    assert emitted(odd)[0]["rag.evaluation.judge"] == "?m"
+    assert recorded(odd)["rag.evaluation.score"][0].attributes["rag.evaluation.judge"] == "?m"

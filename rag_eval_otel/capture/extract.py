@@ -93,9 +93,10 @@ def _contexts(turn: Turn, generator: Fragment) -> tuple[Passage, ...]:
     (refine, map-reduce, a chain used as a tool).
     """
     retrieved = tuple(_distinct(turn.retrievers))
-    direct = [(place, p) for p in retrieved if (place := _place(p.text, generator.prompt))]
+    shown = _Prompts(generator.prompt)
+    direct = [(place, p) for p in retrieved if (place := shown.place(p.text))]
     behind = _prompts_behind(turn, generator)
-    used = tuple(p for p in retrieved if _place(p.text, behind)) if behind else ()
+    used = tuple(p for p in retrieved if behind.place(p.text))
     if len(used) > len(direct):
         return used
     return tuple(p for _, p in sorted(direct, key=lambda pair: pair[0])) or retrieved
@@ -111,37 +112,50 @@ def _distinct(retrievers: Sequence[Fragment]) -> Iterator[Passage]:
                 yield passage
 
 
-def _prompts_behind(turn: Turn, generator: Fragment) -> tuple[str, ...]:
+def _prompts_behind(turn: Turn, generator: Fragment) -> _Prompts:
     """Return the generator's prompt and those of the earlier calls whose output it was shown."""
-    seen = list(generator.prompt)
+    seen = _Prompts(generator.prompt)
     open_calls = [
         call for call in turn.calls if call is not generator and len(call.output or "") >= _LINK
     ]
     grown = True
     while grown:
-        linked = [call for call in open_calls if _place(call.output or "", seen)]
+        linked = [call for call in open_calls if seen.place(call.output or "")]
         open_calls = [call for call in open_calls if call not in linked]
-        seen += [message for call in linked for message in call.prompt]
+        seen.add(message for call in linked for message in call.prompt)
         grown = bool(linked)
-    return tuple(seen)
+    return seen
 
 
-def _place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return message and offset at which ``text`` stands, as it is, escaped or re-spaced."""
-    if not text.strip():  # would be found everywhere
+class _Prompts:
+    """Messages to look for texts in; each is re-spaced once at most, since they may be long."""
+
+    def __init__(self, messages: Iterable[str]) -> None:
+        self._messages = list(messages)
+        self._normal: list[str] = []
+
+    def add(self, messages: Iterable[str]) -> None:
+        self._messages.extend(messages)
+
+    def place(self, text: str) -> tuple[int, int] | None:
+        """Return message and offset at which ``text`` stands, as it is, escaped or re-spaced."""
+        if not text.strip():  # would be found everywhere
+            return None
+        for messages, forms in self._readings(text):
+            for number, message in enumerate(messages):
+                for form in forms:
+                    at = message.find(form)
+                    if at >= 0:
+                        return number, at
         return None
-    forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-    for number, message in enumerate(messages):
-        for form in forms:
-            at = message.find(form)
-            if at >= 0:
-                return number, at
-    normal = _normal(text)
-    for number, message in enumerate(messages):
-        at = _normal(message).find(normal)
-        if at >= 0:
-            return number, at
-    return None
+
+    def _readings(self, text: str) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+        """Yield messages and what to find in them, the cheap first."""
+        yield self._messages, (text,)
+        escaped = {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]} - {text}
+        yield self._messages, sorted(escaped)
+        self._normal.extend(map(_normal, self._messages[len(self._normal) :]))
+        yield self._normal, (_normal(text),)
 
 
 def _normal(text: str) -> str:

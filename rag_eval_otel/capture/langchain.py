@@ -134,8 +134,7 @@ class LangChainCapture(BaseCallbackHandler):
 
         def read(run: Run) -> None:
             run.documents = tuple(
-                Passage(text=document.page_content, id=getattr(document, "id", None))
-                for document in documents
+                Passage(text=document.page_content, id=_id_of(document)) for document in documents
             )
 
         self._end(run_id, read)
@@ -215,6 +214,11 @@ def install_langchain_hook(handler: LangChainCapture) -> None:
     # The default reaches every thread; a value that is set would stay in this one.
     variable: ContextVar[LangChainCapture | None] = ContextVar("rag_eval_otel", default=handler)
     register_configure_hook(variable, inheritable=True)
+
+
+def _id_of(document: Any) -> str | None:
+    found = getattr(document, "id", None)
+    return None if found is None else str(found)
 
 
 def _read_generation(run: Run, response: Any) -> None:

@@ -220,13 +220,14 @@ class RunRecorder:
     def _write(self, tree: RunTree, turns: Sequence[Turn]) -> None:
         """Write the spans of ``tree``; a turn is announced before the span standing for it ends."""
         standing = {turn.line[-1].id: turn for turn in turns}
-        spans = self._writer.start(tree, also=standing.keys())
+        spans = self._writer.start(tree, also=standing.keys(), edge=self._edge)
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             if run.id in standing:
                 with self._edge:
                     self._announce(standing[run.id], spans.get(run.id), tree)
             if run.id in spans:
-                end(spans[run.id], run)
+                with self._edge:
+                    end(spans[run.id], run)
 
     def _count_refusal(self, tree: RunTree) -> None:
         """Count a tree that is no turn, if it might have been one."""

@@ -19,6 +19,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.guard import Edge
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -36,8 +37,11 @@ class SpanWriter:
     spans: Spans = "essential"
     content: ContentCapture = "off"
 
-    def start(self, tree: RunTree, *, also: Iterable[Hashable]) -> dict[UUID, Span]:
-        """Start a span for every visible run of ``tree`` and those in ``also``, parents first."""
+    def start(self, tree: RunTree, *, also: Iterable[Hashable], edge: Edge) -> dict[UUID, Span]:
+        """Start a span for every visible run of ``tree`` and those in ``also``, parents first.
+
+        One that cannot be started, behind ``edge``, is left out.
+        """
         if self.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}
@@ -45,7 +49,8 @@ class SpanWriter:
         started: dict[UUID, Span] = {}
         for run in tree.runs:
             if run.id in forced or self._is_visible(run, by_id):
-                started[run.id] = self._start(run, by_id=by_id, started=started)
+                with edge:
+                    started[run.id] = self._start(run, by_id=by_id, started=started)
         return started
 
     def _is_visible(self, run: Run, by_id: Mapping[UUID, Run]) -> bool:
@@ -64,7 +69,7 @@ class SpanWriter:
             context = set_span_in_context(started[parent.id], context)
         operation = operation_of(run)
         return self.tracer.start_span(
-            span_name(run, operation),
+            exportable(span_name(run, operation)),
             context=context,
             kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
             attributes=self._attributes(run, operation),
@@ -122,7 +127,7 @@ def operation_of(run: Run) -> str | None:
 def span_name(run: Run, operation: str | None) -> str:
     """Return the span's name: the operation and what it is applied to."""
     target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
-    return " ".join(part for part in (operation, target) if part) or run.name
+    return " ".join(str(part) for part in (operation, target) if part) or run.name
 
 
 def _described(run: Run) -> Mapping[str, AttributeValue | None]:

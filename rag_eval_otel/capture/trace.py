@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from rag_eval_otel.capture.turns import Turn
@@ -64,6 +65,16 @@ class TraceAssembler:
                 evicted += oldest is not None and self.expected.pop(oldest, None) is not None
         for _ in range(evicted):
             self._on_evicted()
+
+    def close(self) -> int:
+        """Take no more turns, forget those there are, and return how many that were."""
+        self.is_open = False
+        count = 0
+        while self.expected:
+            with suppress(KeyError):  # the last was taken by another thread just now
+                self.expected.popitem()
+                count += 1
+        return count
 
     def clear(self) -> None:
         """Forget every turn (in a forked child: they are the parent's)."""

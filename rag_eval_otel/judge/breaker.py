@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rag_eval_otel.errors import JudgeUnavailableError, UnparsableReplyError
+from rag_eval_otel.errors import (
+    JudgeRequestError,
+    JudgeUnavailableError,
+    UnparsableReplyError,
+)
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.protocols import Judge
 from rag_eval_otel.types import Replies
@@ -16,7 +20,8 @@ class CircuitBreaker:
     """Stops asking ``judge`` for ``cooldown`` seconds after ``failures`` failed requests in a row.
 
     After the cool-down one request is let through; its success closes the circuit again, its
-    failure starts another cool-down. A reply that does not parse is not an outage.
+    failure starts another cool-down. A reply that does not parse is not an outage, nor is a
+    request that is refused for what is in it: one text that is too long must not cost the others.
     """
 
     def __init__(
@@ -52,7 +57,7 @@ class CircuitBreaker:
         try:
             replies = await self._judge.reply(tasks)
             failed = False
-        except UnparsableReplyError:
+        except (UnparsableReplyError, JudgeRequestError):
             failed = False
             raise
         finally:

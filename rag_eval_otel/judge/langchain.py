@@ -62,7 +62,7 @@ def _answered(message: BaseMessage) -> str | None:
 def _text(message: BaseMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    blocks = (b if isinstance(b, str) else b.get("text", "") for b in message.content)
+    blocks = (b if isinstance(b, str) else b.get("text") or "" for b in message.content)
     return "".join(blocks)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
@@ -37,17 +37,25 @@ def score_attributes(
         for score in evaluation.scores:
             found.update(_leaves(score))
             if explanations == "on" and score.explanation:
-                key = semconv.metric_attribute(score.name, "explanation")
-                found[key] = exportable(score.explanation[:MAX_EXPLANATION])
-    return {key: value for key, value in found.items() if value is not None}
+                key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
+                found[key] = score.explanation[:MAX_EXPLANATION]
+    return exportable_attributes((k, value) for k, value in found.items() if value is not None)
 
 
 def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
-    yield semconv.metric_attribute(score.name, "score"), score.value
-    yield semconv.metric_attribute(score.name, "normalized_score"), score.normalized
-    yield semconv.metric_attribute(score.name, "label"), score.label
-    yield semconv.metric_attribute(score.name, "reason"), score.reason
-    yield semconv.metric_attribute(score.name, "version"), score.version or None
+    normalized = None if score.normalized is None else float(score.normalized)
+    yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
+    yield semconv.metric_attribute(score.name, semconv.LEAF_NORMALIZED_SCORE), normalized
+    yield semconv.metric_attribute(score.name, semconv.LEAF_LABEL), score.label
+    yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
+    yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
+
+
+def exportable_attributes(
+    attributes: Iterable[tuple[str, AttributeValue]],
+) -> dict[str, AttributeValue]:
+    """Return ``attributes`` as they can be encoded: a server names its model as it likes."""
+    return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
 def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableSpan:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from opentelemetry import _logs
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.texts import exportable
-from rag_eval_otel.sinks.attributes import MAX_EXPLANATION
+from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, exportable_attributes
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Score
 
@@ -42,7 +41,7 @@ class EventSink:
                 event_name=semconv.EVALUATION_EVENT,
                 context=context,
                 severity_number=_logs.SeverityNumber.INFO,
-                attributes=dict(self._attributes(score, evaluation)),
+                attributes=exportable_attributes(self._attributes(score, evaluation)),
             )
 
     def _attributes(
@@ -62,5 +61,4 @@ class EventSink:
         if evaluation.judge is not None:
             yield semconv.EVALUATION_JUDGE, evaluation.judge
         if self._explanations == "on" and score.explanation:
-            told = exportable(score.explanation[:MAX_EXPLANATION])
-            yield semconv.GEN_AI_EVALUATION_EXPLANATION, told
+            yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]

@@ -8,6 +8,7 @@ from typing import Literal
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
 
@@ -68,7 +69,8 @@ class InstrumentSink:
     def emit(self, evaluation: Evaluation) -> None:
         """Record the scores, the time and the cost of ``evaluation``."""
         context = span_context(evaluation.span)
-        judge = {semconv.EVALUATION_JUDGE: evaluation.judge} if evaluation.judge else {}
+        model = exportable(evaluation.judge or "")
+        judge = {semconv.EVALUATION_JUDGE: model} if model else {}
         for score in evaluation.scores:
             if score.value is not None:
                 attributes = {semconv.GEN_AI_EVALUATION_NAME: score.name, **judge}

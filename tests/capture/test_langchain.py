@@ -559,3 +559,18 @@ def test_a_hook_that_was_disabled_is_silent() -> None:
     rag().invoke(company.FOUNDED)
     assert not captured.spans
     assert not captured.intake.extracted
+
+
+def test_documents_of_another_kind() -> None:
+    """A retriever of one's own may number its documents by what is no text."""
+    events = Events(capture(content="span"))
+    events.start()
+    events.look_up()
+    events.find(
+        [SimpleNamespace(page_content="text", id=UUID(int=7)), SimpleNamespace(page_content="t")]
+    )
+    assert events.run(events.search).documents == (
+        Passage(text="text", id=str(UUID(int=7))),
+        Passage(text="t"),
+    )
+    events.captured.recorder.flush()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rag_eval_otel.config import ContentCapture, Spans
@@ -291,3 +291,50 @@ def test_letters_stay_letters(content: ContentCapture) -> None:
     finish(captured, begin(captured, "chain", 1, input="Où est Tromsø?"))
     written = str(attributes(captured.span("invoke_workflow chain1")))
     assert ("Où est Tromsø?" in written) == (content == "span")
+
+
+def test_names_that_cannot_be_encoded() -> None:
+    """A lone surrogate in a name would cost the whole batch."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    root.name = "half \ud800"
+    finish(captured, root)
+    (span,) = captured.spans
+    assert span.name == "invoke_workflow half ?"
+
+
+def test_a_model_whose_name_is_no_text() -> None:
+    """What a client says of its model may be anything."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    finish(captured, begin(captured, "llm", 2, under=1, model=4), root)
+    assert captured.span("text_completion 4")
+
+
+class Stubborn(SpanProcessor):
+    """Raises at the start or at the end of the retrieval's span."""
+
+    def __init__(self, moment: str) -> None:
+        """Raise at ``moment``."""
+        self._moment = moment
+
+    def on_start(self, span: Span, parent_context: object = None) -> None:
+        """Raise at the start."""
+        if self._moment == "start" and span.name == "retrieval":
+            raise RuntimeError
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Raise at the end."""
+        if self._moment == "end" and span.name == "retrieval":
+            raise RuntimeError
+
+
+@pytest.mark.parametrize(("moment", "written"), [("start", 2), ("end", 3)])
+def test_a_processor_that_fails_costs_one_span(moment: str, written: int) -> None:
+    """Another span processor of the application's may raise: the other spans, and the turn, stay."""
+    captured = capture(mode="swallow")
+    captured.provider.add_span_processor(Stubborn(moment))
+    run_turn(captured)
+    assert len(captured.spans) == written
+    assert captured.errors == ["callback"]
+    assert len(captured.intake.samples) == 1

@@ -114,3 +114,37 @@ def test_threads_share_one() -> None:
     for thread in threads:
         thread.join()
     assert sorted(expected) == sorted(taken) == list(range(200))
+
+
+def test_what_is_closed_forgets_its_turns_and_takes_no_more() -> None:
+    """It says how many it had, so that each is counted."""
+    assembler = opened()
+    for span in range(3):
+        assert assembler.expect((1, span), TURN)
+    assert assembler.close() == 3
+    assert not assembler.expect((1, 9), TURN)
+    assert assembler.close() == len(assembler) == 0
+
+
+def test_closing_and_taking_at_once_count_each_turn_once() -> None:
+    """While one thread closes others take: no turn has two takers."""
+    for _ in range(50):
+        assembler, taken = opened(), list[bool]()
+        for span in range(200):
+            assert assembler.expect((1, span), TURN)
+        start = threading.Barrier(2)
+
+        def take(
+            assembler: TraceAssembler = assembler,
+            taken: list[bool] = taken,
+            start: threading.Barrier = start,
+        ) -> None:
+            start.wait(10)
+            taken.extend(assembler.take((1, span)) is TURN for span in range(200))
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        start.wait(10)
+        closed = assembler.close()
+        thread.join()
+        assert closed + sum(taken) == 200

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.errors import (
+    JudgeRequestError,
     JudgeTransportError,
     JudgeUnavailableError,
     UnparsableReplyError,
@@ -81,11 +82,15 @@ def test_it_opens_after_failures_in_a_row() -> None:
 
 @pytest.mark.parametrize(
     "between",
-    [lambda s: s.ask(), lambda s: s.fail(1, UnparsableReplyError("prose"))],
-    ids=["success", "unparsable"],
+    [
+        lambda s: s.ask(),
+        lambda s: s.fail(1, UnparsableReplyError("prose")),
+        lambda s: s.fail(1, JudgeRequestError("HTTP 400: the context is too long")),
+    ],
+    ids=["success", "unparsable", "refused"],
 )
 def test_an_answer_starts_the_count_again(between: Callable[[Scenario], object]) -> None:
-    """Only failures in a row are an outage; a judge that talks nonsense is there."""
+    """Only failures in a row are an outage; a judge that talks nonsense, or says no, is there."""
     scenario = Scenario()
     scenario.fail(2)
     between(scenario)

@@ -114,6 +114,7 @@ RATED = '{"rating": 1}'
         [{"type": "text", "text": RATED}],
         [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": RATED}],
         ['{"rating"', {"type": "text", "text": ": 1}"}],
+        [{"type": "refusal", "text": None}, {"type": "text", "text": RATED}],
     ],
 )
 def test_a_message_may_come_in_blocks(content: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_a_missing_key_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(JudgeAuthError, match="OPENAI_API_KEY"):
         asyncio.run(OpenAIJudge("gpt-x", base_url="http://localhost:9/v1").reply([CONTEXT]))
+
+
+def test_a_key_with_a_stray_character() -> None:
+    """It is the request that is wrong, not the reply; and the key is not told."""
+    error, requests = failing(GOOD, JudgeRequestError, api_key="sk-s\N{EN DASH}ecret")
+    assert "stray character" in str(error)
+    assert "ecret" not in "".join(traceback.format_exception(error))
+    assert requests == 0
 
 
 # --- what a server does not support ---------------------------------------------------------------
