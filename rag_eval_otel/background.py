@@ -98,7 +98,10 @@ class BackgroundEvaluator:
         return threading.get_ident() in self.threads
 
     def shutdown(self, timeout: float) -> bool:
-        """Take no more jobs, give those there ``timeout`` seconds, cancel the rest, and stop."""
+        """Take no more jobs, give those there ``timeout`` seconds, cancel the rest, and stop.
+
+        A judge that blocks the thread does not hear that: what waits behind it is given up here.
+        """
         with self._lock:
             self.is_closed = True
         done = self.flush(timeout)
@@ -108,7 +111,15 @@ class BackgroundEvaluator:
             self._queue.put(None)
             if not self.is_current():
                 thread.join(_JOIN_SECONDS)
+                self._give_up_all()
         return done
+
+    def _give_up_all(self) -> None:
+        with self._changed:
+            stuck, self._pending = self._pending, set()
+            self._changed.notify_all()
+        for job in stuck:
+            job.give_up("shutdown")
 
     def _start(self) -> bool:
         # Made here: once the interpreter exits, which may be soon, the thread could start no other.
@@ -125,7 +136,8 @@ class BackgroundEvaluator:
 
     def _run(self, executor: DaemonExecutor) -> None:
         with self._own_thread():
-            _Loop(self._queue, concurrency=self._concurrency, done=self._done).run(executor)
+            loop = _Loop(self._queue, concurrency=self._concurrency, finished=self._finished)
+            loop.run(executor)
 
     @contextmanager
     def _own_thread(self) -> Iterator[None]:
@@ -138,11 +150,16 @@ class BackgroundEvaluator:
         finally:
             self.threads.discard(ident)  # the system gives the number to another thread
 
-    def _done(self, job: Job) -> None:
-        with self._changed:
-            self._pending.discard(job)
-            self._bytes -= job.size
-            self._changed.notify_all()
+    def _finished(self, job: Job, why: GivenUp | None) -> None:
+        """Forget ``job``, told why it did not come to its end if so, unless that has been done."""
+        try:
+            if why is not None and job in self._pending:
+                job.give_up(why)
+        finally:
+            with self._changed:
+                self._pending.discard(job)
+                self._bytes -= job.size
+                self._changed.notify_all()
 
 
 class _Loop:
@@ -153,10 +170,10 @@ class _Loop:
         queue: SimpleQueue[Job | None],
         *,
         concurrency: int,
-        done: Callable[[Job], None],
+        finished: Callable[[Job, GivenUp | None], None],
     ) -> None:
         self._queue = queue
-        self._done = done
+        self._finished = finished
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -205,21 +222,20 @@ class _Loop:
             return
         task = self._loop.create_task(self._work(job))
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._finished(job, done))
+        task.add_done_callback(lambda done: self._close(job, done))
 
     async def _work(self, job: Job) -> None:
         async with self._slots:
             await job.run()
 
-    def _finished(self, job: Job, task: asyncio.Task[None]) -> None:
+    def _close(self, job: Job, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        try:
-            if task.cancelled():
-                job.give_up("shutdown")
-            elif (error := task.exception()) is not None:
-                self._loop.call_exception_handler({"message": "a job failed", "exception": error})
-                job.give_up("error")
-        finally:
-            self._done(job)
-            if not self._tasks:
-                self._look_now.set()
+        if not self._tasks:
+            self._look_now.set()
+        why: GivenUp | None = None
+        if task.cancelled():
+            why = "shutdown"
+        elif (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a job failed", "exception": error})
+            why = "error"
+        self._finished(job, why)

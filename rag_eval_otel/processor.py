@@ -18,13 +18,16 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.watch import SpanWatch
 from rag_eval_otel.config import Explanations
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.hold import Held, Holdback, Key
+from rag_eval_otel.reader import TurnReader
 from rag_eval_otel.scorer import TurnScorer
 from rag_eval_otel.sinks.attributes import enrich, score_attributes
 from rag_eval_otel.sinks.instruments import DropReason
+from rag_eval_otel.sweeper import Sweeper
 from rag_eval_otel.types import Evaluation, HoldStatus
 
 if TYPE_CHECKING:
@@ -74,6 +77,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         """Stand in front of ``downstream``."""
         self._downstream = downstream
         self._pass_on = downstream.on_end
+        self._start_next = downstream.on_start
         self._assembler = assembler
         assembler.is_open = True
         self._expected = assembler.expected
@@ -92,6 +96,18 @@ class RagEvalSpanProcessor(SpanProcessor):
             max_bytes=max_held_bytes,
             clock=clock,
         )
+        self._reader = TurnReader(
+            scorer, release=self._hold.release, instruments=scorer.instruments, edge=edge
+        )
+        self.sweeper = Sweeper(self._sweep)
+        self.watch = SpanWatch(
+            self._reader.submit,
+            hold=self._hold_for_reader,
+            on_begun=self.sweeper.wake,
+            on_evicted=self._reader.evicted,
+            clock=clock,
+        )
+        self._note_start = self.watch.note_start
         call_in_child(self._after_fork)
 
     @property
@@ -100,8 +116,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         return len(self._hold)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Pass on."""
-        self._downstream.on_start(span, parent_context)
+        """Note that it has started, and pass on."""
+        self._note_start(span)
+        self._start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hold ``span`` if it stands for a turn, else pass it on at once.
@@ -111,9 +128,12 @@ class RagEvalSpanProcessor(SpanProcessor):
         """
         if get_ident() in self._own_threads:
             return
-        if self._expected:
-            self._hold_or_pass(span)
-        else:
+        if self._expected and self._hold_for_turn(span):
+            return
+        held = False
+        with self._edge:
+            held = self.watch.ended(span)
+        if not held:
             self._pass_on(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -125,6 +145,8 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._downstream.force_flush(timeout_millis)
             return not self.held
         deadline = self._clock() + timeout_millis / 1000
+        with self._release_edge:
+            self.watch.flush()
         self._hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
         released = self._release_all("flushed", deadline)
         left = max(0, int((deadline - self._clock()) * 1000))
@@ -146,6 +168,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         deadline = self._clock() + timeout
         for _ in range(self._assembler.close()):  # their spans have not ended
             self._scorer.drop("shutdown")
+        self.sweeper.stop()
+        with self._release_edge:
+            self.watch.close()
         self._hold.close()
         try:
             self._hold.wait_empty(0.0 if self._evaluator.is_current() else timeout)
@@ -161,13 +186,21 @@ class RagEvalSpanProcessor(SpanProcessor):
 
         return self._hold.release_all(status, deadline=deadline, flush=flush)
 
-    def _hold_or_pass(self, span: ReadableSpan) -> None:
+    def _sweep(self) -> None:
+        with self._release_edge:
+            self.watch.sweep()
+
+    def _hold_for_reader(self, span: ReadableSpan, size: int) -> bool:
+        context = span.context or INVALID_SPAN_CONTEXT
+        return self._hold.hold((context.trace_id, context.span_id), span, size=size)
+
+    def _hold_for_turn(self, span: ReadableSpan) -> bool:
+        """Hold ``span`` if a turn expects it, or pass it on; False if none does."""
         context = span.context or INVALID_SPAN_CONTEXT
         key = (context.trace_id, context.span_id)
         turn = self._assembler.take(key)
         if turn is None:
-            self._pass_on(span)
-            return
+            return False
         held = settled = False
         try:
             with self._edge:
@@ -178,6 +211,7 @@ class RagEvalSpanProcessor(SpanProcessor):
                 held = self._hold.release(key, "error")
             if not held:
                 self._pass_on(span)
+        return True
 
     def _hold_and_submit(
         self, span: ReadableSpan, turn: Turn, *, key: Key
@@ -214,4 +248,7 @@ class RagEvalSpanProcessor(SpanProcessor):
     def _after_fork(self) -> None:
         """Forget what is the parent's: it exports its spans itself."""
         self._assembler.clear()
+        self.watch.clear()
+        self._note_start = self.watch.note_start
+        self.sweeper.reset()
         self._hold.reset()

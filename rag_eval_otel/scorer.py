@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rag_eval_otel.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.capture.extract import extract
+from rag_eval_otel.capture.recent import RecentTurns
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.evaluation import evaluate, failed_evaluation
@@ -114,9 +115,10 @@ class TurnScorer:
         """Score with ``measurement``; ``edge(place)`` guards the calls to sinks."""
         self._measurement = measurement
         self.evaluator = evaluator
-        self._instruments = instruments
+        self.instruments = instruments
         self._sinks = (*sinks, instruments)
         self._admission = admission or Admission()
+        self._recent = RecentTurns()
         self._edge = edge("evaluation")
         self._sink_edge = edge("sink")
         self._logged: set[str | None] = set()
@@ -127,7 +129,7 @@ class TurnScorer:
             return True
         refusal = self._admission.refuse(trace_id)
         if refusal is not None:
-            self._instruments.turn("skipped", refusal)
+            self.instruments.turn("skipped", refusal)
         return refusal is None
 
     def submit(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> bool:
@@ -139,7 +141,7 @@ class TurnScorer:
 
     def drop(self, reason: DropReason) -> None:
         """Count a turn for which there was no room, or nobody any more."""
-        self._instruments.turn("dropped", reason)
+        self.instruments.turn("dropped", reason)
 
     def close(self, timeout: float = 0.0) -> None:
         """Take no more turns; give up those that are not through after ``timeout`` seconds."""
@@ -156,9 +158,9 @@ class TurnScorer:
     def give_up(self, why: GivenUp, done: Done) -> None:
         """Count a turn that a shutdown has cancelled, or that failed past all edges."""
         if why == "shutdown":
-            self._instruments.turn("dropped", "shutdown")
+            self.instruments.turn("dropped", "shutdown")
         else:
-            self._instruments.turn("error", "internal")
+            self.instruments.turn("error", "internal")
         done(why, None)
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> None:
@@ -177,6 +179,8 @@ class TurnScorer:
             sample = extract(turn)
             if not isinstance(sample, Sample):
                 return sample
+            if self._recent.is_repeated(sample, turn):
+                return "duplicate"
             evaluation = await self._measurement.of(sample)
             return replace(evaluation, span=span, lag=_seconds_since(ended))
         return failed_evaluation(self._measurement.metrics, "internal")
@@ -185,7 +189,7 @@ class TurnScorer:
         self, result: Evaluation | SkipReason
     ) -> tuple[HoldStatus | None, Evaluation | None]:
         if not isinstance(result, Evaluation):
-            self._instruments.turn("skipped", result)
+            self.instruments.turn("skipped", result)
             return None, None
         self._log_failures(result)
         for sink in self._sinks:

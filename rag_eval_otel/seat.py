@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 
 _MARK = "_rag_eval_otel"
 _BEFORE = "_rag_eval_otel_before"
-_OVERRIDDEN = ("shutdown", "force_flush", "on_end")
+_OVERRIDDEN = ("shutdown", "force_flush", "on_start", "on_end")
 
 
 class Saved:
@@ -24,12 +23,10 @@ class Saved:
 
     def __init__(self, multi: SpanProcessor) -> None:
         """Remember the methods of ``multi`` before they are overridden."""
+        self.on_start: Callable[..., None] = multi.on_start
         self.on_end: Callable[[ReadableSpan], None] = multi.on_end
         self._force_flush = multi.force_flush
         self._shutdown = multi.shutdown
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Do nothing: starts reach the provider's processor without us."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Export what was taken."""

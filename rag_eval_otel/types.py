@@ -51,14 +51,20 @@ Reason = Literal[
 
 SkipReason = Literal[
     "abandoned",
+    "ambiguous",
     "budget",
+    "duplicate",
     "error",
     "evicted",
     "no_answer",
+    "no_contexts",
     "no_question",
     "no_retrieval",
     "not_sampled",
+    "partial",
+    "redacted",
     "sample_rate",
+    "truncated",
 ]
 """Why a turn was not evaluated at all."""
 

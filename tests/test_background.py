@@ -266,3 +266,25 @@ def test_blocking_calls_of_judges_are_hidden_too() -> None:
     evaluator.submit(Call(job))
     assert seen.result(10) == (False, True)
     evaluator.shutdown(1)
+
+
+def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
+    """A judge that blocks the event loop cannot be cancelled; the end of it all is not held up."""
+    evaluator, blocked, go_on = BackgroundEvaluator(), Future[None](), threading.Event()
+    given_up: list[GivenUp] = []
+    threads: list[threading.Thread] = []
+
+    async def job() -> None:
+        threads.append(threading.current_thread())
+        blocked.set_result(None)
+        go_on.wait(60)
+        await asyncio.sleep(0)
+
+    for work in (job, _nothing):
+        evaluator.submit(Call(work, given_up.append))
+    blocked.result(10)
+    assert not evaluator.shutdown(0.01)
+    assert given_up == ["shutdown"] * 2
+    go_on.set()
+    threads[0].join(10)
+    assert given_up == ["shutdown"] * 2, "told once"

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    ConcurrentMultiSpanProcessor,
+    ReadableSpan,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -372,7 +376,12 @@ def test_others_that_stand_in_the_same_place_stay_there() -> None:
 
     def put_in_front(name: str) -> None:
         inner = multi.on_end
-        multi.on_end = lambda span: (seen.append(name), inner(span))[1]  # type: ignore[method-assign]
+
+        def on_end(span: ReadableSpan) -> None:
+            seen.append(name)
+            inner(span)
+
+        multi.on_end = on_end  # type: ignore[method-assign]
 
     put_in_front("first")
     handle = instrument(tracer_provider=provider, **options())

@@ -331,6 +331,7 @@ def test_shutdown_gives_evaluations_without_a_span_their_grace() -> None:
         context = app.tracer.start_span("ended elsewhere").get_span_context()
         app.handle.intake.submit(turn(), context)
         judge.asked.result(10)
+        assert app.handle.processor is not None
         assert app.handle.processor._hold.wait_empty(10)  # noqa: SLF001
         stopping = threading.Thread(target=app.stop)
         stopping.start()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
@@ -180,13 +180,27 @@ def test_histograms_have_one_scale() -> None:
     }
 
 
+class Noted:
+    """Logger provider and logger that note what is emitted."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.attributes: list[Mapping[str, Any]] = []
+
+    def get_logger(self, *_: object, **__: object) -> Noted:
+        """Return the only logger."""
+        return self
+
+    def emit(self, *, attributes: Mapping[str, Any], **_: object) -> None:
+        """Note an event."""
+        self.attributes.append(attributes)
+
+
 def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
     """Return the attributes of the events an event sink makes of ``evaluation``."""
-    exporter = InMemoryLogRecordExporter()
-    provider = LoggerProvider()
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    EventSink(provider).emit(evaluation)
-    return [dict(log.log_record.attributes or {}) for log in exporter.get_finished_logs()]
+    provider = Noted()
+    EventSink(provider).emit(evaluation)  # type: ignore[arg-type]
+    return provider.attributes
 
 
 def test_events_keep_the_scale_of_the_metric() -> None:
@@ -204,3 +218,33 @@ def test_a_model_named_by_half_a_letter_costs_nothing() -> None:
     assert found["rag.evaluation.faithfulness.version"] == "v/?"
     assert emitted(odd)[0]["rag.evaluation.judge"] == "?m"
     assert recorded(odd)["rag.evaluation.score"][0].attributes["rag.evaluation.judge"] == "?m"
+
+
+class Queue:
+    """Something of which there are some."""
+
+    def __init__(self, size: int) -> None:
+        """Have ``size`` of them."""
+        self.size = size
+
+    def count(self) -> int:
+        """Return how many."""
+        return self.size
+
+
+def test_what_is_watched_may_go() -> None:
+    """The gauge shows what waits, and does not keep a pipeline that has been taken off."""
+    reader = InMemoryMetricReader()
+    sink, queue = InstrumentSink(MeterProvider([reader])), Queue(3)
+    sink.watch_held(queue.count)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (gauge,) = data.resource_metrics[0].scope_metrics[0].metrics
+    assert [(gauge.name, point.value) for point in gauge.data.data_points] == [  # type: ignore[union-attr]
+        ("rag.evaluation.held", 3)
+    ]
+    gone = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert gone() is None
+    assert reader.get_metrics_data() is None

@@ -50,6 +50,8 @@ class Run:
             prompt=tuple(text for _, text in self.messages),
             documents=self.documents,
             error=self.error,
+            calls_tools=self.calls_tools,
+            response_id=self.response_id,
         )
 
 

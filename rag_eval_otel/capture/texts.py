@@ -38,7 +38,7 @@ def answer_of(value: object, keys: Iterable[str] = ANSWER_KEYS) -> str | None:
 def _text_of(value: object, *, keys: Iterable[str], roles: frozenset[str]) -> str | None:
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not ("content" in value and role_of(value)):
         return _of_mapping(value, keys=keys, roles=roles)
     if isinstance(value, list | tuple):
         return last_message(value, roles=roles)

@@ -7,12 +7,19 @@ is cheap enough for the application's thread.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.fragment import Fragment, FragmentTree
+from rag_eval_otel.capture.flat import parted
+from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
+from rag_eval_otel.capture.retrievals import find_retrievals
+from rag_eval_otel.capture.tree import FragmentTree, in_order
+from rag_eval_otel.types import SkipReason
+
+Loss: TypeAlias = Literal["none", "possible"]
 
 _OVERHEAD = 4096  # bytes of a held span and its records, without their texts
 
@@ -33,6 +40,16 @@ class Turn:
     retrievers: tuple[Fragment, ...]
     size: int = 0
     """About how many bytes it keeps alive while it waits, by the length of its texts."""
+    doubt: SkipReason | None = None
+    """Why its parts may not belong together, or not be all there are."""
+    is_whole: bool = True
+    """Whether all that belongs to it is known to be there; else it is compared in more ways."""
+    steps: tuple[Fragment, ...] = ()
+    """The chains below the anchor, where it may not be whole."""
+    tools: tuple[Fragment, ...] = ()
+    """The outermost tools and retrievals below the anchor, where it may not be whole."""
+    within_tools: frozenset[Hashable] = frozenset()
+    """The ids of the calls made by tools, where it may not be whole."""
 
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
@@ -42,28 +59,99 @@ Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
 """For each anchor the one whose turn it is part of: itself, unless it is used as a tool."""
 
 
-def find_turns(fragments: Sequence[Fragment]) -> list[Turn]:
-    """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none."""
+def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Turn]:
+    """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
+
+    ``loss``: whether some of what happened may be missing from ``fragments``.
+    """
     tree = FragmentTree(fragments)
-    groups = _group(tree)
+    retrievals = find_retrievals(tree)
+    groups = _group(tree, retrievals)
     owners = {anchor: _owner(tree, anchor, groups) for anchor in groups}
-    retrievers = _retrievers(tree, owners)
+    retrievers = _retrievers(tree, owners, retrievals)
     calls: dict[Hashable, list[Fragment]] = {}
     for anchor, found in groups.items():
         calls.setdefault(owners[anchor], []).extend(found)
     rewrites = _rewrites(tree, calls)
     users = _users(tree, owners)
-    return [
+    found_turns = [
         _turn(
             tree.by_id[anchor],
             _line(tree, anchor, users),
-            calls=sorted(found, key=lambda call: call.start),
+            calls=sorted(found, key=in_order),
             rewrites=rewrites[anchor],
             retrievers=retrievers[anchor],
+            doubt="partial" if _is_torn(tree, anchor) else None,
         )
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
+    if loss == "possible":
+        used = {one.id for turn in found_turns for one in turn.retrievers}
+        found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used])
+        below = _below(tree, owners)
+        found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
+    return [part for turn in found_turns for part in parted(turn)]
+
+
+def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator[Turn]:
+    """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
+    called = {above.id for call in tree.generators for above in tree.ancestors(call)}
+    for one in retrievals:
+        holders = _holders(tree, one)
+        anchor = next((h for h in holders if _answers(h, one) and h.id not in called), None)
+        if anchor is not None:
+            doubt: SkipReason | None = "partial" if _is_torn(tree, anchor.id) else None
+            line = tree.line(anchor)
+            yield _turn(anchor, line, calls=(), rewrites=(), retrievers=(one,), doubt=doubt)
+
+
+def _answers(holder: Fragment, retrieval: Fragment) -> bool:
+    found_nothing = retrieval.documents == () and holder.output is not None
+    return "output" in holder.explicit or found_nothing
+
+
+def _below(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]:
+    """Return what is below each anchor, and below none that is deeper."""
+    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    for one in tree.fragments:
+        anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
+        if anchor is not None:
+            found[anchor].append(one)
+    return found
+
+
+def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Turn:
+    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing."""
+    active = RETRIEVALS | {"tool"}
+    tools = [one for one in below if one.kind in active and not tree.is_inside(one, active)]
+    steps = (one for one in below if one.kind in {"chain", "agent"})
+    return replace(
+        turn,
+        is_whole=False,
+        steps=(turn.anchor, *steps),
+        tools=tuple(tools),
+        within_tools=_within(tree, turn.calls, tools),
+        doubt=turn.doubt or ("partial" if _lacks_user(tree, turn, tools) else None),
+    )
+
+
+def _within(
+    tree: FragmentTree, calls: Sequence[Fragment], tools: Sequence[Fragment]
+) -> frozenset[Hashable]:
+    inner = {tool.id for tool in tools}
+    return frozenset(c.id for c in calls if any(a.id in inner for a in tree.ancestors(c)))
+
+
+def _lacks_user(tree: FragmentTree, turn: Turn, tools: Sequence[Fragment]) -> bool:
+    """Tell whether a tool retrieved in one call and not in another, or nobody used what it said."""
+    around = tree.line(turn.anchor)
+    if any(step.kind == "tool" for step in around[:-1]):
+        return True
+    above = {a.id for one in turn.retrievers for a in tree.ancestors(one)}
+    called = [tool for tool in tools if tool.kind == "tool" and tool.error is None]
+    retrieving = {tool.name for tool in called if tool.id in above}
+    return any(tool.name in retrieving and tool.id not in above for tool in called)
 
 
 def _turn(
@@ -73,6 +161,7 @@ def _turn(
     calls: Sequence[Fragment],
     rewrites: Sequence[Fragment],
     retrievers: Sequence[Fragment],
+    doubt: SkipReason | None,
 ) -> Turn:
     return Turn(
         anchor=anchor,
@@ -81,7 +170,16 @@ def _turn(
         rewrites=tuple(rewrites),
         retrievers=tuple(retrievers),
         size=_size((*line, *calls, *rewrites, *retrievers)),
+        doubt=doubt,
     )
+
+
+def _is_torn(tree: FragmentTree, anchor: Hashable) -> bool:
+    """Tell whether a span around the turn is missing, or one within it that held others."""
+    start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
+    within = tree.orphans[bisect_left(tree.orphans, start) :]
+    lacks_inner = bool(within) and (end is None or within[0] <= end)
+    return lacks_inner or tree.is_orphan(tree.line(tree.by_id[anchor])[-1])
 
 
 def _size(fragments: Sequence[Fragment]) -> int:
@@ -92,11 +190,11 @@ def _size(fragments: Sequence[Fragment]) -> int:
     return size
 
 
-def _group(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
+def _group(tree: FragmentTree, retrievals: Sequence[Fragment]) -> dict[Hashable, list[Fragment]]:
     """Return the LLM calls by the id of their anchor; calls without an anchor are left out."""
     first: dict[Hashable, int] = {}  # the earliest retrieval below each fragment
-    for retriever in tree.retrievers:
-        for above in tree.ancestors(retriever):
+    for retriever in retrievals:
+        for above in _holders(tree, retriever):
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
     groups: dict[Hashable, list[Fragment]] = {}
     for call in tree.generators:
@@ -105,6 +203,12 @@ def _group(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
         if anchor is not None:
             groups.setdefault(anchor, []).append(call)
     return groups
+
+
+def _holders(tree: FragmentTree, retrieval: Fragment) -> Iterable[Fragment]:
+    """Return what a retrieval is below; documents the application set are on the holder itself."""
+    explicit = retrieval.kind not in RETRIEVALS
+    return tree.line(retrieval) if explicit else tree.ancestors(retrieval)
 
 
 def _owner(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable | None:
@@ -127,11 +231,13 @@ def _enclosing(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable
     return None
 
 
-def _retrievers(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]:
+def _retrievers(
+    tree: FragmentTree, owners: Owners, retrievals: Sequence[Fragment]
+) -> dict[Hashable, list[Fragment]]:
     """Return the retrievals by turn: that of the deepest anchor above them."""
     found: dict[Hashable, list[Fragment]] = defaultdict(list)
-    for retriever in tree.retrievers:
-        anchor = next((a.id for a in tree.ancestors(retriever) if a.id in owners), None)
+    for retriever in retrievals:
+        anchor = next((a.id for a in _holders(tree, retriever) if a.id in owners), None)
         if anchor is not None:
             found[owners[anchor]].append(retriever)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Literal
+from weakref import WeakMethod
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
@@ -99,10 +100,15 @@ class InstrumentSink:
         self._errors.add(1, {semconv.PLACE: place})
 
     def watch_held(self, count: Callable[[], int]) -> None:
-        """Report ``count()``, the number of spans that wait for scores, at every collection."""
+        """Report ``count()``, the number of spans that wait for scores, at every collection.
+
+        ``count`` is a bound method; the meter, which forgets nothing, does not keep its object.
+        """
+        reference = WeakMethod(count)
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return (Observation(count()),)
+            found = reference()
+            return () if found is None else (Observation(found()),)
 
         self._meter.create_observable_gauge(
             semconv.HELD,

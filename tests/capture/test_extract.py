@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fragments import chain, forests, llm, outcomes, retriever, sample, tool
 from rag_eval_otel.capture.extract import extract
 from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.retrievals import paragraphs
 from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.types import Passage, Sample
 
@@ -347,6 +348,7 @@ def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
 def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
     """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
     found = {p for f in fragments if f.kind == "retriever" for p in f.documents or ()}
+    found |= {p for f in fragments if f.kind == "tool" and f.output for p in paragraphs(f.output)}
     for result in outcomes(*fragments):
         if isinstance(result, Sample):
             assert set(result.contexts) <= found
@@ -366,7 +368,9 @@ def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
     for result in outcomes(*left):
         if isinstance(result, Sample):
             assert result.answer in texts(left, "output")
-            assert set(result.contexts) <= {p for f in left for p in f.documents or ()}
+            found = {p for f in left for p in f.documents or ()}
+            found |= {p for f in left if f.kind == "tool" for p in paragraphs(f.output or "")}
+            assert set(result.contexts) <= found
 
 
 @settings(max_examples=200)
@@ -386,4 +390,6 @@ def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:
     for turn in find_turns(bare):
         result = extract(turn)
         assert name != "output" or isinstance(result, str)
-        assert name != "documents" or isinstance(result, str) or result.contexts == ()
+        if name == "documents" and isinstance(result, Sample):
+            told = {p for f in bare if f.kind == "tool" for p in paragraphs(f.output or "")}
+            assert set(result.contexts) <= told

@@ -29,6 +29,7 @@ from apps.replies import calling
 from rag_eval_otel.capture.langchain import LangChainCapture, install_langchain_hook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.guard import Edge
+from rag_eval_otel.types import Passage
 from recording import Capture, NotingIntake, capture
 
 PAGE, QUESTION, ANSWER = "Founded in 1987.", "When was it founded?", "In 1987, it says."
@@ -566,11 +567,10 @@ def test_documents_of_another_kind() -> None:
     events = Events(capture(content="span"))
     events.start()
     events.look_up()
-    events.find(
-        [SimpleNamespace(page_content="text", id=UUID(int=7)), SimpleNamespace(page_content="t")]
-    )
+    numbered = SimpleNamespace(page_content="text", id=UUID(int=7))
+    events.find([numbered, SimpleNamespace(page_content="bare")])
     assert events.run(events.search).documents == (
         Passage(text="text", id=str(UUID(int=7))),
-        Passage(text="t"),
+        Passage(text="bare"),
     )
     events.captured.recorder.flush()

@@ -331,7 +331,7 @@ class Stubborn(SpanProcessor):
 
 @pytest.mark.parametrize(("moment", "written"), [("start", 2), ("end", 3)])
 def test_a_processor_that_fails_costs_one_span(moment: str, written: int) -> None:
-    """Another span processor of the application's may raise: the other spans, and the turn, stay."""
+    """Where one of the application's own raises, the other spans, and the turn, stay."""
     captured = capture(mode="swallow")
     captured.provider.add_span_processor(Stubborn(moment))
     run_turn(captured)

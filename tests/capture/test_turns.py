@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fragments import chain, forests, llm, retriever, tool
-from rag_eval_otel.capture.fragment import Fragment, FragmentTree
+from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.tree import FragmentTree
 from rag_eval_otel.capture.turns import Turn, find_turns
 
 

@@ -1,0 +1,110 @@
+"""Dialects: how each instrumentation writes RAG on its spans, and reading any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects import (
+    genai,
+    haystack,
+    langfuse,
+    langsmith,
+    llamaindex,
+    mlflow,
+    native,
+    openinference,
+    traceloop,
+    vectordb,
+)
+from rag_eval_otel.capture.dialects.fragments import bare
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+
+class Dialect(NamedTuple):
+    """One convention: ``kind`` tells from names, None for spans of others; ``read`` parses."""
+
+    name: str
+    kind: Callable[[SpanView], Kind | None]
+    read: Callable[[SpanView, Kind], Fragment]
+
+
+DIALECTS: Final = (
+    Dialect("openinference", openinference.kind, openinference.to_fragment),
+    Dialect("langfuse", langfuse.kind, langfuse.to_fragment),
+    Dialect("langsmith", langsmith.kind, langsmith.to_fragment),
+    Dialect("mlflow", mlflow.kind, mlflow.to_fragment),
+    Dialect("haystack", haystack.kind, haystack.to_fragment),
+    Dialect("llamaindex", llamaindex.kind, llamaindex.to_fragment),
+    Dialect("vectordb", vectordb.kind, vectordb.to_fragment),
+    Dialect("traceloop", traceloop.kind, traceloop.to_fragment),
+    Dialect("genai", genai.kind, genai.to_fragment),
+)
+"""In the order in which they are tried: many write what others read, too."""
+
+MARKS: Final = frozenset(
+    {
+        "db.system",
+        "db.system.name",
+        "gen_ai.operation.name",
+        "langfuse.observation.type",
+        "langsmith.span.kind",
+        "llm.request.type",
+        "mlflow.spanType",
+        "openinference.span.kind",
+        "traceloop.span.kind",
+        semconv.ANSWER,
+        semconv.CONTEXTS,
+        semconv.QUESTION,
+    }
+)
+"""Attributes of which every span has one that any dialect reads, but for two known by name."""
+
+
+def kind_of(view: SpanView) -> Kind:
+    """Return what kind of step ``view`` is, from names alone: this parses nothing."""
+    if _is_foreign(view):
+        return "other"
+    _, found = _dialect(view)
+    return found or ("chain" if native.speaks(view) else "other")
+
+
+def dialect_of(view: SpanView) -> str | None:
+    """Return the name of the dialect ``view`` is written in, or None."""
+    dialect, _ = _dialect(view)
+    if dialect is not None:
+        return dialect.name
+    return "native" if native.speaks(view) else None
+
+
+def read(view: SpanView) -> Fragment:
+    """Return what ``view`` tells about a turn. This parses, so not on the application's thread."""
+    dialect, kind = (None, None) if _is_foreign(view) else _dialect(view)
+    if dialect is None or kind is None:
+        fragment = bare(view, "other", flat=True)
+    else:
+        fragment = dialect.read(view, kind)
+    return native.with_explicit(view, fragment) if native.speaks(view) else fragment
+
+
+def may_speak(attributes: Iterable[str], *, name: str, scope: str) -> bool:
+    """Tell whether a span may be of any dialect; most spans are not, so this is quick."""
+    return (
+        not MARKS.isdisjoint(attributes)
+        or scope == llamaindex.SCOPE
+        or name.startswith(haystack.PREFIX)
+    )
+
+
+def _is_foreign(view: SpanView) -> bool:
+    return not may_speak(view.attributes, name=view.name, scope=view.scope)
+
+
+def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
+    for dialect in DIALECTS:
+        kind = dialect.kind(view)
+        if kind is not None:
+            return dialect, kind
+    return None, None

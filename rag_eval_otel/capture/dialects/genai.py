@@ -1,0 +1,115 @@
+"""OpenTelemetry's GenAI conventions, as written by many: content in attributes, or in logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import plain, read, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_KINDS: Mapping[str, Kind] = {
+    "chat": "llm",
+    "embeddings": "embedding",
+    "execute_tool": "tool",
+    "generate_content": "llm",
+    "invoke_agent": "agent",
+    "invoke_workflow": "chain",
+    "rerank": "reranker",
+    "retrieval": "retriever",
+    "text_completion": "llm",
+}
+_DETAILS = "gen_ai.client.inference.operation.details"
+_VARIABLE = "gen_ai.prompt.variable."
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    found = view.attributes.get("gen_ai.operation.name")
+    return None if found is None else _KINDS.get(str(found))
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    if of in {"retriever", "reranker"}:
+        asked = value(view, "gen_ai.retrieval.query.text")
+        documents = value(view, "gen_ai.retrieval.documents")
+        return build.retrieval(view, asked=asked, documents=documents, kind=of)
+    if of == "llm":
+        return _llm(view)
+    if of == "tool":
+        asked = value(view, "gen_ai.tool.call.arguments", "tool_arguments")
+        told = value(view, "gen_ai.tool.call.result", "tool_response")
+        name = view.attributes.get("gen_ai.tool.name")
+        return build.tool(view, asked=asked, told=told, name=name)
+    if of == "embedding":
+        return build.step(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
+    asked = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")
+    told = value(view, "gen_ai.output.messages", "final_result")
+    return build.step(view, of, asked=asked, told=told, flat=of == "chain")
+
+
+def _llm(view: SpanView) -> Fragment:
+    messages, said = messages_of(view)
+    texts = dict(_variables(view.attributes))
+    for log in view.logs:
+        texts.update(_variables(log.attributes))
+    response = view.attributes.get("gen_ai.response.id")
+    finish = view.attributes.get("gen_ai.response.finish_reasons")
+    return build.llm(
+        view,
+        messages=messages,
+        said=said,
+        response_id=response,
+        finish=finish,
+        variables=texts,
+    )
+
+
+def messages_of(view: SpanView) -> tuple[Any, Any]:
+    """Return the messages an LLM was shown and what it said, from attributes or logs."""
+    for log in view.logs:
+        if log.event == _DETAILS and "gen_ai.input.messages" not in view.attributes:
+            return _of_attributes(log.attributes, view.value_limit)
+    if view.logs and "gen_ai.input.messages" not in view.attributes:
+        return _of_events(view)
+    found = _of_attributes(view.attributes, view.value_limit)
+    if view.dropped and found[1] is None:
+        return value(view, "gen_ai.input.messages"), value(view, "gen_ai.output.messages")
+    return found
+
+
+def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
+    messages = read(attributes.get("gen_ai.input.messages"), limit=limit)
+    instructions = read(attributes.get("gen_ai.system_instructions"), limit=limit)
+    said = read(attributes.get("gen_ai.output.messages"), limit=limit)
+    if isinstance(messages, list) and instructions:
+        messages = [{"role": "system", "content": _joined(instructions)}, *messages]
+    return messages, said[-1:] if isinstance(said, list) else said
+
+
+def _joined(instructions: Any) -> str:
+    if isinstance(instructions, str):
+        return instructions
+    parts = instructions if isinstance(instructions, list) else []
+    return "".join(str(part.get("content") or "") for part in parts if isinstance(part, Mapping))
+
+
+def _of_events(view: SpanView) -> tuple[Any, Any]:
+    """Return messages from one log record each, the older way."""
+    shown, said = [], None
+    for log in view.logs:
+        role, body = log.event.removeprefix("gen_ai.").removesuffix(".message"), log.body
+        if log.event == "gen_ai.choice" and isinstance(body, Mapping):
+            said = plain(body.get("message"))
+        elif log.event.endswith(".message") and isinstance(body, Mapping):
+            shown.append(plain({"role": body.get("role", role), **body}))
+    return shown or None, said
+
+
+def _variables(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, item in attributes.items():
+        if key.startswith(_VARIABLE) and isinstance(item, str):
+            yield key.removeprefix(_VARIABLE), item

@@ -1,0 +1,149 @@
+"""Haystack's own tracing: a span for each component, pipeline and step of an agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import JSON, Lost, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+PREFIX = "haystack."
+_STEPS: Mapping[str, Kind] = {
+    "haystack.agent.run": "agent",
+    "haystack.agent.step": "chain",
+    "haystack.agent.step.llm": "llm",
+    "haystack.agent.step.tool": "tool",
+    "haystack.pipeline.run": "chain",
+    "haystack.async_pipeline.run": "chain",
+}
+_COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"(Retriever|WebSearch)$"), "retriever"),
+    (re.compile(r"(Ranker|DocumentJoiner)$"), "reranker"),
+    (re.compile(r"Generator$"), "llm"),
+    (re.compile(r"Embedder$"), "embedding"),
+    (re.compile(r"^ToolInvoker$"), "tool"),
+    (re.compile(r"^Agent$"), "agent"),
+)
+_QUERY_KEYS = ("question", "query", "text")
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    if not view.name.startswith(PREFIX):
+        return None
+    component = view.attributes.get("haystack.component.type")
+    if isinstance(component, str):
+        known = next((of for name, of in _COMPONENTS if name.search(component)), None)
+        return known or ("retriever" if _retrieves(view) else "chain")
+    return _STEPS.get(view.name)
+
+
+def _retrieves(view: SpanView) -> bool:
+    """Tell whether a component of the user's own makes documents of a query."""
+    taken = view.attributes.get("haystack.component.input_spec")
+    given = view.attributes.get("haystack.component.output_spec")
+    if not (isinstance(taken, str) and isinstance(given, str)):
+        return False
+    return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked = value(
+        view,
+        "haystack.component.input",
+        "haystack.agent.input",
+        "haystack.agent.step.llm.input",
+        "haystack.agent.step.tool.input",
+        opening=JSON,
+    )
+    told = value(
+        view,
+        "haystack.component.output",
+        "haystack.agent.output",
+        "haystack.agent.step.llm.output",
+        "haystack.agent.step.tool.output",
+        opening=JSON,
+    )
+    if of in {"retriever", "reranker"}:
+        return build.retrieval(view, asked=asked, documents=told, kind=of)
+    if of == "llm":
+        return build.llm(view, messages=_prompt(asked), said=told)
+    if of == "tool":
+        name = view.attributes.get("haystack.tool.name") or _invoked(told)
+        return build.tool(view, asked=asked, told=_tool_messages(told), name=name)
+    if "haystack.pipeline.input_data" in view.attributes:
+        return _pipeline(view)
+    return build.step(view, of, asked=asked, told=_answers(told))
+
+
+def _prompt(asked: Any) -> Any:
+    """Return the messages, or the one prompt of a generator of text."""
+    if isinstance(asked, Mapping) and isinstance(asked.get("prompt"), str):
+        return asked["prompt"]
+    return asked if not isinstance(asked, str) else None  # the repr of something
+
+
+def _invoked(told: Any) -> Any:
+    """Return the name of the tool that was invoked, if it was one."""
+    messages = told.get("tool_messages") if isinstance(told, Mapping) else None
+    return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
+
+
+def _tool_messages(told: Any) -> Any:
+    """Return what the only tool said: an invoker may have called several."""
+    messages = told.get("tool_messages") if isinstance(told, Mapping) else None
+    if isinstance(messages, list):
+        return messages[0] if len(messages) == 1 else None
+    return told
+
+
+def _pipeline(view: SpanView) -> Fragment:
+    asked = value(view, "haystack.pipeline.input_data", opening=JSON)
+    told = value(view, "haystack.pipeline.output_data", opening=JSON)
+    return build.step(view, "chain", asked=query_of(asked), told=answer_of_components(told))
+
+
+def query_of(asked: Any) -> Any:
+    """Return the question a pipeline was given, if its components were all given the same."""
+    if isinstance(asked, Lost) or not isinstance(asked, Mapping):
+        return asked
+    asked = asked.get("data", asked)
+    given = {text for part in asked.values() for text in _queries(part)}
+    given = given or set(_queries(asked))
+    return next(iter(given)) if len(given) == 1 else None
+
+
+def _queries(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        yield from (part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str))
+        if isinstance(part.get("messages"), list) and (asked := build.question_in(part)):
+            yield asked
+
+
+def answer_of_components(told: Any) -> Any:
+    """Return what the last components of a pipeline answered, if it is one thing."""
+    if isinstance(told, Lost) or not isinstance(told, Mapping):
+        return told
+    found = {text for part in told.values() if (text := build.answer_in(_answers(part)))}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _answers(told: Any) -> Any:
+    """Return the one reply, built answer or last message of a component."""
+    if not isinstance(told, Mapping):
+        return told
+    answers = told.get("answers")
+    if isinstance(answers, list) and answers:
+        first = answers[0]
+        inner = first.get("init_parameters", first) if isinstance(first, Mapping) else None
+        return inner.get("data", inner.get("answer")) if isinstance(inner, Mapping) else None
+    if isinstance(told.get("replies"), list):
+        return build.said_in(told["replies"])[0]
+    if isinstance(told.get("last_message"), Mapping):
+        return build.said_in(told["last_message"])[0]
+    return told

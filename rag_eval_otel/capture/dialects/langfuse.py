@@ -1,0 +1,39 @@
+"""Langfuse: input and output of observations, each of a type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_KINDS: Mapping[str, Kind] = {
+    "agent": "agent",
+    "embedding": "embedding",
+    "generation": "llm",
+    "retriever": "retriever",
+    "tool": "tool",
+}
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    found = view.attributes.get("langfuse.observation.type")
+    return None if found is None else _KINDS.get(str(found), "chain")
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked = build.arguments(value(view, "langfuse.observation.input"))
+    told = value(view, "langfuse.observation.output")
+    if of == "retriever":
+        return build.retrieval(view, asked=asked, documents=told)
+    if of == "llm":
+        return build.llm(view, messages=asked, said=told)
+    if of == "tool":
+        return build.tool(view, asked=asked, told=told)
+    is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # its parent is made up
+    listed = build.listed(told)
+    return build.step(view, of, asked=asked, told=told, documents=listed, is_remote=is_top)

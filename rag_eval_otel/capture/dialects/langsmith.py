@@ -1,0 +1,45 @@
+"""LangSmith's OTel export: prompt and completion as JSON, written after the fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import JSON, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_KINDS: Mapping[str, Kind] = {
+    "embedding": "embedding",
+    "llm": "llm",
+    "retriever": "retriever",
+    "tool": "tool",
+}
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    found = view.attributes.get("langsmith.span.kind")
+    return None if found is None else _KINDS.get(str(found), "chain")
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked, told = (
+        value(view, "gen_ai.prompt", opening=JSON),
+        value(view, "gen_ai.completion", opening=JSON),
+    )
+    if of == "retriever":
+        return build.retrieval(view, asked=asked, documents=_unwrapped(told))
+    if of == "llm":
+        return build.llm(view, messages=asked, said=told)
+    if of == "tool":
+        return build.tool(view, asked=asked, told=told)
+    return build.step(view, of, asked=asked, told=told)
+
+
+def _unwrapped(told: object) -> object:
+    """Return the list that a function returned, which LangSmith puts below ``output``."""
+    if isinstance(told, Mapping) and set(told) == {"output"}:
+        return told["output"]
+    return told

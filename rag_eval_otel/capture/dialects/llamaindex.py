@@ -1,0 +1,91 @@
+"""LlamaIndex's own tracing: spans have names only, what happened is in their events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import JSON, read
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+SCOPE = "llamaindex.opentelemetry.tracer"
+_EVENTS: Mapping[str, Kind] = {
+    "EmbeddingStartEvent": "embedding",
+    "LLMChatStartEvent": "llm",
+    "LLMCompletionStartEvent": "llm",
+    "LLMPredictStartEvent": "llm",
+    "ReRankStartEvent": "reranker",
+    "RetrievalStartEvent": "retriever",
+    "StreamChatStartEvent": "llm",
+}
+_NAMES: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"Retriever\.\w+$"), "retriever"),
+    (re.compile(r"(Tool\.a?call|\.call_tool)$"), "tool"),
+    (re.compile(r"Agent\.run$"), "agent"),
+)
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    if view.scope != SCOPE:
+        return None
+    for name, _ in view.events:
+        if name in _EVENTS:
+            return _EVENTS[name]
+    return next((of for name, of in _NAMES if name.search(view.name)), "chain")
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    if of == "retriever":
+        return build.retrieval(
+            view,
+            asked=_get(view, "Retrieval", "str_or_query_bundle", "str_or_query_bundle.query_str"),
+            documents=_get(view, "RetrievalEnd", "nodes"),
+        )
+    if of == "reranker":
+        nodes = _get(view, "ReRankEnd", "nodes")
+        return build.retrieval(view, asked=None, documents=nodes, kind=of)
+    if of == "llm":
+        return build.llm(view, messages=_messages(view), said=_said(view))
+    return build.step(
+        view, of, asked=_get(view, "QueryStart", "query", "query.query_str"), told=_told(view)
+    )
+
+
+def _messages(view: SpanView) -> Any:
+    return _get(view, "LLMChat", "messages") or _get(view, "LLMCompletionStart", "prompt")
+
+
+def _said(view: SpanView) -> Any:
+    blocks = _get(view, "LLMChatEnd", "response.message.blocks")
+    if isinstance(blocks, list):
+        return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
+    deltas = [str(a.get("delta") or "") for _, a in _named(view.events, "StreamChatDelta")]
+    ended = bool(_named(view.events, "StreamChatEnd"))
+    said = _get(view, "LLMPredictEnd", "output") or _get(view, "LLMCompletionEnd", "response.text")
+    return "".join(deltas) if deltas and ended else said
+
+
+def _told(view: SpanView) -> Any:
+    return _get(view, "QueryEnd", "response.response", "response") or _get(
+        view, "AgentRunStepEnd", "step_output.output.response"
+    )
+
+
+def _get(view: SpanView, event: str, *keys: str) -> Any:
+    """Return the first of ``keys`` that an event has whose name begins with ``event``."""
+    for _, attributes in _named(view.events, event):
+        for key in keys:
+            if attributes.get(key) is not None:
+                return read(attributes[key], limit=view.value_limit, opening=JSON)
+    return None
+
+
+def _named(
+    events: Sequence[tuple[str, Mapping[str, Any]]], prefix: str
+) -> list[tuple[str, Mapping[str, Any]]]:
+    return [event for event in events if event[0].startswith(prefix)]

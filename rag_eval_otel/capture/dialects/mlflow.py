@@ -1,0 +1,48 @@
+"""MLflow: inputs and outputs as JSON; even the type of a span is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.values import JSON, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_KINDS: Mapping[str, Kind] = {
+    "AGENT": "agent",
+    "CHAT_MODEL": "llm",
+    "EMBEDDING": "embedding",
+    "LLM": "llm",
+    "RERANKER": "reranker",
+    "RETRIEVER": "retriever",
+    "TOOL": "tool",
+}
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    found = view.attributes.get("mlflow.spanType")
+    return None if found is None else _KINDS.get(str(found).strip('"'), "chain")
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked, told = (
+        value(view, "mlflow.spanInputs", opening=JSON),
+        value(view, "mlflow.spanOutputs", opening=JSON),
+    )
+    if of in {"retriever", "reranker"}:
+        return build.retrieval(view, asked=_only(asked), documents=told, kind=of)
+    if of == "llm":
+        return build.llm(view, messages=asked, said=told)
+    if of == "tool":
+        return build.tool(view, asked=_only(asked), told=told)
+    return build.step(view, of, asked=_only(asked), told=told)
+
+
+def _only(asked: object) -> object:
+    """Return the one argument of a decorated function, whatever it is called."""
+    if isinstance(asked, Mapping) and len(asked) == 1 and build.question_in(asked) is None:
+        return next(iter(asked.values()))
+    return asked

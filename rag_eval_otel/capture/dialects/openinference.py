@@ -1,0 +1,120 @@
+"""OpenInference (Arize): everything is in flattened attributes, told apart by a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.documents import passages_of
+from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, has_gaps, numbered, read, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_KINDS: Mapping[str, Kind] = {
+    "AGENT": "agent",
+    "CHAIN": "chain",
+    "EMBEDDING": "embedding",
+    "LLM": "llm",
+    "PROMPT": "chain",
+    "RERANKER": "reranker",
+    "RETRIEVER": "retriever",
+    "TOOL": "tool",
+}
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    found = view.attributes.get("openinference.span.kind")
+    return None if found is None else _KINDS.get(str(found).upper(), "chain")
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked, told = value(view, "input.value"), value(view, "output.value")
+    if of == "retriever":
+        return build.retrieval(view, asked=asked, documents=_documents(view, told))
+    if of == "reranker":
+        asked = value(view, "reranker.query", "input.value")
+        documents = _documents(view, told, prefix="reranker.output_documents")
+        return build.retrieval(view, asked=asked, documents=documents, kind="reranker")
+    if of == "llm":
+        return _llm(view, told)
+    if of == "tool":
+        name = view.attributes.get("tool.name")
+        return build.tool(view, asked=asked, told=told, name=name)
+    if of == "embedding":
+        text = view.attributes.get("embedding.embeddings.0.embedding.text")
+        return build.step(view, of, asked=asked if isinstance(asked, Lost) else text, told=None)
+    return build.step(view, of, asked=asked, told=told)
+
+
+def _documents(view: SpanView, told: Any, prefix: str = "retrieval.documents") -> Any:
+    """Return the documents; their numbers show whether some were dropped."""
+    found = list(numbered(view.attributes, prefix))
+    contents = [item["document.content"] for _, item in found if "document.content" in item]
+    if view.dropped and (has_gaps(n for n, _ in found) or not found):
+        return CUT
+    if not contents:
+        return told if told is HIDDEN or told is CUT else _listed(told)
+    if any(read(text, limit=view.value_limit) is CUT for text in contents):
+        return CUT
+    return passages_of(
+        {key.removeprefix("document."): part for key, part in item.items()} for _, item in found
+    )
+
+
+def _listed(told: Any) -> Any:
+    """Return an empty list where the output is one; texts are in attributes, never only there."""
+    listed = told.get("documents") if isinstance(told, Mapping) else told
+    return [] if listed == [] else None
+
+
+def _llm(view: SpanView, told: Any) -> Fragment:
+    messages, said = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
+    prompts = view.attributes.get("llm.prompts")
+    if messages is None:
+        messages = list(prompts) if prompts else None
+        messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
+    if isinstance(said, list):
+        said = said[-1:]
+    elif said is None and (prompts or not isinstance(told, Mapping | list)):
+        said = told  # in full only where there are no messages that could have been hidden
+    return build.llm(
+        view,
+        messages=messages,
+        said=said,
+        response_id=_response_id(told),
+        finish=view.attributes.get("llm.finish_reason"),
+    )
+
+
+def _messages(view: SpanView, prefix: str) -> Any:
+    """Return the messages as plain data, None if there are none, `CUT` if one was dropped."""
+    found = list(numbered(view.attributes, prefix))
+    if not found:
+        return None
+    messages = [_message(item) for _, item in found]
+    if view.dropped and (has_gaps(n for n, _ in found) or "content" not in messages[0]):
+        return CUT
+    if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
+        return CUT
+    return messages
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": item.get("message.role", "system"),
+        "tool_calls": any(key.startswith("message.tool_calls.") for key in item),
+    }
+    parts = [text for key, text in sorted(item.items()) if key.endswith("message_content.text")]
+    if "message.content" in item or parts:
+        message["content"] = str(item.get("message.content") or "".join(map(str, parts)))
+    elif message["tool_calls"]:
+        message["content"] = ""
+    return message
+
+
+def _response_id(told: Any) -> object:
+    """Return the provider's id of the response, where the output is one in full."""
+    return told.get("id") if isinstance(told, Mapping) else None

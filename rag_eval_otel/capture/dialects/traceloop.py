@@ -1,0 +1,125 @@
+"""Traceloop (OpenLLMetry), from 0.47 to 0.6x, over LangChain, LlamaIndex and Haystack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build, genai
+from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
+from rag_eval_otel.capture.dialects.values import CUT, JSON, has_gaps, numbered, read, value
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+
+_OPERATIONS: Mapping[str, Kind] = {
+    "chat": "llm",
+    "completion": "llm",
+    "embeddings": "embedding",
+    "execute_tool": "tool",
+    "text_completion": "llm",
+    "vector_db_retrieve": "retriever",
+}
+_ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"Retriever\.(task|workflow)$"), "retriever"),
+    (re.compile(r"(Rerank|Reranker|Postprocessor)\.task$"), "reranker"),
+    (re.compile(r"Embedding\.task$"), "embedding"),
+    (re.compile(r"Tool\.task$"), "tool"),
+)
+_HAYSTACK = "opentelemetry.instrumentation.haystack"
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    attributes = view.attributes
+    entity = attributes.get("traceloop.span.kind")
+    if entity is None:
+        return _legacy(view)
+    found = _OPERATIONS.get(str(attributes.get("gen_ai.operation.name")))
+    if found is not None:
+        return found
+    if "gen_ai.output.messages" in attributes or "gen_ai.input.messages" in attributes:
+        return "llm"
+    if entity == "tool" or "tool.name" in attributes:
+        return "tool"
+    name = str(attributes.get("traceloop.entity.name"))
+    return next((of for pattern, of in _ENTITIES if pattern.search(name)), "chain")
+
+
+def _legacy(view: SpanView) -> Kind | None:
+    """Return the kind of an LLM's span, which names no entity."""
+    request = view.attributes.get("llm.request.type")
+    if request is None:
+        return None
+    return "embedding" if request == "embedding" else "llm"
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    asked = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
+    told = value(view, "traceloop.entity.output", opening=JSON)
+    asked = _streamed(told) or asked
+    told = _inner(told, "outputs", "output")
+    if of == "llm":
+        return _llm(view)
+    if of in {"retriever", "reranker"}:
+        return build.retrieval(view, asked=asked, documents=told, kind=of)
+    if of == "tool":
+        name = view.attributes.get("tool.name") or view.attributes.get("traceloop.entity.name")
+        return build.tool(view, asked=asked, told=told, name=name)
+    if view.scope == _HAYSTACK and isinstance(asked, Mapping):
+        asked = query_of(asked.get("kwargs", asked))
+        return build.step(view, of, asked=asked, told=answer_of_components(told))
+    asked = build.arguments(asked)
+    return build.step(view, of, asked=asked, told=told, documents=build.listed(told))
+
+
+def _inner(found: Any, *keys: str) -> Any:
+    """Return what is in the envelope of tags and metadata."""
+    if isinstance(found, Mapping):
+        return next((found[key] for key in keys if key in found), found)
+    return found
+
+
+def _streamed(told: Any) -> Any:
+    """Return the real input of a stream, which is known only when it has ended."""
+    extra = told.get("kwargs") if isinstance(told, Mapping) else None
+    return extra.get("inputs") if isinstance(extra, Mapping) else None
+
+
+def _llm(view: SpanView) -> Fragment:
+    messages, said = genai.messages_of(view)
+    if messages is None and said is None:
+        messages, said = _numbered(view)
+    if messages is None and said is None and view.scope != _HAYSTACK:
+        messages = value(view, "traceloop.entity.input", opening=JSON)
+        said = value(view, "traceloop.entity.output", opening=JSON)
+    response = view.attributes.get("gen_ai.response.id")
+    finish = view.attributes.get("gen_ai.response.finish_reasons")
+    return build.llm(view, messages=messages, said=said, response_id=response, finish=finish)
+
+
+def _numbered(view: SpanView) -> tuple[Any, Any]:
+    """Return the messages of ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
+    shown = list(numbered(view.attributes, "gen_ai.prompt"))
+    said = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
+    messages: Any = [_message(item, view.value_limit) for _, item in shown]
+    if CUT in messages or (view.dropped and has_gaps(number for number, _ in shown)):
+        messages = CUT
+    if view.scope == _HAYSTACK:  # writes the key of a dict where the reply should be
+        return messages or None, None
+    spoken = read(said[0].get("content"), limit=view.value_limit) if said else None
+    calls = any(key.startswith("tool_calls") for item in said for key in item)
+    if calls and spoken is not CUT:
+        spoken = {"role": "assistant", "content": spoken or "", "tool_calls": True}
+    return messages or None, spoken
+
+
+def _message(item: Mapping[str, Any], limit: int | None) -> Any:
+    content = item.get("content")
+    text = read(content, limit=limit)
+    if text is CUT:
+        return CUT
+    if isinstance(text, list):
+        content = "".join(str(p.get("text") or "") for p in text if isinstance(p, Mapping))
+    return {"role": item.get("role", "system"), "content": str(content or "")}

@@ -1,0 +1,253 @@
+"""Reading the values that instrumentations put on spans: JSON, cut JSON, reprs, markers.
+
+`value` turns an attribute into plain data, in which every message, of whatever framework, is
+``{"role": …, "content": text}``. What somebody has hidden becomes `HIDDEN`, what a limit has
+shortened `CUT`: neither is the same as something that was never there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from rag_eval_otel.capture.view import SpanView
+
+
+class Lost(Enum):
+    """A value that was there and can't be read."""
+
+    HIDDEN = "hidden"
+    CUT = "cut"
+
+
+HIDDEN: Final = Lost.HIDDEN
+CUT: Final = Lost.CUT
+
+TEXT_OR_JSON: Final = "{["
+"""What JSON begins with, where a string may as well be plain text, in quotes of its own."""
+
+JSON: Final = '{["'
+"""What JSON begins with, where texts are encoded, too."""
+
+_MARKER = re.compile(
+    r"[\W_]*(redacted|masked|hidden|removed|filtered|scrubbed|omitted|censored|anonymi[sz]ed)[\W_]*",
+    re.IGNORECASE,
+)
+_BRACKETED = re.compile(r"[\[<({*_#].*[\])>}*_#]", re.DOTALL)
+_STARS = re.compile(r"[*•█#x]{3,}")
+_REPR = re.compile(r"[A-Za-z_][\w.]*\((\w+=.*|.*\))\s*", re.DOTALL)
+_OBJECT = re.compile(r"<(async_)?[\w.]*(generator|iterator|stream|object)\b.*>", re.IGNORECASE)
+_STREAMS = re.compile(
+    r"<?(async_)?generator\b|<.*(generator|stream|iterator).*>|\w*Iterator\(|\w*Generator\(",
+    re.IGNORECASE,
+)
+_EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
+
+
+def is_marker(text: str) -> bool:
+    """Tell whether ``text`` only says that something was hidden."""
+    text = text.strip()
+    if _STARS.fullmatch(text):
+        return True
+    return bool(_BRACKETED.fullmatch(text) and _MARKER.fullmatch(text))
+
+
+def is_stream(text: str) -> bool:
+    """Tell whether ``text`` is what a stream looks like before it has been read."""
+    return _STREAMS.match(text.strip()) is not None
+
+
+def usable(text: str | None) -> str | None:
+    """Return ``text`` unless it is no text at all: empty, null, the repr of an object."""
+    if text is None or text.strip() in _EMPTY:
+        return None
+    bare = text.strip()
+    if _REPR.fullmatch(bare) or _OBJECT.fullmatch(bare) or is_stream(bare):
+        return None
+    return text
+
+
+def value(view: SpanView, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
+    """Return the first of the attributes ``keys`` that is there, as plain data."""
+    for key in keys:
+        found = view.attributes.get(key)
+        if found is not None:
+            return read(found, limit=view.value_limit, opening=opening)
+    return CUT if view.dropped else None
+
+
+def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
+    """Return ``raw`` as plain data: strings that hold JSON, by their ``opening``, are parsed."""
+    if not isinstance(raw, str):
+        return plain(raw)
+    text = raw.strip()
+    if is_marker(text):
+        return HIDDEN
+    cut = limit is not None and len(raw) >= limit
+    if not text or text[0] not in opening:
+        return CUT if cut else raw
+    try:
+        return plain(json.loads(text))
+    except (ValueError, RecursionError):
+        return CUT if cut or _looks_like_json(text) else raw
+
+
+def _looks_like_json(text: str) -> bool:
+    """Tell whether broken ``text`` was JSON once, not just a text that begins like it."""
+    return re.match(r'(\{\s*"[^"]*"\s*:|\[\s*[\[{"]|"[^"]*$)', text) is not None
+
+
+def plain(data: Any) -> Any:
+    """Return ``data`` with every message as role and content, and no envelopes around them."""
+    if isinstance(data, Mapping):
+        return _plain_dict(data)
+    if isinstance(data, str | bytes) or not isinstance(data, Sequence):
+        return data
+    if data and isinstance(data[0], int | float):
+        return []  # an embedding
+    return _pair(data) or [plain(item) for item in data]
+
+
+def _plain_dict(data: Mapping[Any, Any]) -> dict[str, Any]:
+    inner = data.get("data")
+    if "lc" in data and isinstance(data.get("kwargs"), Mapping):
+        return _plain_dict({"type": _class_of(data), **data["kwargs"]})
+    if isinstance(inner, Mapping) and "content" in inner:
+        return _plain_dict({"type": data.get("type"), **inner})
+    return _message(data) or {str(key): plain(item) for key, item in data.items()}
+
+
+_ROLES: Mapping[str, str] = {
+    "ai": "assistant",
+    "aimessage": "assistant",
+    "aimessagechunk": "assistant",
+    "assistant": "assistant",
+    "developer": "system",
+    "function": "tool",
+    "human": "user",
+    "humanmessage": "user",
+    "humanmessagechunk": "user",
+    "model": "assistant",
+    "system": "system",
+    "systemmessage": "system",
+    "tool": "tool",
+    "toolmessage": "tool",
+    "user": "user",
+}
+
+
+def role_named(name: object) -> str | None:
+    """Return the role that ``name`` stands for in some framework, or None."""
+    return _ROLES.get(name.lower()) if isinstance(name, str) else None
+
+
+def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
+    """Return a message written as the pair of its role and its text."""
+    if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
+        role = role_named(data[0])
+        return None if role is None else {"role": role, "content": data[1], "tool_calls": False}
+    return None
+
+
+def _class_of(data: Mapping[str, Any]) -> str | None:
+    path = data.get("id")
+    return str(path[-1]) if isinstance(path, Sequence) and path else None
+
+
+def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return ``data`` as a message: what it says, and whether it calls tools."""
+    role = role_named(data.get("role") or data.get("_role") or data.get("type"))
+    keys = ("content", "parts", "blocks", "_content")
+    content = next((data[key] for key in keys if data.get(key) is not None), None)
+    calls = data.get("tool_calls") or _of(data, "additional_kwargs", "tool_calls")
+    is_there = content is not None or calls or "content" in data
+    if role is None or isinstance(content, Mapping) or not is_there:
+        return None
+    blocks = content if isinstance(content, list | tuple) else ()
+    if any(_is_result(block) for block in blocks):
+        role = "tool"
+    return {
+        "role": role,
+        "content": content if isinstance(content, str) else "".join(_texts(blocks)),
+        "tool_calls": bool(calls) or any(_is_call(block) for block in blocks),
+    }
+
+
+def _of(data: Mapping[str, Any], *path: str) -> Any:
+    found: Any = data
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_result(block: object) -> bool:
+    return isinstance(block, Mapping) and (
+        block.get("type") in {"tool_call_response", "tool_result"} or "tool_call_result" in block
+    )
+
+
+def _is_call(block: object) -> bool:
+    return isinstance(block, Mapping) and (
+        block.get("type") in {"tool_call", "tool_use", "function_call"} or "tool_call" in block
+    )
+
+
+def _texts(blocks: Sequence[Any]) -> Iterator[str]:
+    """Yield what the blocks of a message say."""
+    for block in blocks:
+        if isinstance(block, str):
+            yield block
+        elif isinstance(block, Mapping):
+            said = block.get("text")
+            if said is None and block.get("type") in {"text", "output_text", "input_text", None}:
+                said = block.get("content")
+            if said is None and _is_result(block):
+                said = _result(block)
+            if isinstance(said, str):
+                yield said
+
+
+def _result(block: Mapping[str, Any]) -> str | None:
+    found = block.get("response", block.get("result", block.get("content")))
+    found = _of(block, "tool_call_result", "result") if found is None else found
+    if isinstance(found, list | tuple) and all(isinstance(part, Mapping) for part in found):
+        texts = [part.get("text") for part in found]
+        if texts and all(isinstance(text, str) for text in texts):
+            return "".join(map(str, texts))
+    return found if isinstance(found, str) or found is None else json.dumps(found)
+
+
+def messages_in(data: Any) -> list[dict[str, Any]]:
+    """Return the messages in plain ``data``: a list of them, of lists of them, or one."""
+    if isinstance(data, Mapping):
+        if role_named(data.get("role")):
+            return [dict(data)]
+        inner = data.get("messages", data.get("prompt", data.get("input")))
+        return messages_in(inner) if isinstance(inner, list) else []
+    if not isinstance(data, list):
+        return []
+    if len(data) == 1 and isinstance(data[0], list):
+        return messages_in(data[0])
+    items = (item for item in data if isinstance(item, Mapping) and role_named(item.get("role")))
+    return [dict(item) for item in items if not isinstance(item.get("content"), Mapping)]
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and members of ``<prefix>.<number>.<member>``, by number."""
+    found: dict[int, dict[str, Any]] = {}
+    for key, item in attributes.items():
+        if not key.startswith(prefix):
+            continue
+        number, _, member = key[len(prefix) + 1 :].partition(".")
+        if number.isdecimal() and member:
+            found.setdefault(int(number), {})[member] = item
+    yield from sorted(found.items())
+
+
+def has_gaps(numbers: Iterable[int]) -> bool:
+    """Tell whether the ``numbers`` of a list are not 0, 1, 2 …: some of it was dropped."""
+    found = list(numbers)
+    return found != list(range(len(found)))

@@ -1,0 +1,43 @@
+"""Clients of vector databases: their results are span events, where they are recorded at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.types import Passage
+
+_RESULT = "db.query.result"
+_SEARCHES = frozenset({"query", "search", "similarity_search", "query_points", "get"})
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    if "db.system" not in view.attributes and "db.system.name" not in view.attributes:
+        return None
+    return "retriever" if any(name == _RESULT for name, _ in view.events) else _by_operation(view)
+
+
+def _by_operation(view: SpanView) -> Kind | None:
+    """Return the kind of a search without results; other databases are none of our business."""
+    vector = any(key.startswith(("db.vector.", "db.chroma.query")) for key in view.attributes)
+    return "retriever" if vector and view.attributes.get("db.operation") in _SEARCHES else None
+
+
+def to_fragment(view: SpanView, of: Kind) -> Fragment:
+    """Return what ``view`` tells."""
+    del of
+    results = [attributes for name, attributes in view.events if name == _RESULT]
+    texts = [result.get(f"{_RESULT}.document") for result in results]
+    complete = bool(results) and all(isinstance(text, str) for text in texts)
+    documents = tuple(map(_passage, results)) if complete else None
+    return build.retrieval(view, asked=None, documents=documents)
+
+
+def _passage(result: Mapping[str, Any]) -> Passage:
+    name = result.get(f"{_RESULT}.id")
+    text = str(result[f"{_RESULT}.document"])
+    return Passage(text=text, id=None if name is None else str(name))

@@ -1,0 +1,127 @@
+"""`FragmentTree`: the fragments of a trace, with the questions one asks of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
+
+_LEAKING = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
+_DEPTH = 500  # of parents that are looked at; recursion beyond that is not anybody's turn
+_TOGETHER = 30_000_000  # ns by which two records of one call begin and end apart, at most
+
+
+def in_order(fragment: Fragment) -> tuple[int, str]:
+    """Sort by start; by id where two started at once."""
+    return fragment.start, str(fragment.id)
+
+
+class FragmentTree:
+    """Fragments by id. Cycles in the parents are cut.
+
+    A retriever, LLM or tool that had ended before something below it began is no parent: somebody
+    forgot to detach its context.
+    """
+
+    def __init__(self, fragments: Iterable[Fragment]) -> None:
+        """Index ``fragments``; of two with one id the first counts."""
+        self.by_id: dict[Hashable, Fragment] = {}
+        for fragment in fragments:
+            self.by_id.setdefault(fragment.id, fragment)
+        self.fragments = tuple(sorted(self.by_id.values(), key=in_order))
+
+    def ancestors(self, fragment: Fragment) -> Iterator[Fragment]:
+        """Yield the parents of ``fragment``, nearest first."""
+        seen = {fragment.id}
+        parent = fragment.parent
+        while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
+            seen.add(parent)
+            above = self.by_id[parent]
+            leaked = above.end is not None and above.end < fragment.start
+            if not (leaked and above.kind in _LEAKING):
+                yield above
+            parent = above.parent
+
+    def line(self, fragment: Fragment) -> tuple[Fragment, ...]:
+        """Return ``fragment`` and its ancestors, nearest first."""
+        return (fragment, *self.ancestors(fragment))
+
+    def is_orphan(self, fragment: Fragment) -> bool:
+        """Tell whether the parent of ``fragment`` should be there and is not."""
+        parent = fragment.parent
+        return parent is not None and parent not in self.by_id and not fragment.is_remote
+
+    @cached_property
+    def orphans(self) -> tuple[int, ...]:
+        """When those fragments began whose parent is missing, sorted."""
+        return tuple(f.start for f in self.fragments if self.is_orphan(f))
+
+    def is_inside(self, fragment: Fragment, kinds: frozenset[str]) -> bool:
+        """Tell whether ``fragment`` is below one of ``kinds``."""
+        return any(above.kind in kinds for above in self.ancestors(fragment))
+
+    @cached_property
+    def generators(self) -> tuple[Fragment, ...]:
+        """The LLM calls that succeeded outside of any retriever, by start, each once.
+
+        Of nested calls the innermost that tells anything counts, and of two records of one call,
+        by two instrumentations, the first.
+        """
+        calls = [f for f in self.fragments if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
+        wraps: dict[Hashable, int] = {}
+        for call in calls:
+            for above in self.ancestors(call):
+                if above.kind == "llm":
+                    wraps[above.id] = wraps.get(above.id, 0) + 1
+        inner = (self._telling(call, wraps) for call in calls if call.id not in wraps)
+        return tuple(_each_once(sorted((c for c in inner if c.error is None), key=in_order)))
+
+    def _telling(self, call: Fragment, wraps: dict[Hashable, int]) -> Fragment:
+        """Return the innermost call that tells anything, with what only those around it tell."""
+        around = [a for a in self.ancestors(call) if a.kind == "llm"]
+        chosen = next((one for one in (call, *around) if _tells(one)), call)
+        outer = [one for one in around if wraps[one.id] <= len(around)]
+        if chosen.output is None and not chosen.calls_tools and "output" not in chosen.hidden:
+            said = next((one.output for one in outer if one.output is not None), None)
+            chosen = replace(chosen, output=said)
+        if chosen.prompt or "prompt" in chosen.hidden:
+            return chosen
+        shown = next((one for one in outer if one.prompt), chosen)
+        return replace(chosen, input=shown.input, prompt=shown.prompt, results=shown.results)
+
+
+def _each_once(calls: Iterable[Fragment]) -> Iterator[Fragment]:
+    """Yield ``calls``, by start, without those that another instrumentation recorded, too."""
+    running: dict[Hashable, list[Fragment]] = {}  # by parent
+    responses: dict[str, Fragment] = {}
+    for call in calls:
+        beside = [c for c in running.get(call.parent, ()) if c.end is None or c.end >= call.start]
+        running[call.parent] = beside
+        known = responses.get(call.response_id or "")
+        if any(_is_same_call(call, other) for other in (*beside, *([known] if known else []))):
+            continue
+        beside.append(call)
+        if call.response_id:
+            responses[call.response_id] = call
+        yield call
+
+
+def _tells(call: Fragment) -> bool:
+    return bool(
+        call.prompt or call.output or call.calls_tools or call.hidden or call.cut or call.error
+    )
+
+
+def _is_same_call(one: Fragment, other: Fragment) -> bool:
+    """Tell whether two instrumentations recorded one call: by its id, or by text and time."""
+    if one.source == other.source:
+        return False
+    if one.response_id and other.response_id:
+        return one.response_id == other.response_id
+    if one.parent != other.parent or one.end is None or other.end is None:
+        return False
+    close = abs(one.start - other.start) < _TOGETHER and abs(one.end - other.end) < _TOGETHER
+    same = one.output == other.output or None in {one.output, other.output}
+    return same and (close or other.start <= one.start <= one.end <= other.end)

@@ -1,0 +1,124 @@
+"""436 recorded traces of other people's instrumentations, with the samples they truly hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval_otel.capture.assemble import Outcome
+from rag_eval_otel.capture.dialects import dialect_of, kind_of, read
+from rag_eval_otel.testing.recordings import Call, Recording, load
+from rag_eval_otel.testing.replay import replay
+from rag_eval_otel.testing.verdict import unmatched, verdict
+from rag_eval_otel.types import Sample
+
+FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
+PATHS = sorted(FOLDER.glob("*.json"))
+ENOUGH_EXACT = 219
+
+pytestmark = pytest.mark.skipif(not PATHS, reason="the shared recordings are not here")
+
+each_recording = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+SAMPLED = PATHS[::6]
+
+
+@cache
+def recording(path: Path) -> Recording:
+    """Read a recording once."""
+    return load(path)
+
+
+@cache
+def replayed(path: Path) -> tuple[Outcome, ...]:
+    """Replay a recording once, in its recorded order."""
+    return tuple(replay(recording(path).calls))
+
+
+def told(found: tuple[Outcome, ...] | list[Outcome]) -> Counter[object]:
+    """Return what was found, without an order."""
+    return Counter(
+        (one.result.question, one.result.contexts, one.result.answer)
+        if isinstance(one.result, Sample)
+        else one.result
+        for one in found
+    )
+
+
+@each_recording
+def test_no_sample_is_wrong(path: Path) -> None:
+    """Whatever is found in a trace is truly there; what is not found has a reason."""
+    found = replayed(path)
+    assert verdict(recording(path), found) not in {"wrong", "incomplete"}
+    assert found
+
+
+def test_most_samples_are_found() -> None:
+    """Of the traces that hold samples most are exactly right, with all of their samples."""
+    verdicts = Counter(verdict(recording(path), replayed(path)) for path in PATHS)
+    assert verdicts["exact"] >= ENOUGH_EXACT
+    assert verdicts["wrong"] == verdicts["incomplete"] == 0
+
+
+@each_recording
+def test_the_kind_is_told_without_parsing(path: Path) -> None:
+    """What is said of a span on the application's thread is what reading it says."""
+    for span in recording(path).spans:
+        assert read(span).kind == kind_of(span)
+        assert (dialect_of(span) is None) == (kind_of(span) == "other")
+
+
+# --- whatever the order, whatever is missing ------------------------------------------------------
+
+
+@st.composite
+def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
+    """Draw an order in which every span still starts before it ends."""
+    order = list(draw(st.permutations(calls)))
+    places: dict[int, list[int]] = {}
+    for place, call in enumerate(order):
+        places.setdefault(call.span.span_id, []).append(place)
+    for several in places.values():
+        both = sorted((order[place] for place in several), key=lambda c: c.operation != "start")
+        for place, call in zip(several, both, strict=True):
+            order[place] = call
+    return order
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
+    """Threads interleave as they like: the samples are the same."""
+    path = data.draw(st.sampled_from(SAMPLED))
+    calls = data.draw(shuffled(recording(path).calls))
+    assert told(replay(calls, timed=False)) == told(replay(recording(path).calls, timed=False))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
+    """Whichever spans are missing, what is still told is true."""
+    path = data.draw(st.sampled_from(SAMPLED))
+    whole = recording(path)
+    spans = [span.span_id for span in whole.spans]
+    lost = data.draw(st.sets(st.sampled_from(spans)) if spans else st.just(set()))
+    found = replay((c for c in whole.calls if c.span.span_id not in lost), timed=False)
+    samples = [one.result for one in found if isinstance(one.result, Sample)]
+    assert whole.truths is None or not unmatched(whole.truths, samples)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_spans_that_never_end_make_no_wrong_samples(data: st.DataObject) -> None:
+    """Whichever spans have not ended, what is told of the others is true."""
+    path = data.draw(st.sampled_from(SAMPLED))
+    whole = recording(path)
+    spans = [span.span_id for span in whole.spans]
+    open_spans = data.draw(st.sets(st.sampled_from(spans)) if spans else st.just(set()))
+    calls = (c for c in whole.calls if c.operation == "start" or c.span.span_id not in open_spans)
+    samples = [o.result for o in replay(calls, timed=False) if isinstance(o.result, Sample)]
+    assert whole.truths is None or not unmatched(whole.truths, samples)
