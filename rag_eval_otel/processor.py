@@ -108,6 +108,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             clock=clock,
         )
         self._note_start = self.watch.note_start
+        self._concerns = self.watch.concerns
         call_in_child(self._after_fork)
 
     @property
@@ -130,10 +131,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             return
         if self._expected and self._hold_for_turn(span):
             return
-        held = False
-        with self._edge:
-            held = self.watch.ended(span)
-        if not held:
+        if not (self._concerns(span) and self._hold_for_watch(span)):
             self._pass_on(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -185,6 +183,12 @@ class RagEvalSpanProcessor(SpanProcessor):
                 self._downstream.force_flush(int(left * 1000))
 
         return self._hold.release_all(status, deadline=deadline, flush=flush)
+
+    def _hold_for_watch(self, span: ReadableSpan) -> bool:
+        """Show ``span`` to the watch, which may hold it."""
+        with self._edge:
+            return self.watch.ended(span)
+        return False
 
     def _sweep(self) -> None:
         with self._release_edge:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import kind_of, may_speak
+from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
 from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
 from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
 from rag_eval_otel.capture.segment import (
@@ -33,8 +33,13 @@ from rag_eval_otel.capture.view import LogView, SdkSpan
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+_OPEN = 4096  # spans under way that are known; some never end
 _GONE = 1024  # spans remembered that had ended when they were looked at
-_STARTED = 4096  # starts remembered until the background has looked at them
+_STARTED = 256  # starts remembered until the background has looked at them; each is kept alive
+
+
+_is_dull = MARKS.isdisjoint
+"""Whether attributes are of no dialect; takes their names one by one, without a copy."""
 
 
 class SpanWatch:
@@ -95,16 +100,17 @@ class SpanWatch:
 
     def ended(self, span: ReadableSpan) -> bool:
         """Take note of ``span``, which has ended; True if it was held: it may stand for a turn."""
-        scope = span.instrumentation_scope
-        maker = "" if scope is None else scope.name
-        speaks = may_speak(span.attributes or (), name=span.name, scope=maker)
-        # What the callback handler writes is known in full already.
-        if maker == semconv.SCOPE or not (speaks or self._is_watched(span)):
-            return False
-        return self._is_open and self._note(span)
+        return self._is_open and self.concerns(span) and self._note(span)
 
-    def _is_watched(self, span: ReadableSpan) -> bool:
-        return bool(self._segments) and _trace(span) in self._segments
+    def concerns(self, span: ReadableSpan) -> bool:
+        """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
+        scope = span.instrumentation_scope
+        if _is_dull(span.attributes or ()):
+            if scope is not None and scope.name == llamaindex.SCOPE:
+                return True
+            return bool(self._segments) and _trace(span) in self._segments
+        # The callback handler knows what it has written.
+        return scope is None or scope.name != semconv.SCOPE
 
     def _note(self, span: ReadableSpan) -> bool:
         context = span.context
@@ -218,13 +224,11 @@ class SpanWatch:
     def _look_who_is_open(self) -> None:
         """Sort what has started since the last look, and forget what has ended."""
         begun = [self._starts.popleft() for _ in range(len(self._starts))]
-        known = [span for spans in self._open.values() for span in spans]
+        known = [*(span for spans in self._open.values() for span in spans), *begun]
         self._open = {}
-        for span in (*known, *begun):
-            if span.end_time is None:
-                self._open.setdefault(_trace(span), []).append(span)
-            else:
-                self._gone.append(span)
+        self._gone.extend(span for span in known if span.end_time is not None)
+        for span in [span for span in known if span.end_time is None][-_OPEN:]:
+            self._open.setdefault(_trace(span), []).append(span)
         for span in self._gone:
             self._add_late(span)
 
