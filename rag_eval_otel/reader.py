@@ -18,7 +18,7 @@ from rag_eval_otel.capture.segment import Segment
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.scorer import Done, TurnScorer
-from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import Evaluation, HoldStatus
 
 
@@ -53,10 +53,12 @@ class TurnReader:
 
     def submit(self, segment: Segment) -> None:
         """Read ``segment`` on the evaluator's thread."""
-        if not self._scorer.evaluator.submit(_Reading(self, segment)):
-            if segment.held:
-                self._scorer.drop("overload")
-            self.let_go(segment, "overload")
+        evaluator = self._scorer.evaluator
+        if not evaluator.submit(_Reading(self, segment)):
+            why: DropReason = "shutdown" if evaluator.is_closed else "overload"
+            for _ in range(_turns(segment)):
+                self._scorer.drop(why)
+            self.let_go(segment, why)
 
     def evicted(self, segment: Segment) -> None:
         """Count a segment that had to go before it was complete, and let its spans go."""
@@ -71,7 +73,7 @@ class TurnReader:
 
     def give_up(self, segment: Segment, why: GivenUp) -> None:
         """Let go what could not be read, and count it."""
-        if segment.held:
+        for _ in range(_turns(segment)):
             self._scorer.give_up(why, _nothing)
         self.let_go(segment, why)
 
@@ -107,6 +109,11 @@ class TurnReader:
             done(None, None)
         elif not self._scorer.submit(turn, view.context, ended=view.end or 0, done=done):
             done("overload", None)
+
+
+def _turns(segment: Segment) -> int:
+    """Return how many turns a segment has that nobody reads, as far as can be told."""
+    return max(len(segment.held), segment.has_turn)
 
 
 def _nothing(_status: HoldStatus | None, _evaluation: Evaluation | None = None) -> None:

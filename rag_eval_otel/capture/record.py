@@ -42,8 +42,9 @@ class RunRecorder:
 
     A tree is finished as soon as its root and all below have ended, or ``grace`` seconds after its
     root: an abandoned stream ends its root before its LLM, a cancelled call never ends its LLM.
-    Roots that have not ended when they are older than ``max_age`` seconds, or too many, are given
-    up: their spans are written as they are, and they give no turn.
+    Roots that have not ended when they are older than ``max_age`` seconds, or too many, or keep
+    more than ``max_size`` characters alive between them, are given up, oldest first: their spans
+    are written as they are, and they give no turn.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RunRecorder:
         question_keys: Iterable[str] = (),
         answer_keys: Iterable[str] = (),
         max_trees: int = 4096,
+        max_size: int = 256 * 1024 * 1024,
         max_age: float = 3600.0,
         grace: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
@@ -66,6 +68,7 @@ class RunRecorder:
         self._question_keys = (*question_keys, *QUESTION_KEYS)
         self._answer_keys = (*answer_keys, *ANSWER_KEYS)
         self._max_trees = max_trees
+        self._max_size = max_size
         self._max_age = max_age
         self._grace = grace
         self._clock = clock
@@ -73,6 +76,7 @@ class RunRecorder:
         self._lock = threading.RLock()
         self._runs: dict[UUID, Run] = {}
         self._trees: OrderedDict[UUID, RunTree] = OrderedDict()
+        self._size = 0
         call_in_child(self._after_fork)
 
     def __len__(self) -> int:
@@ -156,7 +160,7 @@ class RunRecorder:
         now = self._clock()
         while self._trees:
             oldest = next(iter(self._trees.values()))
-            too_many = len(self._trees) >= self._max_trees
+            too_many = len(self._trees) >= self._max_trees or self._size > self._max_size
             if not too_many and now - oldest.started_at <= self._max_age:
                 break
             self._forget(oldest)
@@ -171,6 +175,10 @@ class RunRecorder:
             run.end = max(at, run.start)
             tree = run.tree
             tree.open -= 1
+            if tree.root.id in self._trees:
+                size = _size(run)
+                tree.size += size
+                self._size += size
             if run is tree.root:
                 tree.ended_at = self._clock()
             finished = tree.ended_at is not None and (tree.open == 0 or tree.root.error is not None)
@@ -206,6 +214,7 @@ class RunRecorder:
             return False
         for run in tree.runs:
             self._runs.pop(run.id, None)
+        self._size -= tree.size
         return True
 
     def _finish(self, tree: RunTree) -> None:
@@ -253,3 +262,10 @@ class RunRecorder:
         self._lock = threading.RLock()
         self._runs.clear()
         self._trees.clear()
+        self._size = 0
+
+
+def _size(run: Run) -> int:
+    """Return how many characters ``run`` keeps alive."""
+    texts = (run.input, run.output, *(text for _, text in run.messages))
+    return sum(len(text or "") for text in texts) + sum(len(p.text) for p in run.documents or ())

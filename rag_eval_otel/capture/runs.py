@@ -61,7 +61,8 @@ class RunTree:
 
     ``context`` is the OpenTelemetry context the root started in: the parent of its span.
     ``open`` counts the runs that have not ended; ``ended_at`` (monotonic seconds) is set once the
-    root has. ``lost`` counts runs over the limit that were not kept.
+    root has. ``lost`` counts runs over the limit that were not kept, ``size`` the characters that
+    the runs which have ended keep alive.
     """
 
     context: Context
@@ -70,6 +71,7 @@ class RunTree:
     open: int = 0
     ended_at: float | None = None
     lost: int = 0
+    size: int = 0
 
     @property
     def root(self) -> Run:

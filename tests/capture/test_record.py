@@ -330,6 +330,31 @@ def test_there_are_never_too_many(limit: int) -> None:
     assert len(captured.recorder) == 0
 
 
+def test_they_never_keep_too_much() -> None:
+    """Roots that do not end are bounded by their texts; what was given up makes room again."""
+    captured = capture(max_size=100)
+    for number in range(1, 50, 10):
+        root = begin(captured, "chain", number)
+        finish(captured, begin(captured, "llm", number + 1, under=number, output="x" * 60))
+    assert len(captured.recorder) == 2, "the second was over the limit only when its texts had come"
+    assert captured.intake.refusals == ["evicted"] * 3
+    finish(captured, root)
+    begin(captured, "chain", 90)
+    assert len(captured.recorder) == 2, "there is room for it"
+
+
+def test_what_ends_after_its_tree_takes_no_room() -> None:
+    """A run may end just when its tree has been finished by another thread."""
+    captured = capture(max_size=100)
+    root = begin(captured, "chain", 1)
+    late = begin(captured, "llm", 2, under=1, output="x" * 200)
+    root.error = "CancelledError"
+    finish(captured, root, late)
+    begin(captured, "chain", 3)
+    begin(captured, "chain", 4)
+    assert len(captured.recorder) == 2
+
+
 def test_what_goes_while_it_waits_is_finished_once() -> None:
     """A tree in its grace that is too many is written as it is; its timer finds nothing."""
     captured = capture(max_trees=1, grace=0.0)

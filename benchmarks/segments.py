@@ -1,0 +1,59 @@
+"""What traces under way keep in memory: 1,000 of one turn each, none complete.
+
+Each has five spans in OpenInference's form, 6 kB of text in all, whose root has not ended.
+
+``python benchmarks/segments.py [traces]``
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+
+from _common import setting
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Tracer, set_span_in_context
+
+from rag_eval_otel.capture.watch import SpanWatch
+
+PASSAGE = "All about kites, and how to fly them. " * 40
+KIND = "openinference.span.kind"
+
+
+def open_trace(tracer: Tracer, watch: SpanWatch, number: int) -> list[object]:
+    """Make a turn without its end, and show its spans to ``watch``; return what is open."""
+    root = tracer.start_span("chain", attributes={KIND: "CHAIN", "input.value": f"Which? {number}"})
+    context = set_span_in_context(root)
+    spans = [root]
+    texts = (f"{number}.{i} {PASSAGE}" for i in range(4))
+    documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
+    for kind, values in (("RETRIEVER", documents), ("CHAIN", {}), ("CHAIN", {}), ("LLM", {})):
+        span = tracer.start_span(kind.lower(), context=context, attributes={KIND: kind, **values})
+        watch.note_start(span)
+        span.end()
+        watch.ended(span)
+    return spans
+
+
+def main() -> None:
+    """Print what is kept, with and without the watch."""
+    traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    tracer = TracerProvider().get_tracer("app")
+    watch = SpanWatch(lambda _: None, hold=lambda _span, _size: True)
+    tracemalloc.start()
+    kept = [open_trace(tracer, watch, number) for number in range(traces)]
+    gc.collect()
+    total = tracemalloc.get_traced_memory()[0]
+    told = watch.size
+    watch.clear()
+    gc.collect()
+    without = tracemalloc.get_traced_memory()[0]
+    sys.stdout.write(f"{setting()}\n{len(kept)} traces under way, five spans of 6 kB each\n")
+    sys.stdout.write(
+        f"kept for us: {(total - without) / 1e6:.1f} MB; counted as {told / 1e6:.1f}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
