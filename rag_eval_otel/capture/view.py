@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -82,6 +82,18 @@ class LogView:
     event: str
     body: Any = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def attribute_names(span: ReadableSpan) -> Iterable[str]:
+    """Return the names of the attributes of ``span``, which has ended.
+
+    Every span of an application is asked: where the SDK keeps them as it does today, this does
+    without the two wrappers around them, which cost more than all else that is done here.
+    """
+    try:
+        return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+    except AttributeError:
+        return span.attributes or ()
 
 
 class SdkSpan:

@@ -28,7 +28,7 @@ from rag_eval_otel.capture.segment import (
     is_late,
     size_of,
 )
-from rag_eval_otel.capture.view import LogView, SdkSpan
+from rag_eval_otel.capture.view import LogView, SdkSpan, attribute_names
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -39,7 +39,7 @@ _STARTED = 256  # starts remembered until the background has looked at them; eac
 
 
 _is_dull = MARKS.isdisjoint
-"""Whether attributes are of no dialect; takes their names one by one, without a copy."""
+"""Whether attributes are of no dialect; takes their names one by one."""
 
 
 class SpanWatch:
@@ -105,7 +105,7 @@ class SpanWatch:
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
         scope = span.instrumentation_scope
-        if _is_dull(span.attributes or ()):
+        if _is_dull(attribute_names(span)):
             if scope is not None and scope.name == llamaindex.SCOPE:
                 return True
             return bool(self._segments) and _trace(span) in self._segments
