@@ -67,12 +67,14 @@ def sample_of(row: Row) -> Sample:
     )
 
 
-async def measured(samples: Sequence[Sample]) -> list[dict[str, float | None]]:
+async def measured(
+    samples: Sequence[Sample], metrics: Sequence[str] = tuple(LABELS)
+) -> list[dict[str, float | None]]:
     """Return the offline scores of each of ``samples``, by metric."""
     judge, embedder = LexicalJudge(), HashingEmbedder()
     found = []
     for sample in samples:
-        evaluation = await evaluate(sample, list(LABELS), judge=judge, embedder=embedder)
+        evaluation = await evaluate(sample, metrics, judge=judge, embedder=embedder)
         found.append({score.name: score.value for score in evaluation.scores})
     return found
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,26 +21,28 @@ LEAST = {"context_relevance": 0.96, "faithfulness": 0.95, "answer_relevancy": 0.
 LEAST_ON_SHARED = {"context_relevance": 0.99, "faithfulness": 0.97, "answer_relevancy": 0.75}
 
 
-def figure(path: Path, metric: str) -> float:
-    """Return the AUROC of ``metric`` on the rows of ``path``."""
+def missed(path: Path, least: Mapping[str, float]) -> dict[str, float]:
+    """Return the AUROC of those metrics that do not reach ``least`` on the rows of ``path``."""
     rows = benchmark.read(path)
-    scores = asyncio.run(benchmark.measured([benchmark.sample_of(row) for row in rows]))
-    values = [score[metric] for score in scores]
-    return benchmark.auroc_of(rows, benchmark.LABELS[metric], values)
+    samples = [benchmark.sample_of(row) for row in rows]
+    scores = asyncio.run(benchmark.measured(samples, list(least)))
+    found = {
+        metric: benchmark.auroc_of(rows, benchmark.LABELS[metric], [s[metric] for s in scores])
+        for metric in least
+    }
+    return {metric: figure for metric, figure in found.items() if not figure >= least[metric]}
 
 
-@pytest.mark.parametrize("metric", LEAST)
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.stem)
-def test_good_turns_score_above_bad_ones(path: Path, metric: str) -> None:
+def test_good_turns_score_above_bad_ones(path: Path) -> None:
     """On every invented domain, each score tells what it is about."""
-    assert figure(path, metric) >= LEAST[metric]
+    assert not missed(path, LEAST)
 
 
 @pytest.mark.skipif(not benchmark.SHARED.exists(), reason="the shared data is not there")
-@pytest.mark.parametrize("metric", LEAST_ON_SHARED)
-def test_real_questions_are_judged_well(metric: str) -> None:
+def test_real_questions_are_judged_well() -> None:
     """On questions that people asked, the scores reach what is promised."""
-    assert figure(benchmark.SHARED, metric) >= LEAST_ON_SHARED[metric]
+    assert not missed(benchmark.SHARED, LEAST_ON_SHARED)
 
 
 def test_the_auroc_is_the_chance_to_be_above() -> None:
