@@ -16,6 +16,7 @@ nox.options.sessions = [
     "langchain03",
     "openinference",
     "traceloop",
+    "langfuse",
     "openai_v2",
     "auto",
     "gevent",
@@ -63,9 +64,13 @@ BESIDE = ["langchain-openai", "opentelemetry-instrumentation-httpx"]  # what the
 
 
 def test_beside(session: nox.Session, *packages: str) -> None:
-    """Run the end-to-end tests named like the session, with ``packages`` installed."""
+    """Run the end-to-end tests named like the session, with ``packages`` installed.
+
+    Each file has a process of its own: an instrumentation is switched on once in each.
+    """
     session.install("--editable", ".[test]", *packages)
-    session.run("pytest", f"tests/e2e/test_{session.name}.py", *session.posargs)
+    for path in existing(f"tests/e2e/test_{session.name}*.py"):
+        session.run("pytest", path, *session.posargs)
 
 
 @nox.session
@@ -97,6 +102,12 @@ def traceloop(session: nox.Session) -> None:
         "opentelemetry-instrumentation-langchain",
         "opentelemetry-instrumentation-openai",
     )
+
+
+@nox.session
+def langfuse(session: nox.Session) -> None:
+    """Score an app that Langfuse traces."""
+    test_beside(session, "langfuse>=5")
 
 
 @nox.session

@@ -28,6 +28,7 @@ VAGUE = "When did the kite maker start?"
 REWRITTEN = "When was Borealis Kites, the kite company, founded?"
 GREETING = "Good morning!"
 SUM = "What is 1987 plus 45?"
+QUESTIONS = (FOUNDED, REFUND, SPARS, TOWING, SAILMAKER)
 
 ANSWERS = {
     FOUNDED: "It was founded in 1987.",

@@ -246,10 +246,17 @@ def test_another_span_is_none_of_our_business() -> None:
     assert dialect_of(span({})) is None
 
 
+def test_a_call_that_said_nothing_was_left() -> None:
+    """A span with a prompt and no word of the model was ended by whoever ended all of them."""
+    asked = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": ASKED}
+    assert read(span(asked)).end is None
+    assert read(span({**asked, "gen_ai.output.messages": "[]"})).end is not None
+
+
 # --- what somebody hid, and what a limit cut ------------------------------------------------------
 
 
-@pytest.mark.parametrize("marker", [REDACTED, "<masked>", "[REDACTED]", "***", "[ redacted ]"])
+@pytest.mark.parametrize("marker", [REDACTED, "<masked>", "REDACTED", "***", "[ redacted ]"])
 def test_what_is_hidden_is_not_there(marker: str) -> None:
     """A marker in place of a text says that it must not be looked for elsewhere."""
     fragment = read(span({OI: "CHAIN", "input.value": ASKED, "output.value": marker}))

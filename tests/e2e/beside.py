@@ -6,25 +6,24 @@ The app asks one scripted OpenAI server, our judge another: their ports tell the
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
 from langchain_core.runnables import Runnable
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from apps import company
 from apps.parts import rag
+from e2e.started import StartedSpans
 from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.providers import Providers
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
@@ -33,7 +32,6 @@ from support import good_parts
 langchain_openai = pytest.importorskip("langchain_openai")
 traced_http = pytest.importorskip("opentelemetry.instrumentation.httpx")
 
-QUESTIONS = (company.FOUNDED, company.REFUND, company.SPARS, company.TOWING, company.SAILMAKER)
 METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 APP_MODEL, JUDGE_MODEL = "app-model", "judge-model"
 TURNS = 20
@@ -42,22 +40,6 @@ PROTOCOLS = ("http", "grpc")
 
 Chain: TypeAlias = "Runnable[str, str]"
 Config: TypeAlias = "dict[str, Any]"
-
-
-@dataclass
-class StartedSpans(SpanProcessor):
-    """Remembers what was started: what a pipeline that loses and doubles nothing must deliver."""
-
-    by_app: list[tuple[int, int]] = field(default_factory=list)
-    by_judge: list[str] = field(default_factory=list)
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Remember the span by who started it."""
-        context = span.get_span_context()
-        if threading.current_thread().name.startswith("rag-eval-otel"):
-            self.by_judge.append(span.name)
-        else:
-            self.by_app.append((context.trace_id, context.span_id))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +101,7 @@ def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
         }
         providers = _providers(seen)
         stack.callback(providers.shutdown)
-        truths = [rag().invoke(question) for question in QUESTIONS]
+        truths = [rag().invoke(question) for question in company.QUESTIONS]
         stack.enter_context(instrumented(providers.tracer_provider, *instrumentors))
         chain = rag(llm=_model(app))
         tracer = providers.tracer_provider.get_tracer("app")
@@ -179,22 +161,24 @@ def _model(app: ScriptedOpenAI) -> Any:
 
 
 def _invoke(chain: Chain, config: Config) -> list[str]:
-    return [chain.invoke(question, config) for question in QUESTIONS]
+    return [chain.invoke(question, config) for question in company.QUESTIONS]
 
 
 def _ainvoke(chain: Chain, config: Config) -> list[str]:
     async def gather() -> list[str]:
-        return await asyncio.gather(*(chain.ainvoke(question, config) for question in QUESTIONS))
+        return await asyncio.gather(
+            *(chain.ainvoke(question, config) for question in company.QUESTIONS)
+        )
 
     return asyncio.run(gather())
 
 
 def _batch(chain: Chain, config: Config) -> list[str]:
-    return chain.batch(list(QUESTIONS), config)
+    return chain.batch(list(company.QUESTIONS), config)
 
 
 def _stream(chain: Chain, config: Config) -> list[str]:
-    return ["".join(chain.stream(question, config)) for question in QUESTIONS]
+    return ["".join(chain.stream(question, config)) for question in company.QUESTIONS]
 
 
 def _texts(span: ReceivedSpan) -> str:

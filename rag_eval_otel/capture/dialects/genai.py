@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rag_eval_otel.capture.dialects import build
@@ -58,7 +59,7 @@ def _llm(view: SpanView) -> Fragment:
         texts.update(_variables(log.attributes))
     response = view.attributes.get("gen_ai.response.id")
     finish = view.attributes.get("gen_ai.response.finish_reasons")
-    return build.llm(
+    call = build.llm(
         view,
         messages=messages,
         said=said,
@@ -66,6 +67,14 @@ def _llm(view: SpanView) -> Fragment:
         finish=finish,
         variables=texts,
     )
+    return replace(call, end=None) if _was_left(view) else call
+
+
+def _was_left(view: SpanView) -> bool:
+    """Tell whether the end of the call was never reported: its span ended with that around it."""
+    told = view.attributes
+    may_tell = view.error is None and not view.dropped and "gen_ai.input.messages" in told
+    return may_tell and "gen_ai.output.messages" not in told
 
 
 def messages_of(view: SpanView) -> tuple[Any, Any]:

@@ -52,7 +52,8 @@ def is_marker(text: str) -> bool:
     text = text.strip()
     if _STARS.fullmatch(text):
         return True
-    return bool(_BRACKETED.fullmatch(text) and _MARKER.fullmatch(text))
+    stands_out = text.isupper() or _BRACKETED.fullmatch(text)
+    return bool(stands_out and _MARKER.fullmatch(text))
 
 
 def is_stream(text: str) -> bool:

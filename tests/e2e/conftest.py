@@ -1,0 +1,5 @@
+"""Settings of the end-to-end tests."""
+
+import pytest
+
+pytest.register_assert_rewrite("e2e.beside", "e2e.langchain_apps", "e2e.watched")

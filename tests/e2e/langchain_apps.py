@@ -1,0 +1,63 @@
+"""LangChain: the handbook's chain and the ways to use it, and what must hold of every app."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+
+from apps import APPS, App
+from apps.fakes import ScriptedChat
+from apps.parts import rag
+from apps.replies import unavailable
+from e2e.watched import Watched
+
+EACH_APP = pytest.mark.parametrize("app", [a for a in APPS if not a.skip], ids=lambda app: app.name)
+PLAIN = ChatPromptTemplate.from_template("{greeting}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandbookChain:
+    """The plain chain; ``callbacks`` are those of the instrumentation, not ours."""
+
+    llm: BaseChatModel = field(default_factory=ScriptedChat)
+    dead_llm: BaseChatModel = field(default_factory=lambda: ScriptedChat(reply=unavailable))
+    error: type[Exception] = ConnectionError
+    callbacks: list[BaseCallbackHandler] = field(default_factory=list)
+
+    def ask(self, question: str) -> str:
+        """Answer."""
+        return rag(llm=self.llm).invoke(question, self._config)
+
+    async def aask(self, question: str) -> str:
+        """Answer, awaited."""
+        return await rag(llm=self.llm).ainvoke(question, self._config)
+
+    def stream(self, question: str) -> str:
+        """Answer in pieces, joined."""
+        return "".join(rag(llm=self.llm).stream(question, self._config))
+
+    def fail(self, question: str) -> None:
+        """Retrieve, then raise, since the model is down."""
+        with pytest.raises(self.error):
+            rag(llm=self.dead_llm).invoke(question, self._config)
+
+    def chat(self, greeting: str) -> str:
+        """Answer without retrieving anything."""
+        return (PLAIN | self.llm | StrOutputParser()).invoke({"greeting": greeting}, self._config)
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        return {"callbacks": self.callbacks}
+
+
+def assert_truth(watch: Watched, app: App, *callbacks: BaseCallbackHandler) -> None:
+    """What is scored of ``app`` is what happened, all of it."""
+    run = watch.run(lambda: app.run(list(callbacks)))
+    assert run.truths == Counter(app.truths)

@@ -1,0 +1,25 @@
+"""What was started on a provider: what a pipeline that loses and doubles nothing must deliver."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Span, SpanProcessor
+
+
+@dataclass
+class StartedSpans(SpanProcessor):
+    """Remembers the spans that were started, by who did."""
+
+    by_app: list[tuple[int, int]] = field(default_factory=list)
+    by_judge: list[str] = field(default_factory=list)
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Remember the span by who started it."""
+        context = span.get_span_context()
+        if threading.current_thread().name.startswith("rag-eval-otel"):
+            self.by_judge.append(span.name)
+        else:
+            self.by_app.append((context.trace_id, context.span_id))

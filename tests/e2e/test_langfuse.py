@@ -1,0 +1,100 @@
+"""What Langfuse writes of LangChain and of decorated functions, read by our processor alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from apps import App, company
+from apps.parts import handbook
+from e2e.langchain_apps import EACH_APP, HandbookChain, assert_truth
+from e2e.watched import CHECKS, TRUTHS, Watched, assert_refused, assert_scored, watched
+
+langfuse = pytest.importorskip("langfuse")
+langchain = pytest.importorskip("langfuse.langchain")
+
+MASKS = {"[masked]": "redacted", "REDACTED": "redacted"}
+"""What users put in the place of what they hide."""
+
+
+@pytest.fixture(scope="module")
+def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A provider that a client writes to; its own processor exports to nowhere.
+
+    With a parameter, every content is replaced by it.
+    """
+    masked = getattr(request, "param", None)
+    with watched() as found:
+        client = langfuse.Langfuse(
+            public_key=key_of(masked),
+            secret_key="of-no-account",
+            tracer_provider=found.provider,
+            span_exporter=InMemorySpanExporter(),
+            mask=(lambda data, **_: masked) if masked else None,
+        )
+        yield found
+        client.shutdown()
+
+
+def key_of(masked: str | None) -> str:
+    """Name a client, of which there is one for each key."""
+    return f"key-{masked}"
+
+
+def chain(masked: str | None = None) -> HandbookChain:
+    """Return the handbook's chain with the callback handler of a client."""
+    return HandbookChain(callbacks=[langchain.CallbackHandler(public_key=key_of(masked))])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores once, spans once, and only what is scored waits."""
+    check(watch, chain())
+
+
+@EACH_APP
+def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
+    """Every app that holds turns is scored for them, and no other."""
+    assert_truth(watch, app, *chain().callbacks)
+
+
+@langfuse.observe(as_type="retriever")
+def search(question: str) -> list[dict[str, Any]]:
+    """Return pages as dicts."""
+    return [{"id": page.id, "content": page.page_content} for page in handbook().invoke(question)]
+
+
+@langfuse.observe(as_type="generation")
+def write(messages: list[dict[str, str]]) -> str:
+    """Answer like a model would."""
+    return company.answer(messages[-1]["content"], messages[0]["content"])
+
+
+@langfuse.observe
+def answer(question: str) -> str:
+    """Search, then write."""
+    context = "\n\n".join(page["content"] for page in search(question))
+    system = {"role": "system", "content": context}
+    return write([system, {"role": "user", "content": question}])
+
+
+def test_decorated_functions_are_scored(watch: Watched) -> None:
+    """An app without a framework is read by the types of its observations."""
+
+    def use() -> None:
+        for question in company.QUESTIONS:
+            said = answer(question, langfuse_public_key=key_of(None))
+            assert said == TRUTHS[question].answer
+
+    assert_scored(watch, use, *company.QUESTIONS)
+
+
+@pytest.mark.parametrize("watch", list(MASKS), indirect=True, scope="module")
+def test_masked_content_is_not_guessed(watch: Watched, request: pytest.FixtureRequest) -> None:
+    """Where a mask hides content the turn is refused."""
+    masked = request.node.callspec.params["watch"]
+    use = chain(masked)
+    assert_refused(watch, lambda: use.ask(company.FOUNDED), MASKS[masked])

@@ -1,0 +1,324 @@
+"""An app that somebody else's instrumentation traces, and our processor on its provider.
+
+Our callback handler is not used: what is known of a turn is what is on the foreign spans. Each
+scored span carries the sample it was scored for, so that it can be compared with the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from threading import Barrier, Condition
+from typing import Any, Protocol
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+from apps import Truth, company
+from apps.parts import handbook, join
+from e2e.started import StartedSpans
+from pipeline import OnesEmbedder, good_judge, turns_counted
+from rag_eval_otel import Handle, Sample, Score, instrument
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.metrics import Faithfulness
+from rag_eval_otel.protocols import AskLike, EmbedFn
+from rag_eval_otel.providers import Providers
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
+from rag_eval_otel.types import Replies, SkipReason
+
+STATUS = "rag.evaluation.status"
+SCORE = "rag.evaluation.faithfulness.score"
+TOLD = "rag.evaluation.told.explanation"
+PATIENCE = 60.0
+
+
+class App(Protocol):
+    """A RAG app over the handbook, and the ways to use it."""
+
+    def ask(self, question: str) -> str:
+        """Answer."""
+
+    async def aask(self, question: str) -> str:
+        """Answer, awaited."""
+
+    def stream(self, question: str) -> str:
+        """Answer in pieces, joined."""
+
+    def fail(self, question: str) -> None:
+        """Retrieve, then raise, since the model is down."""
+
+    def chat(self, greeting: str) -> str:
+        """Answer without retrieving anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A metric whose explanation is the sample it was given."""
+
+    name: str = "told"
+    needs: frozenset[str] = frozenset()
+    asks: tuple[Any, ...] = ()
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return what ``sample`` holds."""
+        del ask, embed
+        contexts = [passage.text for passage in sample.contexts]
+        told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
+        return Score(name=self.name, value=1.0, explanation=told)
+
+
+class PassedOn(SpanProcessor):
+    """Stands where the exporters stand, and notes at once what gets there."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.spans: list[tuple[int, int]] = []
+        self._changed = Condition()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Note the span."""
+        assert span.context is not None
+        with self._changed:
+            self.spans.append((span.context.trace_id, span.context.span_id))
+            self._changed.notify_all()
+
+    def wait_for(self, predicate: Callable[[], bool]) -> None:
+        """Return once ``predicate()`` holds, which it must before long."""
+        with self._changed:
+            assert self._changed.wait_for(predicate, PATIENCE)
+
+
+class StoppableJudge:
+    """A content judge who does not answer while it is stopped."""
+
+    model = "stoppable"
+
+    def __init__(self) -> None:
+        """Begin with answering."""
+        self._judge = good_judge()
+        self._open: Future[None] = Future()
+        self._open.set_result(None)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Answer, as soon as it may."""
+        await asyncio.wrap_future(self._open)
+        return await self._judge.reply(tasks)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Answer nothing within the block."""
+        self._open = Future()
+        try:
+            yield
+        finally:
+            self._open.set_result(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What arrived of one use of the app, and what was counted."""
+
+    spans: list[ReceivedSpan]
+    outcomes: Counter[tuple[str, str | None]]
+
+    @property
+    def truths(self) -> Counter[Truth]:
+        """What was scored, by the spans on which the scores arrived."""
+        return Counter(truth_on(span) for span in self.spans if TOLD in span.attributes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A provider whose spans are watched, and what has arrived of them."""
+
+    handle: Handle
+    providers: Providers
+    receiver: OtlpReceiver
+    judge: StoppableJudge
+    started: StartedSpans = field(default_factory=StartedSpans)
+    passed_on: PassedOn = field(default_factory=PassedOn)
+
+    @property
+    def provider(self) -> TracerProvider:
+        """Where the instrumentation writes to."""
+        return self.providers.tracer_provider
+
+    def run(self, use: Callable[[], object]) -> Run:
+        """Call ``use``, in a context of its own, and see what arrives of it."""
+        spans, outcomes = len(self.receiver.spans()), self._outcomes()
+        copy_context().run(use)
+        self.handle.flush(PATIENCE)
+        return Run(spans=self.receiver.spans()[spans:], outcomes=self._outcomes() - outcomes)
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """Return the spans that have started and are not with the exporters yet."""
+        return list((Counter(self.started.by_app) - Counter(self.passed_on.spans)).elements())
+
+    def _outcomes(self) -> Counter[tuple[str, str | None]]:
+        self.providers.meter_provider.force_flush()
+        return Counter(turns_counted(self.receiver))
+
+
+def truth_on(span: ReceivedSpan) -> Truth:
+    """Return the sample that ``span`` was scored for, which it has every score of."""
+    assert span.attributes[STATUS] == "scored"
+    assert isinstance(span.attributes[SCORE], float)
+    question, contexts, answer = json.loads(span.attributes[TOLD])
+    return Truth(question=question, contexts=tuple(contexts), answer=answer)
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Attach to a new provider, as its user would, and do nothing else."""
+    judge = StoppableJudge()
+    with OtlpReceiver() as receiver:
+        base = receiver.http_endpoint
+        providers = Providers.exporting(
+            traces=[OTLPSpanExporter(endpoint=f"{base}/v1/traces")],
+            metrics=[OTLPMetricExporter(endpoint=f"{base}/v1/metrics")],
+            logs=[],
+        )
+        handle = instrument(
+            tracer_provider=providers.tracer_provider,
+            meter_provider=providers.meter_provider,
+            logger_provider=providers.logger_provider,
+            judge=judge,
+            embedder=OnesEmbedder(),
+            metrics=(Told(), Faithfulness()),
+            explanations="on",
+            hold_seconds=PATIENCE,
+            errors="raise",
+        )
+        app = Watched(handle=handle, providers=providers, receiver=receiver, judge=judge)
+        for one in (app.started, app.passed_on):
+            providers.tracer_provider.add_span_processor(one)
+        try:
+            yield app
+        finally:
+            providers.shutdown()
+
+
+def _truth(question: str) -> Truth:
+    pages = handbook().invoke(question)
+    answer = company.answer(question, join(pages))
+    contexts = tuple(page.page_content for page in pages)
+    return Truth(question=question, contexts=contexts, answer=answer)
+
+
+TRUTHS = {question: _truth(question) for question in (*company.QUESTIONS, company.REPAIRS)}
+
+
+# --- what must hold, whoever instruments ----------------------------------------------------------
+
+
+def assert_scored(watch: Watched, use: Callable[[], object], *questions: str) -> None:
+    """Of ``use`` these turns arrive scored, each on one span, and no others are counted."""
+    run = watch.run(use)
+    assert run.truths == Counter(TRUTHS[question] for question in questions)
+    assert run.outcomes == {("scored", None): len(questions)}
+    assert sum(STATUS in span.attributes for span in run.spans) == len(questions)
+
+
+def assert_refused(watch: Watched, use: Callable[[], object], reason: SkipReason) -> None:
+    """Of ``use`` one turn is counted as skipped, for ``reason``, and nothing is scored."""
+    run = watch.run(use)
+    assert run.outcomes == {("skipped", reason): 1}
+    assert run.spans
+    assert not any(STATUS in span.attributes for span in run.spans)
+
+
+def assert_turns_in_a_row(watch: Watched, app: App) -> None:
+    """Turns that follow each other are told apart."""
+
+    def use() -> None:
+        for question in company.QUESTIONS:
+            assert app.ask(question) == TRUTHS[question].answer
+
+    assert_scored(watch, use, *company.QUESTIONS)
+
+
+def assert_awaited_turns(watch: Watched, app: App) -> None:
+    """Two turns that wait for each other in one event loop are told apart."""
+
+    async def both() -> list[str]:
+        return await asyncio.gather(app.aask(company.REFUND), app.aask(company.TOWING))
+
+    def use() -> None:
+        answers = [TRUTHS[question].answer for question in (company.REFUND, company.TOWING)]
+        assert asyncio.run(both()) == answers
+
+    assert_scored(watch, use, company.REFUND, company.TOWING)
+
+
+def assert_turns_at_once(watch: Watched, app: App) -> None:
+    """Two turns at once, in threads of one request, are told apart."""
+    ready = Barrier(2)
+
+    def ask(question: str) -> str:
+        ready.wait(PATIENCE)
+        return app.ask(question)
+
+    def use() -> None:
+        contexts = copy_context(), copy_context()
+        with ThreadPoolExecutor(2) as pool:
+            for context, question in zip(contexts, (company.FOUNDED, company.SPARS), strict=True):
+                pool.submit(context.run, ask, question)
+
+    assert_scored(watch, use, company.FOUNDED, company.SPARS)
+
+
+def assert_streamed_turn(watch: Watched, app: App) -> None:
+    """An answer that is read in pieces is the answer."""
+
+    def use() -> None:
+        assert app.stream(company.SAILMAKER) == TRUTHS[company.SAILMAKER].answer
+
+    assert_scored(watch, use, company.SAILMAKER)
+
+
+def assert_failure_refused(watch: Watched, app: App) -> None:
+    """A turn whose model is down is counted as failed; nothing is scored."""
+    assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
+
+
+def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
+    """While the judge thinks, one span of the turn waits; what is no RAG is passed on at once."""
+
+    def use() -> None:
+        with watch.judge.stopped():
+            app.ask(company.REPAIRS)
+            watch.passed_on.wait_for(lambda: len(watch.waiting()) == 1)
+            waiting.extend(watch.waiting())
+            app.chat(company.GREETING)
+            assert watch.waiting() == waiting
+
+    waiting: list[tuple[int, int]] = []
+    run = watch.run(use)
+    assert run.truths == {TRUTHS[company.REPAIRS]: 1}
+    assert [(s.trace_id, s.span_id) for s in run.spans if STATUS in s.attributes] == waiting
+
+
+def assert_nothing_lost_or_doubled(watch: Watched, app: App) -> None:
+    """Every span that was started, by whatever was done before, has arrived exactly once."""
+    assert watch.run(lambda: app.ask(company.FOUNDED)).truths
+    arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
+    assert arrived == Counter(watch.started.by_app)
+    assert watch.started.by_judge == []
+
+
+CHECKS: tuple[Callable[[Watched, App], None], ...] = (
+    assert_turns_in_a_row,
+    assert_awaited_turns,
+    assert_turns_at_once,
+    assert_streamed_turn,
+    assert_failure_refused,
+    assert_only_the_turn_waits,
+    assert_nothing_lost_or_doubled,
+)
