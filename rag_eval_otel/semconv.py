@@ -82,6 +82,14 @@ HELD: Final = "rag.evaluation.held"
 OUTCOME: Final = "outcome"
 REASON: Final = "reason"
 PLACE: Final = "place"
+DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
+
+# What our collector counts of exported spans, beside what the application counts itself
+SPAN_SCORE: Final = "rag.evaluation.span.score"
+SPAN_TURNS: Final = "rag.evaluation.span.turns"
+
+SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
+"""The bucket bounds of the score histogram; alerts can tell scores apart only here."""
 
 SCOPE: Final = "rag_eval_otel"
 

@@ -16,7 +16,6 @@ from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
 Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 
-_BUCKETS = [round(0.05 * i, 2) for i in range(1, 20)]
 _SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
@@ -37,7 +36,7 @@ class InstrumentSink:
             semconv.SCORE,
             unit="1",
             description="Evaluation scores of RAG turns.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
+            explicit_bucket_boundaries_advisory=semconv.SCORE_BOUNDS,
         )
         self._duration = meter.create_histogram(
             semconv.DURATION,

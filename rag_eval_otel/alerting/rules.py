@@ -1,0 +1,142 @@
+"""A `Target` as Prometheus rules: recorded ratios, evidence, burn rates, and the watch over both.
+
+The evidence is an e-value: the likelihood ratio of a window's scores, more bad answers than
+allowed against just so many as allowed. Each window is one start of a sequential test, so its
+maximum stays below the e-Shiryaev-Roberts statistic, and crosses ``every`` at most once in
+``every`` scores while the target is met: at any traffic, and for any mix of metrics of one series.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from string import Template
+
+from rag_eval_otel.alerting.target import Target
+
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+"""Over 5 minutes `increase` extrapolates by up to a quarter: it is in no evidence."""
+
+TIMES = (1.5, 2.0, 3.0)
+"""How many times as many bad answers as allowed the evidence looks for."""
+
+_BY = "gen_ai_evaluation_name, service_name"
+_MINIMUM = 20  # scores, below which a ratio says nothing
+_MOST = 0.95
+
+
+class _Rules(Template):
+    """A template that leaves the ``$`` and ``{{ }}`` of Prometheus alone."""
+
+    delimiter = "@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tier:
+    """A pair of windows over which the allowance may burn ``burn`` times as fast, and no faster."""
+
+    severity: str
+    long: str
+    short: str
+    burn: float
+    most: float  # the share of bad answers that must be enough, whatever the target
+
+
+_TIERS = (
+    _Tier(severity="page", long="1h", short="5m", burn=14.4, most=0.5),
+    _Tier(severity="page", long="6h", short="30m", burn=6, most=0.4),
+    _Tier(severity="ticket", long="1d", short="2h", burn=3, most=0.3),
+    _Tier(severity="ticket", long="3d", short="6h", burn=1.5, most=0.2),
+)
+
+
+def render(target: Target) -> str:
+    """Return the rules for ``target`` as a YAML file."""
+    told = _told(target)
+    alerts = _fill("alerts", told, burns="".join(_burns(target, told)).rstrip("\n"))
+    return "".join((_fill("head", told), *_windows(told), *_evidence(target, told), alerts))
+
+
+def _windows(told: dict[str, str]) -> Iterator[str]:
+    for window in WINDOWS:
+        yield _fill("window", told, window=window)
+
+
+def _evidence(target: Target, told: dict[str, str]) -> Iterator[str]:
+    yield "\n"
+    for times in TIMES:
+        allowed, worse = target.allowed, min(_MOST, times * target.allowed)
+        yield _fill("evidence_head", told, times=f"{times:g}")
+        for window in WINDOWS[1:]:
+            yield _fill(
+                "evidence",
+                told,
+                window=window,
+                times=f"{times:g}",
+                if_bad=f"{math.log10(worse / allowed):.6f}",
+                if_good=f"{math.log10((1 - worse) / (1 - allowed)):.6f}",
+                alternatives=f"{math.log10(len(TIMES)):.6f}",
+            )
+
+
+def _burns(target: Target, told: dict[str, str]) -> Iterator[str]:
+    for tier in _TIERS:
+        # The usual rates are for targets like 99.9 %: of 90 %, no more than ten times can burn.
+        ratio = min(tier.burn * target.allowed, tier.most)
+        yield _fill(
+            "burn",
+            told,
+            long=tier.long,
+            short=tier.short,
+            severity=tier.severity,
+            ratio=f"{ratio:g}",
+            burn=f"{ratio / target.allowed:.3g}",
+        )
+
+
+def _told(target: Target) -> dict[str, str]:
+    return {
+        "by": _BY,
+        "slo": f"{target.slo:g}",
+        "tau": f"{target.tau:g}",
+        "every": f"{target.every:.0f}",
+        "allowed": f"{100 * target.allowed:g}%",
+        "threshold": f"{math.log10(target.every):.4g}",
+        "interval": target.interval,
+        "minimum": str(_MINIMUM),
+        "traces": _link(target.traces),
+        "change": _change(),
+    }
+
+
+def _link(traces: str) -> str:
+    """Return the address as a Prometheus template, the names quoted for use in an address."""
+    return traces.replace("{service}", "{{ $labels.service_name | urlquery }}").replace(
+        "{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"
+    )
+
+
+def _change() -> str:
+    ratio, mean = "rag_evaluation:bad_ratio:%s", "rag_evaluation:mean:%s"
+    return (
+        f"Bad answers: {_asked(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
+        f" {_asked(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
+        f" Mean score: {_asked(mean % '30m', 'printf `%.2f`')},"
+        f" {_asked(mean % '1d', 'printf `%.2f`', '30m')} before."
+    )
+
+
+def _asked(record: str, form: str, offset: str = "") -> str:
+    """Return a Prometheus template that looks ``record`` up for the alert's metric and service."""
+    query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
+    query += f" offset {offset}" if offset else ""
+    labels = "$labels.gen_ai_evaluation_name $labels.service_name"
+    found = f"{{{{ . | first | value | {form} }}}}"
+    return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
+
+
+def _fill(name: str, told: dict[str, str], **more: str) -> str:
+    text = (files(__package__) / "templates" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _Rules(text).substitute(told, **more)

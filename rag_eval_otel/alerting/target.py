@@ -1,0 +1,57 @@
+"""What a service promises of its answers, and how often an alarm may be false."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.semconv import SCORE_BOUNDS
+
+JAEGER = (
+    "http://localhost:16686/search?service={service}"
+    "&tags=%7B%22rag.evaluation.{metric}.label%22%3A%22fail%22%7D"
+)
+"""The failed turns of a service in Jaeger, as ``collector/docker-compose.yaml`` starts it."""
+
+_MIN_SLO, _MAX_SLO = 0.5, 0.9999
+_DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A promise about scores. Raises `ConfigError` where Prometheus could not watch over it.
+
+    ``slo`` is the share of answers that are to be good, 0.5 to 0.9999; an answer is bad where its
+    score is at or below ``tau``, which is a bound of the score histogram: 0.05, 0.1, ... 0.95.
+    ``every`` scores there may be one false alarm, while the promise is kept. ``interval`` is how
+    often the rules run, as Prometheus writes times. ``traces`` is the address of a service's bad
+    turns in the tracing backend, ``{service}`` and ``{metric}`` standing for the names.
+    """
+
+    slo: float = 0.9
+    tau: float = 0.5
+    every: float = 100_000
+    interval: str = "1m"
+    traces: str = JAEGER
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if not _MIN_SLO <= self.slo <= _MAX_SLO:
+            msg = f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}"
+            raise ConfigError(msg)
+        if self.tau not in SCORE_BOUNDS:
+            bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
+            msg = f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}"
+            raise ConfigError(msg)
+        if not 1 < self.every < float("inf"):
+            msg = f"--every must be a number of scores above 1, not {self.every}"
+            raise ConfigError(msg)
+        if not _DURATION.fullmatch(self.interval):
+            msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
+            raise ConfigError(msg)
+
+    @property
+    def allowed(self) -> float:
+        """The share of answers that may be bad."""
+        return round(1 - self.slo, 10)

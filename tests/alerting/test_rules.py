@@ -1,0 +1,115 @@
+"""The rules say what the target says, and their evidence is a fair bet while it is met."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval_otel.alerting.rules import TIMES, WINDOWS, render
+from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.cli import main
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.semconv import SCORE_BOUNDS
+
+TARGETS = st.builds(
+    Target,
+    slo=st.floats(0.5, 0.9999),
+    tau=st.sampled_from(SCORE_BOUNDS),
+    every=st.integers(100, 10**9),
+    interval=st.sampled_from(["500ms", "1s", "30s", "5m", "1h"]),
+)
+
+
+def rules_of(target: Target) -> list[dict[str, Any]]:
+    """Return the rules for ``target``, those of all groups in their order."""
+    groups = yaml.safe_load(render(target))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def alerts_of(target: Target, name: str) -> list[dict[str, Any]]:
+    """Return the alerts called ``name``."""
+    return [rule for rule in rules_of(target) if rule.get("alert") == name]
+
+
+@settings(max_examples=10)  # YAML is slow to read
+@given(TARGETS)
+def test_evidence_is_a_fair_bet(target: Target) -> None:
+    """With as many bad answers as allowed, an answer's likelihood ratio is 1 on average."""
+    found = [r for r in rules_of(target) if r.get("record") == "rag_evaluation:bad_log10_evalue"]
+    assert len(found) == len(TIMES) * (len(WINDOWS) - 1)
+    for rule in found:
+        if_bad, if_good = map(float, re.findall(r"\* (-?[0-9.]+)", rule["expr"]))
+        expected = target.allowed * 10**if_bad + (1 - target.allowed) * 10**if_good
+        assert expected == pytest.approx(1, abs=1e-4)
+
+
+@settings(max_examples=10)  # YAML is slow to read
+@given(TARGETS)
+def test_the_page_goes_out_at_the_promised_evidence(target: Target) -> None:
+    """The threshold is the number of scores in which one false alarm is allowed."""
+    (alert,) = alerts_of(target, "RagAnswersGoBad")
+    threshold = float(alert["expr"].rpartition(">")[2])
+    assert 10**threshold == pytest.approx(target.every, rel=0.01)
+    assert alert["labels"]["severity"] == "page"
+
+
+@settings(max_examples=10)  # YAML is slow to read
+@given(TARGETS)
+def test_every_tier_can_burn(target: Target) -> None:
+    """No tier waits for more bad answers than half of all."""
+    tiers = alerts_of(target, "RagBadAnswerBurn")
+    ratios = [float(tier["expr"].split(">")[1].split()[0]) for tier in tiers]
+    assert len(tiers) == 4
+    assert sorted(ratios, reverse=True) == ratios
+    assert all(ratio <= 0.5 for ratio in ratios)
+    assert max(ratios) >= min(14.4 * target.allowed, 0.5) - 1e-6
+
+
+@settings(max_examples=10)  # YAML is slow to read
+@given(TARGETS)
+def test_rules_say_whose_answers_and_where_to_look(target: Target) -> None:
+    """Alerts about scores name the metric and the service, and link to the turns."""
+    for name in ("RagAnswersGoBad", "RagBadAnswerBurn", "RagScoreDrift"):
+        for alert in alerts_of(target, name):
+            told = alert["annotations"]
+            assert "$labels.gen_ai_evaluation_name" in told["summary"]
+            assert "$labels.service_name" in told["summary"]
+            assert "$labels.service_name | urlquery" in told["traces"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"slo": 1.0}, "--slo must be between 0.5 and 0.9999, not 1.0"),
+        ({"slo": math.nan}, "--slo must be between"),
+        ({"tau": 0.33}, r"--tau must be a bound of the score histogram \(0.05, 0.1, .* not 0.33"),
+        ({"every": 1.0}, "--every must be a number of scores above 1"),
+        ({"every": math.inf}, "--every must be a number of scores above 1"),
+        ({"interval": "soon"}, "--interval must be a time such as 30s or 1m, not 'soon'"),
+    ],
+)
+def test_a_target_that_cannot_be_watched_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error says which option is meant, and what it may be."""
+    with pytest.raises(ConfigError, match=told):
+        Target(**options)
+
+
+def test_command_prints_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of the command are those of the target."""
+    url = "https://traces.example/{service}/{metric}"
+    options = ["--slo", ".95", "--tau", ".4", "--every", "5000", "--interval", "30s"]
+    assert main(["rules", *options, "--traces", url]) == 0
+    target = Target(slo=0.95, tau=0.4, every=5000, interval="30s", traces=url)
+    assert capsys.readouterr().out == render(target)
+
+
+def test_command_refuses_what_the_histogram_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    """Misuse is status 2 and one line."""
+    assert main(["rules", "--tau", "0.51"]) == 2
+    assert capsys.readouterr().err.startswith("rag-eval-otel: --tau must be a bound")

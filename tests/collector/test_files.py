@@ -1,0 +1,175 @@
+"""The folder ``collector/`` fits the library: what is generated, named and mounted is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
+
+from rag_eval_otel import semconv
+from rag_eval_otel.cli import main
+from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Evaluation, Score, Usage
+
+COLLECTOR = Path(__file__).parents[2] / "collector"
+SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
+TEXTS = [*COLLECTOR.glob("prometheus/*.yaml"), *COLLECTOR.glob("grafana/dashboards/*.json")]
+SUFFIXES = {"1": "", "s": "_seconds"}
+
+
+class Counted:
+    """Has something to count."""
+
+    def held(self) -> int:
+        """Return a number of spans."""
+        return 3
+
+
+def measured() -> Iterator[Metric]:
+    """Yield every instrument of ours, after something was recorded with each."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    counted = Counted()
+    sink.watch_held(counted.held)
+    sink.internal_error("sink")
+    usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
+    scores = (Score(name="faithfulness", value=1.0),)
+    sink.emit(
+        Evaluation(span=INVALID_SPAN_CONTEXT, scores=scores, duration=1.0, lag=1.0, usage=usage)
+    )
+    data = reader.get_metrics_data()
+    assert data is not None
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            yield from scope.metrics
+
+
+def prometheus_names(name: str, unit: str, data: object) -> set[str]:
+    """Return the names of an instrument's series, as the Prometheus exporter makes them."""
+    base = name.replace(".", "_") + SUFFIXES.get(unit, "")
+    if isinstance(data, Histogram):
+        return {f"{base}_{part}" for part in ("bucket", "count", "sum")}
+    return {f"{base}_total"} if isinstance(data, Sum) and data.is_monotonic else {base}
+
+
+def known_names() -> set[str]:
+    """Return the names of all series that we, or our collector from our spans, can give."""
+    ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
+    histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
+    counters = (semconv.SPAN_TURNS, semconv.DRIFT_ALARMS)
+    return set().union(*ours, histogram, (f"{name.replace('.', '_')}_total" for name in counters))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)
+def test_what_is_generated_is_up_to_date(script: Path) -> None:
+    """Rules, dashboards and the list of scores are what their generators give."""
+    generated = runpy.run_path(str(script))["generated"]()
+    stale = [path.name for path, text in generated.items() if path.read_text("utf-8") != text]
+    assert not stale, f"run: python {script.relative_to(COLLECTOR.parent)}"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_rules_and_dashboards_name_what_there_is(path: Path) -> None:
+    """Every series that is asked for is one of an instrument, or recorded by a rule."""
+    text = path.read_text(encoding="utf-8")
+    rules = (COLLECTOR / "prometheus" / "rules.yaml").read_text(encoding="utf-8")
+    recorded = set(re.findall(r"record: (\S+)", rules))
+    labels = {"rag_evaluation_status", "rag_evaluation_judge", "rag_evaluation_label"}
+    groups = {"rag_evaluation_records", "rag_evaluation_alerts"}
+    asked = set(re.findall(r"\brag_evaluation[\w:]+", text))
+    assert asked - known_names() - recorded - labels - groups == set()
+
+
+def test_the_gateway_counts_every_metric() -> None:
+    """There is a histogram for each metric of ours, over the score that is on [0, 1]."""
+    scores = yaml.safe_load((COLLECTOR / "scores.yaml").read_text(encoding="utf-8"))
+    entries = scores["connectors"]["signal_to_metrics"]["spans"][1:]
+    assert [entry["attributes"][0]["default_value"] for entry in entries] == sorted(METRICS)
+    for entry in entries:
+        assert entry["histogram"]["buckets"] == list(semconv.SCORE_BOUNDS)
+        assert entry["conditions"] == [f"{entry['histogram']['value']} != nil"]
+
+
+def test_other_scales_are_those_of_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """The metrics whose normalized score is taken are the ones that are not on [0, 1]."""
+    assert main(["metrics", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    elsewhere = {one["name"] for one in listed if not re.search(r"\b1[\]}]$", one["range"])}
+    others = runpy.run_path(str(COLLECTOR / "generate.py"))["OTHER_SCALES"]
+    assert elsewhere & set(METRICS) == others
+
+
+def dashboards() -> Iterator[dict[str, Any]]:
+    """Yield the dashboards."""
+    for path in COLLECTOR.glob("grafana/dashboards/*.json"):
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_dashboards_have_pictures_that_do_not_overlap() -> None:
+    """Each dashboard has an address of its own, and each panel a place."""
+    pages = list(dashboards())
+    assert len({page["uid"] for page in pages}) == len(pages) == 3
+    for page in pages:
+        places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in page["panels"]]
+        assert len(set(places)) == len(places)
+        assert all(p["gridPos"]["x"] + p["gridPos"]["w"] <= 24 for p in page["panels"])
+        assert all(target["expr"] for panel in page["panels"] for target in panel["targets"])
+
+
+def test_dashboards_lead_from_dots_to_traces() -> None:
+    """Some panel shows exemplars, and the provisioned source knows where their traces are."""
+    targets = [t for page in dashboards() for p in page["panels"] for t in p["targets"]]
+    assert any(target["exemplar"] for target in targets)
+    folder = COLLECTOR / "grafana" / "provisioning" / "datasources"
+    sources = yaml.safe_load((folder / "sources.yaml").read_text(encoding="utf-8"))["datasources"]
+    (prometheus,) = [one for one in sources if one["type"] == "prometheus"]
+    (lead,) = prometheus["jsonData"]["exemplarTraceIdDestinations"]
+    assert lead["datasourceUid"] in {one["uid"] for one in sources if one["type"] == "jaeger"}
+
+
+def compose() -> dict[str, Any]:
+    """Return what ``docker-compose.yaml`` says."""
+    return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_compose_mounts_what_is_there() -> None:
+    """Every path on the left of a mount is ours, or a volume that is declared."""
+    told = compose()
+    mounts = [m for service in told["services"].values() for m in service.get("volumes", ())]
+    assert mounts
+    for mount in mounts:
+        source = mount.split(":")[0]
+        if source.startswith("."):
+            assert (COLLECTOR / source).exists(), source
+        else:
+            assert source in told["volumes"]
+
+
+def test_compose_pins_its_images() -> None:
+    """Each image has a version; the collector's is the one that is built and tested here."""
+    images = {name: service["image"] for name, service in compose()["services"].items()}
+    assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in images.values())
+    manifest = yaml.safe_load((COLLECTOR / "builder-config.yaml").read_text(encoding="utf-8"))
+    assert images["gateway"].endswith(f":{manifest['dist']['version']}")
+
+
+def test_compose_services_find_each_other() -> None:
+    """Every host that a configuration names is a service of the compose file."""
+    services = set(compose()["services"])
+    prometheus = (COLLECTOR / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"targets: \[(\w+):", prometheus)) <= services
+    hosts = re.findall(
+        r"//(\w+):\d+",
+        (COLLECTOR / "grafana/provisioning/datasources/sources.yaml").read_text("utf-8"),
+    )
+    assert set(hosts) <= services
