@@ -69,7 +69,7 @@ WAYS: Mapping[str, Setup] = {
     "nothing": lambda _: [],
     "nothing, again": lambda _: [],
     "ours": ours(),
-    "ours, content on": ours(content="span"),
+    "ours, content on": ours(capture_content="span"),
     "ours, sample rate 0": ours(sample_rate=0.0),
     "OpenInference": theirs("openinference.instrumentation.langchain", "LangChainInstrumentor"),
     "Traceloop": theirs("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),

@@ -1,7 +1,8 @@
 """Live quality scores for RAG, on the trace itself.
 
-``RagEvalCallbackHandler`` for LangChain, ``instrument()`` for everything else; `evaluate` scores a
-`Sample` without any tracing, `evaluate_dataset` many. Names are imported when they are first used.
+``RagEvalCallbackHandler`` for LangChain, ``instrument()`` for everything else, and for what nothing
+records the ``record_...()`` functions; `evaluate` scores a `Sample` without any tracing,
+`evaluate_dataset` many. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
     from rag_eval_otel.evaluation import evaluate
+    from rag_eval_otel.explicit import record_answer, record_question, record_retrieval
     from rag_eval_otel.handler import RagEvalCallbackHandler
     from rag_eval_otel.instrumentation import Handle, instrument
     from rag_eval_otel.judge.langchain import LangChainJudge
@@ -40,6 +42,9 @@ __all__ = [
     "evaluate",
     "evaluate_dataset",
     "instrument",
+    "record_answer",
+    "record_question",
+    "record_retrieval",
 ]
 
 _HOMES = {
@@ -60,6 +65,9 @@ _HOMES = {
     "evaluate": "evaluation",
     "evaluate_dataset": "dataset.run",
     "instrument": "instrumentation",
+    "record_answer": "explicit",
+    "record_question": "explicit",
+    "record_retrieval": "explicit",
 }
 
 

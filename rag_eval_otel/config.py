@@ -12,12 +12,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.redaction import redactor
 from rag_eval_otel.types import Fusion
 
 Spans = Literal["essential", "all", "none"]
+Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 Explanations = Literal["off", "on"]
 Signal = Literal["traces", "metrics", "logs"]
@@ -78,8 +81,12 @@ class Config:
     # Capture
     spans: Spans = "essential"
     """Which LangChain runs get a span: ``essential``, ``all`` or ``none``."""
-    content: ContentCapture = "off"
+    content: Content = "keep"
+    """Whether texts on other instrumentations' spans are exported, or removed after reading."""
+    capture_content: ContentCapture = "off"
     """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
+    redact: tuple[str, ...] = ()
+    """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
     explanations: Explanations = "off"
     """Whether the judge's explanations, which quote user data, are exported."""
     question_key: str | None = None
@@ -98,6 +105,7 @@ class Config:
         for name in _RANGES:
             _check_range(name, getattr(self, name))
         _check_metrics(self.metrics)
+        redactor(self.redact)
         for name in ("judge", "embedder"):
             _check_model(name, getattr(self, name))
 
@@ -107,15 +115,22 @@ class Config:
         environ = os.environ if environ is None else environ
         given = {name: environ.get(_variable(name)) for name in _PARSERS}
         found = {name: _parse(name, value) for name, value in given.items() if value}
-        found.setdefault("content", _standard_content(environ))
+        found.setdefault("capture_content", _standard_content(environ))
         found.setdefault("sdk_disabled", environ.get("OTEL_SDK_DISABLED", "").lower() == "true")
-        if "PYTEST_CURRENT_TEST" in environ:
-            found.setdefault("errors", "raise")
+        found.setdefault("errors", error_mode(environ))
         chosen = {**found, **options}
         chosen.setdefault("embedder", _embedder_for(chosen.get("judge", "lexical")))
         _refuse_unknown(chosen)
         _warn_of_unknown(environ)
         return cls(**chosen)
+
+
+def error_mode(environ: Mapping[str, str] | None = None) -> ErrorMode:
+    """Return what our failures do where no option in code says so."""
+    environ = os.environ if environ is None else environ
+    given = environ.get(_variable("errors"), "").strip()
+    raises = given == "raise" or (not given and "PYTEST_CURRENT_TEST" in environ)
+    return "raise" if raises else "swallow"
 
 
 def _refuse_unknown(options: Mapping[str, object]) -> None:
@@ -148,7 +163,8 @@ def _embedder_for(judge: object) -> str:
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "fusion": get_args(Fusion),
     "spans": get_args(Spans),
-    "content": get_args(ContentCapture),
+    "content": get_args(Content),
+    "capture_content": get_args(ContentCapture),
     "explanations": get_args(Explanations),
     "errors": get_args(ErrorMode),
 }
@@ -168,12 +184,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _WHOLE = frozenset({"judge_retries", "max_held", "max_held_bytes", "concurrency"})
 
 
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+def _names(value: str, separator: str = ",") -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(separator) if name.strip())
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "metrics": _names,
+    "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
     **dict.fromkeys((*_CHOICES, "judge", "embedder", "judge_base_url", "judge_api_key"), str.strip),

@@ -19,18 +19,17 @@ from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.spans import SpanWriter
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.judge.breaker import CircuitBreaker
-from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
-from rag_eval_otel.protocols import Embedder, Judge, Sink
+from rag_eval_otel.protocols import Sink
 from rag_eval_otel.providers import global_or_new_tracer_provider
+from rag_eval_otel.redaction import redactor
 from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
 from rag_eval_otel.seat import Seat, find_seat
+from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink
 
@@ -197,8 +196,10 @@ class _Assembly:
             self.processor = seat.take(self._processor)
         elif not self.config.sdk_disabled:
             _log.warning(
-                "%s is not the OpenTelemetry SDK's: scores go to events and metrics, not on spans",
+                "%s is not the OpenTelemetry SDK's: scores go to events and metrics, not on spans,"
+                " and content=%r has no effect",
                 type(self.provider).__name__,
+                self.config.content,
             )
         handle = Handle(
             config=self.config,
@@ -223,7 +224,12 @@ class _Assembly:
         config = self.config
         tracer = self.provider.get_tracer(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
         return RunRecorder(
-            SpanWriter(tracer=tracer, spans=config.spans, content=config.content),
+            SpanWriter(
+                tracer=tracer,
+                spans=config.spans,
+                content=config.capture_content,
+                redactor=redactor(config.redact),
+            ),
             self.intake,
             edge=self.edge("callback"),
             question_keys=(config.question_key,) if config.question_key else (),
@@ -242,6 +248,11 @@ class _Assembly:
             max_held_bytes=config.max_held_bytes,
             shutdown_seconds=config.shutdown_seconds,
             explanations=config.explanations,
+            content=ContentFilter(
+                foreign=config.content,
+                own=config.capture_content,
+                redactor=redactor(config.redact),
+            ),
         )
 
 
@@ -254,42 +265,5 @@ def build_measurement(config: Config) -> Measurement:
         fusion=config.fusion,
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
-    )
-
-
-def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config``; one that may be out of reach gets a circuit breaker."""
-    judge = build_plain_judge(config)
-    return judge if isinstance(judge, LexicalJudge) else CircuitBreaker(judge)
-
-
-def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` without a circuit breaker."""
-    if not isinstance(config.judge, str):
-        judge: Judge = config.judge
-        return judge
-    if config.judge == "lexical":
-        return LexicalJudge()
-    return OpenAIJudge(
-        config.judge.removeprefix("openai/"),
-        base_url=config.judge_base_url,
-        api_key=config.judge_api_key,
-        timeout=config.judge_timeout,
-        max_retries=config.judge_retries,
-    )
-
-
-def build_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config``."""
-    if not isinstance(config.embedder, str):
-        embedder: Embedder = config.embedder
-        return embedder
-    if config.embedder == "hashing":
-        return HashingEmbedder()
-    return OpenAIEmbedder(
-        config.embedder.removeprefix("openai/"),
-        base_url=config.judge_base_url,
-        api_key=config.judge_api_key,
-        timeout=config.judge_timeout,
-        max_retries=config.judge_retries,
+        redactor=redactor(config.redact),
     )

@@ -26,6 +26,7 @@ from rag_eval_otel.hold import Held, Holdback, Key
 from rag_eval_otel.reader import TurnReader
 from rag_eval_otel.scorer import TurnScorer
 from rag_eval_otel.sinks.attributes import enrich, score_attributes
+from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.instruments import DropReason
 from rag_eval_otel.sweeper import Sweeper
 from rag_eval_otel.types import Evaluation, HoldStatus
@@ -72,16 +73,17 @@ class RagEvalSpanProcessor(SpanProcessor):
         max_held_bytes: int = 64 * 1024 * 1024,
         shutdown_seconds: float = 10.0,
         explanations: Explanations = "off",
+        content: ContentFilter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Stand in front of ``downstream``."""
         self._downstream = downstream
-        self._pass_on = downstream.on_end
+        self._content = content or ContentFilter()
+        self._pass_on = downstream.on_end if self._content.foreign == "keep" else self._export
         self._start_next = downstream.on_start
         self._assembler = assembler
         assembler.is_open = True
         self._expected = assembler.expected
-        self._evaluator = scorer.evaluator
         self._own_threads = scorer.evaluator.threads
         self._scorer = scorer
         self._edge = edge("on_end")
@@ -131,15 +133,17 @@ class RagEvalSpanProcessor(SpanProcessor):
             return
         if self._expected and self._hold_for_turn(span):
             return
-        if not (self._concerns(span) and self._hold_for_watch(span)):
+        if not self._concerns(span):
             self._pass_on(span)
+        elif not self._hold_for_watch(span):
+            self._export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Give scores under way half of the time (5 s at most), release the rest, then export.
 
         Called by a judge or a sink, which hold the scores up, it exports what has left already.
         """
-        if self._evaluator.is_current():
+        if self._scorer.evaluator.is_current():
             self._downstream.force_flush(timeout_millis)
             return not self.held
         deadline = self._clock() + timeout_millis / 1000
@@ -171,7 +175,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             self.watch.close()
         self._hold.close()
         try:
-            self._hold.wait_empty(0.0 if self._evaluator.is_current() else timeout)
+            self._hold.wait_empty(0.0 if self._scorer.evaluator.is_current() else timeout)
         finally:  # also where the user has lost patience
             released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
             self._scorer.close(max(0.0, deadline - self._clock()))
@@ -214,7 +218,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             if not settled:  # something of ours failed, maybe with the span held already
                 held = self._hold.release(key, "error")
             if not held:
-                self._pass_on(span)
+                self._export(span)
         return True
 
     def _hold_and_submit(
@@ -245,9 +249,16 @@ class RagEvalSpanProcessor(SpanProcessor):
         token = otel_context.attach(held.context)
         try:
             with self._release_edge:
-                self._downstream.on_end(span)
+                self._export(span)
         finally:
             otel_context.detach(token)
+
+    def _export(self, span: ReadableSpan) -> None:
+        """Hand ``span`` on with what of its texts may be exported; in doubt none."""
+        shown = None
+        with self._release_edge:
+            shown = self._content.shown(span)
+        self._downstream.on_end(self._content.bare(span) if shown is None else shown)
 
     def _after_fork(self) -> None:
         """Forget what is the parent's: it exports its spans itself."""

@@ -19,6 +19,7 @@ from rag_eval_otel.evaluation import evaluate, failed_evaluation
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
+from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import Evaluation, Fusion, HoldStatus, Sample, SkipReason, SpanRef
 
@@ -85,11 +86,12 @@ class Measurement:
     fusion: Fusion = "on"
     timeout: float | None = 60.0
     cache: ReplyCache | None = None
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``."""
+        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
         return await evaluate(
-            sample,
+            self.redactor.sample(sample),
             self.metrics,
             judge=self.judge,
             embedder=self.embedder,

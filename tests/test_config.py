@@ -28,7 +28,9 @@ GIVEN: dict[str, tuple[str, object]] = {
     "concurrency": ("2", 2),
     "shutdown_seconds": ("1", 1.0),
     "spans": ("all", "all"),
-    "content": ("span", "span"),
+    "content": ("strip", "strip"),
+    "capture_content": ("span", "span"),
+    "redact": (" \\d{4,} \n\n (?i)secret", ("\\d{4,}", "(?i)secret")),
     "explanations": ("on", "on"),
     "question_key": ("frage", "frage"),
     "answer_key": ("antwort", "antwort"),
@@ -39,7 +41,8 @@ GIVEN: dict[str, tuple[str, object]] = {
 CHOICES = {
     "fusion": "on, off",
     "spans": "essential, all, none",
-    "content": "off, span",
+    "content": "keep, strip",
+    "capture_content": "off, span",
     "explanations": "off, on",
     "errors": "swallow, raise",
 }
@@ -210,15 +213,16 @@ def test_a_key_is_never_shown() -> None:
 def test_the_standard_variable_turns_content_on(value: str) -> None:
     """The GenAI conventions' variable puts texts on our spans where it asks for that."""
     name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-    assert Config.from_env({name: value}).content == "span"
-    assert Config.from_env({name: value, "RAG_EVAL_CONTENT": "off"}).content == "off"
+    assert Config.from_env({name: value}).capture_content == "span"
+    found = Config.from_env({name: value, "RAG_EVAL_CAPTURE_CONTENT": "off"})
+    assert found.capture_content == "off"
 
 
 @pytest.mark.parametrize("value", ["", "false", "EVENT_ONLY", "NO_CONTENT"])
 def test_other_values_leave_content_off(value: str) -> None:
     """Content is on spans only where that was asked for."""
     name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-    assert Config.from_env({name: value}).content == "off"
+    assert Config.from_env({name: value}).capture_content == "off"
 
 
 @pytest.mark.parametrize(("value", "off"), [("true", True), ("True", True), ("1", False)])

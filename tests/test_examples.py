@@ -81,3 +81,13 @@ def test_metrics_tour_example() -> None:
         assert (row["mrr"], row["context_recall"]) == (1, 1)
         assert row["rubric"] == row["politeness"] == "unparsable"
     assert "take a judge that is a model" in printed
+
+
+def test_hand_written_example() -> None:
+    """What the application says itself is scored on its own span, and not exported."""
+    with OtlpReceiver() as receiver:
+        assert "A ticket costs 12 euros." in run(EXAMPLES[4], receiver)
+        spans = {span.name: span for span in receiver.spans()}
+    assert spans["ask"].attributes["rag.evaluation.status"] == "scored"
+    assert spans["ask"].attributes["rag.evaluation.faithfulness.score"] == 1
+    assert not any("12 euros" in str(span) for span in spans.values())

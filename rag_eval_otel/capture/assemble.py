@@ -44,7 +44,10 @@ def why_none(fragments: Sequence[Fragment]) -> SkipReason | None:
     """Return why a trace without turns has none, or None where nobody would expect one."""
     kinds = {fragment.kind for fragment in fragments}
     if "llm" not in kinds:
-        return "no_answer" if kinds & RETRIEVALS else None
+        said = frozenset().union(*(fragment.explicit for fragment in fragments))
+        if kinds & RETRIEVALS or "documents" in said:
+            return "no_answer"
+        return "no_retrieval" if said else None
     if any(f.error is not None and f.parent is None for f in fragments):
         return "error"
     tree = FragmentTree(fragments)

@@ -22,11 +22,14 @@ def contexts_of(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...] |
     (refine, map-reduce, a chain used as a tool).
     """
     explicit = next((step for step in turn.line if "documents" in step.explicit), None)
-    if explicit is not None:
-        return explicit.documents or ()
-    lost = _lost(turn.retrievers)
+    lost = _lost(turn.retrievers if explicit is None else (explicit,))
     if lost is not None:
         return lost
+    if explicit is not None:
+        return explicit.documents or ()
+    recorded = [one for one in turn.retrievers if "documents" in one.explicit]
+    if recorded:
+        return tuple(_distinct(recorded))
     retrieved = tuple(_distinct(turn.retrievers))
     if not turn.is_whole and any(one.documents is None for one in turn.retrievers):
         return _of_variables(turn, generator)

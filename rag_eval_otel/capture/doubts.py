@@ -23,18 +23,20 @@ def doubt_of(
     turn: Turn, generator: Fragment, answer: str, *, contexts: Sequence[Passage]
 ) -> SkipReason | None:
     """Return why ``turn`` should not be trusted, or None."""
-    if turn.is_whole:
+    said = turn.explicit
+    if turn.is_whole or said >= {"documents", "output"}:
         return None
     if _asks_with_an_answer(turn):
         return "ambiguous"
     if generator.id in turn.within_tools:  # the agent that used the tool said something, too
         return "partial"
     prompts = prompts_behind(turn, generator)
-    if _lacks_tools(turn, generator) or _lacks_retrieval(turn, prompts):
+    told = "documents" in said
+    if _lacks_tools(turn, generator) or (not told and _lacks_retrieval(turn, prompts)):
         return "partial"
     if _has_stray_answer(turn, generator) or _is_answered_by_tool(turn, answer):
         return "ambiguous"
-    return None if _kept_on_purpose(turn, contexts, prompts) else "partial"
+    return None if told or _kept_on_purpose(turn, contexts, prompts) else "partial"
 
 
 def _asks_with_an_answer(turn: Turn) -> bool:

@@ -17,6 +17,7 @@ from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _NO_TIME = 5_000_000  # ns in which no LLM can have answered
+_SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
 
 
@@ -41,16 +42,12 @@ def _sample(turn: Turn) -> Sample:
     if any(step.error is not None for step in turn.line):
         raise Refused(reason="error")
     _spoken(turn.line, "input")  # where the question is hidden, nothing else matters
-    if turn.doubt is not None:
+    said = turn.explicit
+    if turn.doubt is not None and not said >= _SAMPLE:
         raise Refused(reason=turn.doubt)
-    answer = _spoken(turn.line, "output")
-    if _was_abandoned(turn, answer):
-        raise Refused(reason="abandoned")
-    answer = answer or _spoken(turn.calls, "output")
-    if answer is None:
-        raise Refused(reason="no_answer")
+    answer = _answer(turn)
     generator = generator_of(turn, answer)
-    if generator is None and turn.calls:
+    if generator is None and turn.calls and not said >= {"documents", "output"}:
         raise Refused(reason="partial")
     contexts = contexts_of(turn, generator)
     if isinstance(contexts, str):
@@ -71,12 +68,27 @@ def _sample(turn: Turn) -> Sample:
     )
 
 
+def _answer(turn: Turn) -> str:
+    told = [call for call in turn.calls if "output" in call.explicit]
+    if told and not any("output" in step.explicit for step in turn.line):
+        return _spoken(told, "output") or ""
+    answer = _spoken(turn.line, "output")
+    if "output" not in turn.explicit and _was_abandoned(turn, answer):
+        raise Refused(reason="abandoned")
+    answer = answer or _spoken(turn.calls, "output")
+    if answer is None:
+        raise Refused(reason="no_answer")
+    return answer
+
+
 def _spoken(steps: Iterable[Fragment], part: Part) -> str | None:
-    """Return the text of the last of ``steps`` that has one.
+    """Return the text of the last of ``steps`` that has one, or what the application has set.
 
     Redaction is consent: what is hidden there is not looked for elsewhere.
     """
-    for step in reversed(tuple(steps)):
+    steps = tuple(steps)
+    explicit = [step for step in steps if part in step.explicit]
+    for step in explicit[:1] or reversed(steps):
         text = step.input if part == "input" else step.output
         if part in step.hidden:
             raise Refused(reason="redacted")

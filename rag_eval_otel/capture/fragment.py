@@ -47,6 +47,8 @@ class Fragment:
     cut: frozenset[Part] = frozenset()
     explicit: frozenset[Part] = frozenset()
     found: int | None = None
+    query: str | None = None
+    """What was searched for, where a step other than a retriever holds documents."""
     variables: Mapping[str, str] = field(default_factory=dict)
     results: tuple[str, ...] = ()
     """What tools had answered, as an LLM was shown it."""

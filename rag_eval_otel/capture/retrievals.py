@@ -35,7 +35,7 @@ def find_retrievals(
     embedded = _embedded(tree)
     complete = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
     complete += _told_by_tools(tree, context_tools, outermost)
-    complete += [f for f in tree.fragments if _is_explicit(f)]
+    complete += [_searched(f) for f in tree.fragments if _is_explicit(f)]
     return tuple(sorted(complete, key=in_order))
 
 
@@ -47,6 +47,11 @@ def _tells(one: Fragment) -> bool:
 
 def _is_explicit(fragment: Fragment) -> bool:
     return "documents" in fragment.explicit and fragment.kind not in RETRIEVALS
+
+
+def _searched(step: Fragment) -> Fragment:
+    """Return the retrieval in a step on which the application itself has put contexts."""
+    return replace(step, input=step.query or step.input, output=None)
 
 
 def _embedded(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:

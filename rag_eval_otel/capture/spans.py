@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.config import ContentCapture, Spans
 from rag_eval_otel.guard import Edge
+from rag_eval_otel.redaction import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -36,6 +37,7 @@ class SpanWriter:
     tracer: Tracer
     spans: Spans = "essential"
     content: ContentCapture = "off"
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def start(self, tree: RunTree, *, also: Iterable[Hashable], edge: Edge) -> dict[UUID, Span]:
         """Start a span for every visible run of ``tree`` and those in ``also``, parents first.
@@ -82,12 +84,25 @@ class SpanWriter:
         if run is run.tree.root:
             found.update(_identities(run))
         if self.content == "span":
-            found.update(_content(run))
+            found.update(_content(self._redacted(run)))
         return {
             key: exportable(value) if isinstance(value, str) else value
             for key, value in found.items()
             if value is not None
         }
+
+    def _redacted(self, run: Run) -> Run:
+        """Return ``run`` with its texts as they may be exported."""
+        clean = self.redactor
+        if not clean:
+            return run
+        return replace(
+            run,
+            input=None if run.input is None else clean.text(run.input),
+            output=None if run.output is None else clean.text(run.output),
+            messages=tuple((role, clean.text(text)) for role, text in run.messages),
+            documents=tuple(replace(p, text=clean.text(p.text)) for p in run.documents or ()),
+        )
 
 
 def end(span: Span, run: Run) -> None:

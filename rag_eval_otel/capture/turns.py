@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.flat import parted
-from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
+from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
 from rag_eval_otel.capture.retrievals import find_retrievals
 from rag_eval_otel.capture.tree import FragmentTree, in_order
 from rag_eval_otel.types import SkipReason
@@ -50,6 +50,13 @@ class Turn:
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
+
+    @property
+    def explicit(self) -> frozenset[Part]:
+        """The parts that the application itself has set."""
+        contexts = [one.explicit & {"documents"} for one in self.retrievers]
+        answers = [one.explicit & {"output"} for one in self.calls]
+        return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
@@ -97,13 +104,17 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
 def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator[Turn]:
     """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
+    found: dict[Hashable, list[Fragment]] = defaultdict(list)
     for one in retrievals:
-        holders = _holders(tree, one)
-        anchor = next((h for h in holders if _answers(h, one) and h.id not in called), None)
-        if anchor is not None:
-            doubt: SkipReason | None = "partial" if _is_torn(tree, anchor.id) else None
-            line = tree.line(anchor)
-            yield _turn(anchor, line, calls=(), rewrites=(), retrievers=(one,), doubt=doubt)
+        for holder in _holders(tree, one):
+            if _answers(holder, one) and (holder.id not in called or "output" in holder.explicit):
+                found[holder.id].append(one)
+                break
+    for anchor, retrievers in found.items():
+        doubt: SkipReason | None = "partial" if _is_torn(tree, anchor) else None
+        step = tree.by_id[anchor]
+        line = tree.line(step)
+        yield _turn(step, line, calls=(), rewrites=(), retrievers=retrievers, doubt=doubt)
 
 
 def _answers(holder: Fragment, retrieval: Fragment) -> bool:
@@ -197,12 +208,27 @@ def _group(tree: FragmentTree, retrievals: Sequence[Fragment]) -> dict[Hashable,
         for above in _holders(tree, retriever):
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
     groups: dict[Hashable, list[Fragment]] = {}
-    for call in tree.generators:
+    for call in _writers(tree, first.keys()):
         holders = (a.id for a in tree.ancestors(call) if a.id in first)
         anchor = next((a for a in holders if first[a] <= call.start), None)
         if anchor is not None:
             groups.setdefault(anchor, []).append(call)
     return groups
+
+
+def _writers(tree: FragmentTree, holders: Container[Hashable]) -> Iterator[Fragment]:
+    """Yield what may have written an answer: LLM calls, and steps that say what they answered.
+
+    Such a step is none of ``holders``, which hold retrievals, too, and stands for the calls in it.
+    """
+    said = {f.id: f for f in tree.fragments if "output" in f.explicit and f.id not in holders}
+    for call in tree.generators:
+        step = next((above.id for above in tree.line(call) if above.id in said), None)
+        if step is None:
+            yield call
+        else:
+            said[step] = replace(said[step], prompt=call.prompt, input=call.input)
+    yield from (replace(step, kind="llm") for step in said.values())
 
 
 def _holders(tree: FragmentTree, retrieval: Fragment) -> Iterable[Fragment]:

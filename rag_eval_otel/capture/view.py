@@ -71,6 +71,10 @@ class SpanView(Protocol):
         """How many attributes were dropped over the limit."""
 
     @property
+    def dropped_events(self) -> int:
+        """How many events were dropped over the limit."""
+
+    @property
     def value_limit(self) -> int | None:
         """The length at which its values are cut, where that is known."""
 
@@ -183,6 +187,11 @@ class SdkSpan:
     def dropped(self) -> int:
         """How many attributes were dropped."""
         return self._span.dropped_attributes
+
+    @property
+    def dropped_events(self) -> int:
+        """How many events were dropped."""
+        return self._span.dropped_events
 
     @property
     def value_limit(self) -> int | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
+from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex, native
 from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
 from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
 from rag_eval_otel.capture.segment import (
@@ -163,6 +163,11 @@ class SpanWatch:
         A call that is still open, as a stream may be when its chain has ended, counts.
         """
         own = segment.below.pop(view.span_id, None) or Below()
+        said = native.parts_of(view)
+        if "documents" in said:
+            own.add(Below(searched=view.start))
+        if "output" in said:
+            own.add(Below(called=view.start if own.searched is None else own.searched))
         is_turn = False
         if kind in RETRIEVALS:
             up = Below(searched=view.start)

@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
     totals = exported.totals
     shown = json.dumps(totals.to_dict(), indent=2) if options.form == "json" else repr(totals)
     sys.stdout.write(f"{shown}\n")
+    if not totals.rows:
+        sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
     if exported.unsent:
         sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
     if totals.failed:
@@ -120,8 +122,8 @@ def _require_another_file(output: Path, file: Path) -> None:
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
     from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
-    from rag_eval_otel.instrumentation import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
+    from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
 
     return Plan(
         metrics=resolve_metrics(config.metrics),

@@ -14,6 +14,7 @@ from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.types import Evaluation, HoldStatus, Score
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Event
     from opentelemetry.util.types import AttributeValue
 
 
@@ -65,13 +66,20 @@ def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableS
     would evict the oldest attributes to make room for ours. The original is not touched: other
     processors may hold it.
     """
+    return copied(span, attributes={**(span.attributes or {}), **added}, events=span.events)
+
+
+def copied(
+    span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
+) -> ReadableSpan:
+    """Return a copy of ``span`` with other attributes and events, and its dropped counts."""
     return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
         resource=span.resource,
-        attributes=_merged(span, added),
-        events=_counted(span.events, span.dropped_events),
+        attributes=bounded(attributes, span.dropped_attributes),
+        events=_counted(events, span.dropped_events),
         links=_counted(span.links, span.dropped_links),
         kind=span.kind,
         status=span.status,
@@ -81,15 +89,13 @@ def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableS
     )
 
 
-def _merged(
-    span: ReadableSpan, added: Mapping[str, AttributeValue]
-) -> Mapping[str, AttributeValue]:
-    merged = {**(span.attributes or {}), **added}
-    if not span.dropped_attributes:
-        return merged  # a plain dict counts as nothing dropped, and is not cleaned again
-    bounded = BoundedAttributes(None, merged, immutable=False)
-    bounded.dropped = span.dropped_attributes
-    return bounded
+def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
+    """Return ``attributes``, of which so many had been ``dropped`` before."""
+    if not dropped:
+        return attributes  # a plain dict counts as nothing dropped, and is not cleaned again
+    found = BoundedAttributes(None, dict(attributes), immutable=False)
+    found.dropped = dropped
+    return found
 
 
 def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:

@@ -29,6 +29,7 @@ class RecordedSpan:
     attributes: Mapping[str, Any]
     events: Sequence[tuple[str, Mapping[str, Any]]]
     logs: Sequence[LogView] = ()
+    dropped_events: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,7 @@ def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None)
         attributes=raw["attributes"],
         events=[(event["name"], event.get("attributes") or {}) for event in raw["events"]],
         logs=logs,
+        dropped_events=int(raw.get("dropped_events") or 0),
     )
 
 

@@ -63,6 +63,7 @@ MARKS: Final = frozenset(
         semconv.ANSWER,
         semconv.CONTEXTS,
         semconv.QUESTION,
+        semconv.RETRIEVAL_RECORDED,
     }
 )
 """Attributes of which every span has one that any dialect reads, but for two known by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import plain, read, value
@@ -24,6 +24,23 @@ _KINDS: Mapping[str, Kind] = {
 }
 _DETAILS = "gen_ai.client.inference.operation.details"
 _VARIABLE = "gen_ai.prompt.variable."
+
+CONTENT: Final = (
+    r"gen_ai\.(input|output)\.messages",
+    r"gen_ai\.system_instructions",
+    r"gen_ai\.retrieval\.(query\.text|documents)",
+    r"gen_ai\.tool\.call\.(arguments|result)",
+    r"gen_ai\.prompt\.(variable\..+|template)",
+    r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
+)
+"""What attributes are called that hold texts of users and models."""
+CONTENT_EVENTS: Final = (
+    (
+        r"gen_ai\.(\w+\.message|choice)",
+        r"(gen_ai\.event\.)?(content|message|tool_calls|reasoning)(\..+)?",
+    ),
+)
+"""The same of the attributes of span events, by the event's name."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, Lost, value
@@ -29,6 +29,13 @@ _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^Agent$"), "agent"),
 )
 _QUERY_KEYS = ("question", "query", "text")
+
+CONTENT: Final = (
+    r"haystack\.(component|agent|tool)\.(input|output)",
+    r"haystack\.agent\.step\.(llm|tool)\.(input|output)",
+    r"haystack\.pipeline\.(input|output)_data",
+)
+"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import value
@@ -16,6 +17,9 @@ _KINDS: Mapping[str, Kind] = {
     "retriever": "retriever",
     "tool": "tool",
 }
+
+CONTENT: Final = (r"langfuse\.(observation|trace)\.(input|output)",)
+"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, value
@@ -15,6 +16,9 @@ _KINDS: Mapping[str, Kind] = {
     "retriever": "retriever",
     "tool": "tool",
 }
+
+CONTENT: Final = (r"gen_ai\.(prompt|completion)",)
+"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:

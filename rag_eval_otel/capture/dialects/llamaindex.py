@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, read
@@ -26,6 +26,20 @@ _NAMES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(Tool\.a?call|\.call_tool)$"), "tool"),
     (re.compile(r"Agent\.run$"), "agent"),
 )
+
+CONTENT: Final = (r"llamaindex\.step\.input_summary",)
+"""What attributes are called that hold texts of users and models."""
+_NO_CONTENT: Final = (
+    r"class_name|id_|span_id|timestamp|err_str|model_dict\..+",
+    r"tags\.llamaindex\.(run_id|step\.input_event)",
+    r"additional_kwargs\.(parallel_tool_calls|tool_choice|tools)",
+    r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
+    r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
+)
+CONTENT_EVENTS: Final = (
+    (r"\w+Event|(step|workflow)\.output", rf"(?!({'|'.join(_NO_CONTENT)})$).+"),
+)
+"""The same of the attributes of span events, by the event's name: all but what is known."""
 
 
 def kind(view: SpanView) -> Kind | None:

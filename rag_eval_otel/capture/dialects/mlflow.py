@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, value
@@ -18,6 +19,11 @@ _KINDS: Mapping[str, Kind] = {
     "RETRIEVER": "retriever",
     "TOOL": "tool",
 }
+
+CONTENT: Final = (r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages")
+"""What attributes are called that hold texts of users and models."""
+CONTENT_EVENTS: Final = ((r"new_token", r"token|chunk"),)
+"""The same of the attributes of span events, by the event's name."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -1,59 +1,129 @@
-"""What the application itself has said about a turn, on whatever span: it wins over all else."""
+"""What the application itself has said about a turn, on whatever span: it wins over all else.
+
+``rag.question`` and ``rag.answer`` are attributes; contexts are the attribute ``rag.contexts``, or
+an event ``rag.retrieval`` for each retrieval, as `record_retrieval` writes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passages_in
-from rag_eval_otel.capture.dialects.values import read, usable
+from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, read
 from rag_eval_otel.capture.fragment import Fragment, Part
+from rag_eval_otel.capture.matching import normalised
 from rag_eval_otel.capture.view import SpanView
 from rag_eval_otel.types import Passage
 
-_NAMES = (semconv.QUESTION, semconv.CONTEXTS, semconv.ANSWER)
+_PARTS: Final[Mapping[str, Part]] = {
+    semconv.QUESTION: "input",
+    semconv.ANSWER: "output",
+    semconv.CONTEXTS: "documents",
+    semconv.RETRIEVAL_RECORDED: "documents",
+}
+NAMES: Final = frozenset(_PARTS)
+"""Attributes of which every span has one on which the application has said anything."""
+
+CONTENT: Final = (
+    r"rag\.(question|contexts|answer)",
+    r"rag\.retrieval\.(query|documents)",
+)
+"""What attributes are called, of spans and of events, that hold texts."""
 
 
 def speaks(view: SpanView) -> bool:
     """Tell whether the application has said anything on ``view``."""
     attributes = view.attributes
-    return any(name in attributes for name in _NAMES)
+    return any(name in attributes for name in _PARTS)
+
+
+def parts_of(view: SpanView) -> frozenset[Part]:
+    """Return what the application has said on ``view``, from names alone."""
+    attributes = view.attributes
+    return frozenset(part for name, part in _PARTS.items() if name in attributes)
 
 
 def with_explicit(view: SpanView, fragment: Fragment) -> Fragment:
     """Return ``fragment`` with what the application said in place of what was recorded."""
-    parts: set[Part] = set()
-    question = _text(view, semconv.QUESTION)
-    answer = _text(view, semconv.ANSWER)
-    contexts = _passages(view.attributes.get(semconv.CONTEXTS))
-    if question is not None:
-        fragment = replace(fragment, input=question)
-        parts.add("input")
-    if answer is not None:
-        fragment = replace(fragment, output=answer)
-        parts.add("output")
-    if contexts is not None:
-        fragment = replace(fragment, documents=contexts)
-        parts.add("documents")
+    found: dict[Part, Any] = {
+        "input": _text(view, semconv.QUESTION),
+        "output": _text(view, semconv.ANSWER),
+        "documents": _contexts(view),
+    }
+    said = {part: value for part, value in found.items() if value is not None}
+    told: dict[Any, Any] = {p: value for p, value in said.items() if not isinstance(value, Lost)}
+    lost: dict[Any, None] = dict.fromkeys(part for part in said if part not in told)
     return replace(
         fragment,
+        **{**lost, **told},
         kind="chain" if fragment.kind == "other" else fragment.kind,
-        explicit=frozenset(parts),
-        hidden=fragment.hidden - parts,
-        cut=fragment.cut - parts,
+        query=_query(view),
+        explicit=frozenset(said),
+        hidden=(fragment.hidden - said.keys()) | {p for p, v in said.items() if v is HIDDEN},
+        cut=(fragment.cut - said.keys()) | {p for p, v in said.items() if v is CUT},
         flat=False,
     )
 
 
-def _text(view: SpanView, name: str) -> str | None:
+def _text(view: SpanView, name: str) -> str | Lost | None:
     found = view.attributes.get(name)
-    return usable(found) if isinstance(found, str) else None
+    return _whole(found, view.value_limit) if isinstance(found, str) and found.strip() else None
 
 
-def _passages(found: Any) -> tuple[Passage, ...] | None:
-    """Return the contexts: a sequence of texts, or JSON listing texts or documents."""
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return tuple(Passage(text=str(text)) for text in found)
-    return passages_in(read(found)) if isinstance(found, str) else None
+def _whole(text: str, limit: int | None) -> str | Lost:
+    """Return ``text``, unless it says that it was hidden, or is as long as texts may be."""
+    if is_marker(text):
+        return HIDDEN
+    return CUT if limit is not None and len(text) >= limit else text
+
+
+def _contexts(view: SpanView) -> tuple[Passage, ...] | Lost | None:
+    """Return the contexts of the attribute and of every retrieval, in order, each once."""
+    limit = view.value_limit
+    events = list(_retrievals(view))
+    if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
+        return CUT  # an event may have been one of ours
+    found = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), limit) for event in events]
+    found = [CUT if passages is None else passages for passages in found]
+    if semconv.CONTEXTS in view.attributes:
+        found.insert(0, _listed(view.attributes[semconv.CONTEXTS], limit))
+    lost = next((one for one in found if isinstance(one, Lost)), None)
+    if lost is not None:
+        return lost
+    told = [one for one in found if one is not None and not isinstance(one, Lost)]
+    return tuple(_distinct(p for passages in told for p in passages)) if told else None
+
+
+def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
+    """Return the documents in a sequence of texts, or in JSON listing texts or documents."""
+    if isinstance(found, str):
+        data = read(found, limit=limit)
+        passages = data if isinstance(data, Lost) else passages_in(data)
+    elif isinstance(found, Sequence):
+        passages = tuple(Passage(text=str(text)) for text in found)
+    else:
+        return None
+    if isinstance(passages, Lost) or passages is None:
+        return passages
+    texts = [_whole(passage.text, limit) for passage in passages]
+    return next((text for text in texts if isinstance(text, Lost)), passages)
+
+
+def _query(view: SpanView) -> str | None:
+    queries = (event.get(semconv.RETRIEVAL_QUERY) for event in _retrievals(view))
+    return next((query for query in queries if isinstance(query, str)), None)
+
+
+def _retrievals(view: SpanView) -> Iterator[Mapping[str, Any]]:
+    if semconv.RETRIEVAL_RECORDED in view.attributes:
+        yield from (found for name, found in view.events if name == semconv.RETRIEVAL_EVENT)
+
+
+def _distinct(passages: Iterable[Passage]) -> Iterable[Passage]:
+    by_text: dict[str, Passage] = {}
+    for passage in passages:
+        by_text.setdefault(normalised(passage.text), passage)
+    return by_text.values()

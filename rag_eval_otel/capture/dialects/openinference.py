@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.documents import passages_of
@@ -21,6 +21,19 @@ _KINDS: Mapping[str, Kind] = {
     "RETRIEVER": "retriever",
     "TOOL": "tool",
 }
+
+CONTENT: Final = (
+    r"(input|output)\.(value|audio\..+)",
+    r"llm\.(input|output)_messages\.\d+\.message\.content",
+    r"llm\.(input|output)_messages\.\d+\.message\.contents\.\d+\.message_content\.(?!type$).+",
+    r"llm\.(input|output)_messages\.\d+\.message\..*arguments(_json)?",
+    r"llm\.(prompts|completions|choices)(\..+)?",
+    r"llm\.prompt_template\.(template|variables)",
+    r"retrieval\.documents\.\d+\.document\.(content|metadata)",
+    r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
+    r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
+)
+"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build, genai
 from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
@@ -27,6 +27,14 @@ _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Tool\.task$"), "tool"),
 )
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
+
+CONTENT: Final = (
+    r"(traceloop\.entity|gen_ai\.task)\.(input|output)",
+    r"(gen_ai|llm)\.(prompt|completion)s?\.\d+\.(content|reasoning.*|(tool_calls\.\d+|function_call)\.arguments)",
+    r"traceloop\.prompt\.(template|template_variables\..+)",
+    r"tool\.(arguments|input|output|result)",
+)
+"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.fragment import Fragment, Kind
@@ -12,6 +12,14 @@ from rag_eval_otel.types import Passage
 
 _RESULT = "db.query.result"
 _SEARCHES = frozenset({"query", "search", "similarity_search", "query_points", "get"})
+
+CONTENT: Final = (r"db\.query\.embeddings\.vector",)
+"""What attributes are called that hold texts of users and models."""
+CONTENT_EVENTS: Final = (
+    (r"db\.query\.result", r"db\.query\.result\.(document|metadata|vector)"),
+    (r"db\.(query|search)\.embeddings", r".*vector"),
+)
+"""The same of the attributes of span events, by the event's name."""
 
 
 def kind(view: SpanView) -> Kind | None:

@@ -1,0 +1,87 @@
+"""`Redactor`: takes what matches the user's patterns out of texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Sample
+
+MARK: Final = "[redacted]"
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Replaces every match of ``patterns`` by `MARK`, one pattern after the other."""
+
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to look for."""
+        return bool(self.patterns)
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without what matches."""
+        for pattern in self.patterns:
+            text = pattern.sub(MARK, text)
+        return text
+
+    def sample(self, sample: Sample) -> Sample:
+        """Return ``sample`` with question, contexts, answer and reference without what matches."""
+        if not self.patterns:
+            return sample
+        contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
+        reference = None if sample.reference is None else self.text(sample.reference)
+        return replace(
+            sample,
+            question=self.text(sample.question),
+            contexts=tuple(contexts),
+            answer=self.text(sample.answer),
+            reference=reference,
+        )
+
+    def value(self, value: Any) -> Any:
+        """Return the value of an attribute without what matches: a text, texts, or JSON of them."""
+        if isinstance(value, str):
+            with suppress(ValueError, RecursionError):
+                if value.lstrip()[:1] in {"[", "{"}:
+                    return json.dumps(self._inside(json.loads(value)), ensure_ascii=False)
+            return self.text(value)
+        return self._inside(value)
+
+    def _inside(self, data: Any) -> Any:
+        if isinstance(data, str):
+            return self.text(data)
+        if isinstance(data, dict):
+            return {key: self._inside(item) for key, item in data.items()}
+        if isinstance(data, list | tuple):
+            return [self._inside(item) for item in data]
+        return data
+
+
+def redactor(patterns: Sequence[str]) -> Redactor:
+    """Return what takes ``patterns`` out of texts; `ConfigError` for a bad one."""
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        msg = f"redact must be a sequence of regular expressions, not {patterns!r}"
+        raise ConfigError(msg)
+    return Redactor(tuple(map(_compiled, patterns)))
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        msg = f"redact (RAG_EVAL_REDACT) takes regular expressions as str, not {pattern!r}"
+        raise ConfigError(msg)
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        msg = f"redact (RAG_EVAL_REDACT): {pattern!r} is no regular expression: {error}"
+        raise ConfigError(msg) from error
+    if not all(match[0] for probe in ("", "a b") for match in compiled.finditer(probe)):
+        msg = f"redact (RAG_EVAL_REDACT): {pattern!r} matches the empty text, which is everywhere"
+        raise ConfigError(msg)
+    return compiled

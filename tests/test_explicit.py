@@ -1,0 +1,410 @@
+"""What an application says itself about its turns is read, scored, and never breaks it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import Tracer, set_span_in_context
+
+from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
+from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
+from rag_eval_otel.capture.assemble import outcomes_of
+from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.view import SdkSpan
+
+OTHER = "Products: Borealis makes lamps."
+SAMPLE = Sample(question=QUESTION, contexts=[CONTEXT], answer=ANSWER)
+
+
+class App:
+    """An application with its own provider and nothing of ours attached."""
+
+    def __init__(self, **options: Any) -> None:
+        """Export to memory; ``options`` are the provider's."""
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(**options)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer: Tracer = provider.get_tracer("app")
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        """What has ended."""
+        return self._exporter.get_finished_spans()
+
+    @property
+    def results(self) -> list[object]:
+        """What becomes of the turns."""
+        return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
+
+
+# --- the documents --------------------------------------------------------------------------------
+
+
+class Node:
+    """A node of LlamaIndex, with a score."""
+
+    node_id = "n1"
+    score = np.float64(0.5)
+
+    def get_content(self) -> str:
+        """Return its text."""
+        return CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("document", "passage"),
+    [
+        (CONTEXT, Passage(text=CONTEXT)),
+        ('{"not": "json of ours"}', Passage(text='{"not": "json of ours"}')),
+        ("", Passage(text="")),
+        (Passage(text=CONTEXT, id="p", score=2.0), Passage(text=CONTEXT, id="p", score=2.0)),
+        (Document(page_content=CONTEXT), Passage(text=CONTEXT)),
+        (Document(page_content=CONTEXT, id="d"), Passage(text=CONTEXT, id="d")),
+        (
+            (Document(page_content=CONTEXT, id="d"), 0.25),
+            Passage(text=CONTEXT, id="d", score=0.25),
+        ),
+        ((CONTEXT, np.float32(0.5)), Passage(text=CONTEXT, score=0.5)),
+        ({"text": CONTEXT}, Passage(text=CONTEXT)),
+        ({"content": CONTEXT, "id": 7, "score": 1}, Passage(text=CONTEXT, id="7", score=1.0)),
+        ({"page_content": CONTEXT, "metadata": {"a": 1}}, Passage(text=CONTEXT)),
+        (Node(), Passage(text=CONTEXT, id="n1", score=0.5)),
+        (SimpleNamespace(content=CONTEXT, id="h", score=None), Passage(text=CONTEXT, id="h")),
+        (Passage(text=CONTEXT, score=float("nan")), Passage(text=CONTEXT)),
+        ("broken \ud800 letter", Passage(text="broken ? letter")),
+    ],
+)
+def test_documents_of_every_kind(document: object, passage: Passage) -> None:
+    """A document of any framework is read back as text, id and score."""
+    app = App()
+    with app.tracer.start_as_current_span("search"):
+        record_retrieval(QUESTION, [document])
+    found = read(SdkSpan(app.spans[0]))
+    assert (found.documents, found.query) == ((passage,), QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: record_question(None), "record_question.. takes the text as a str, not NoneType"),
+        (lambda: record_answer(b"bytes"), "record_answer.. takes the text as a str, not bytes"),
+        (lambda: record_retrieval(5, []), "record_retrieval.. takes the text as a str, not int"),
+        (
+            lambda: record_retrieval("q", CONTEXT),
+            r"a list of documents, not str; pass \[document\]",
+        ),
+        (lambda: record_retrieval("q", {"text": "a"}), "a list of documents, not dict"),
+        (lambda: record_retrieval("q", iter(["a"])), "a list of documents, not list_iterator"),
+        (lambda: record_retrieval("q", Document(page_content="a")), "list of documents, not Docu"),
+        (lambda: record_retrieval("q", [5]), "a document is a str, a Passage, .* not int"),
+        (lambda: record_retrieval("q", [{"title": "a"}]), "a document is .* not dict"),
+        (lambda: record_retrieval("q", [SimpleNamespace(content=5)]), "not SimpleNamespace"),
+        (lambda: record_retrieval("q", [SimpleNamespace(get_content=list)]), "not SimpleNamesp"),
+    ],
+)
+def test_what_cannot_be_recorded(
+    call: Callable[[], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong call raises in tests and says the way out; in production it does nothing."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        with pytest.raises(TypeError, match=told):
+            call()
+        monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+        call()
+    assert not app.spans[0].attributes
+    assert not app.spans[0].events
+
+
+def test_a_wrong_call_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every request may make the same mistake; one warning is enough."""
+    monkeypatch.setenv("RAG_EVAL_ERRORS", "swallow")
+    caplog.set_level(logging.DEBUG, "rag_eval_otel")
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        for _ in range(3):
+            record_question(1)  # type: ignore[arg-type]  # that is the mistake
+    warned = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) <= 1
+    assert len(caplog.records) == 3
+
+
+def test_without_a_recorded_span_nothing_happens() -> None:
+    """Outside of any span, and on one that is not sampled, a call does nothing, wrong or not."""
+    app = App(sampler=ALWAYS_OFF)
+    record_question(QUESTION)
+    record_retrieval(5, CONTEXT)  # type: ignore[arg-type]  # nobody looks at it
+    with app.tracer.start_as_current_span("ask"):
+        record_answer(ANSWER)
+    assert not app.spans
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def say_all() -> None:
+    """Say everything on the current span."""
+    record_question(QUESTION)
+    record_retrieval(QUESTION, [CONTEXT])
+    record_answer(ANSWER)
+
+
+def test_one_span_is_a_turn() -> None:
+    """A function with a span of its own is all it takes."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        say_all()
+    assert app.results == [SAMPLE]
+
+
+def test_each_step_may_have_its_span() -> None:
+    """Retrieval and answer may be told on spans below the one of the question."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        record_question(QUESTION)
+        with app.tracer.start_as_current_span("search"):
+            record_retrieval("founded", [CONTEXT])
+        with app.tracer.start_as_current_span("write"):
+            record_answer(ANSWER)
+    assert app.results == [SAMPLE]
+
+
+@pytest.mark.parametrize("own_spans", [True, False])
+def test_several_retrievals(*, own_spans: bool) -> None:
+    """All retrievals of a turn count, in order, each text once."""
+    app = App()
+    with app.tracer.start_as_current_span("ask") as span:
+        record_question(QUESTION)
+        for found in ([OTHER, CONTEXT], [], [CONTEXT + " "], ["Third."]):
+            if own_spans:
+                with app.tracer.start_as_current_span("search"):
+                    record_retrieval(QUESTION, found)
+            else:
+                record_retrieval(QUESTION, found)
+        record_answer(ANSWER)
+        assert span.is_recording()
+    assert app.results == [
+        Sample(question=QUESTION, contexts=[OTHER, CONTEXT, "Third."], answer=ANSWER)
+    ]
+
+
+def test_nothing_found_is_a_turn_without_contexts() -> None:
+    """An empty list says that nothing was found, which is not the same as nothing said."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        record_question(QUESTION)
+        record_retrieval(QUESTION, [])
+        record_answer(ANSWER)
+    assert app.results == [Sample(question=QUESTION, answer=ANSWER)]
+
+
+def test_the_last_question_and_answer_count() -> None:
+    """Who says it again corrects it."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        record_question("first")
+        record_answer("first")
+        say_all()
+    assert app.results == [SAMPLE]
+
+
+@pytest.mark.parametrize(
+    ("say", "reason"),
+    [
+        (lambda: record_question(QUESTION), "no_retrieval"),
+        (lambda: record_answer(ANSWER), "no_retrieval"),
+        (lambda: record_retrieval(QUESTION, [CONTEXT]), "no_answer"),
+    ],
+)
+def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
+    """Half a turn is refused with the half that is missing."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        say()
+    assert app.results == [reason]
+
+
+def test_a_retriever_in_another_process() -> None:
+    """Spans of two services are one turn where they are one trace, whoever reads them."""
+    caller, service = App(), App()
+    with caller.tracer.start_as_current_span("ask") as span:
+        record_question(QUESTION)
+        with service.tracer.start_as_current_span("GET", context=set_span_in_context(span)):
+            record_retrieval(QUESTION, [CONTEXT])
+        record_answer(ANSWER)
+    spans = map(SdkSpan, (*service.spans, *caller.spans))
+    assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
+
+
+CALL = {
+    semconv.GEN_AI_OPERATION_NAME: "chat",
+    semconv.GEN_AI_INPUT_MESSAGES: '[{"role": "user", "parts": [{"type": "text", "content": "Q"}]}]',
+    semconv.GEN_AI_OUTPUT_MESSAGES: '[{"role": "assistant", "parts": [{"type": "text", "content": "A longer answer, reworded later on."}]}]',
+}
+
+
+@pytest.mark.parametrize("inside", ["ask", "write"])
+def test_it_wins_over_what_was_recorded(inside: str) -> None:
+    """An instrumented model beside it may have said something else, to another question."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        record_question(QUESTION)
+        record_retrieval(QUESTION, [CONTEXT])
+        if inside == "ask":
+            app.tracer.start_span("chat", attributes=CALL).end()
+            record_answer(ANSWER)
+        else:
+            with app.tracer.start_as_current_span("write"):
+                app.tracer.start_span("chat", attributes=CALL).end()
+                record_answer(ANSWER)
+    assert app.results == [SAMPLE]
+
+
+def test_contexts_alone_make_a_recorded_call_a_turn() -> None:
+    """Where the model's client is instrumented, the retrieval is all that needs to be said."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        record_retrieval("Q", [CONTEXT])
+        app.tracer.start_span("chat", attributes=CALL).end()
+    (found,) = app.results
+    assert found == Sample(
+        question="Q", contexts=[CONTEXT], answer="A longer answer, reworded later on."
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (SpanLimits(max_events=1), "truncated"),
+        (SpanLimits(max_span_attribute_length=10), "truncated"),
+        (SpanLimits(max_event_attributes=1), "truncated"),
+        (SpanLimits(max_attribute_length=len(CONTEXT) + 5), "truncated"),
+    ],
+)
+def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> None:
+    """A text that was cut, or a retrieval that was dropped, is no sample."""
+    app = App(span_limits=limits)
+    with app.tracer.start_as_current_span("ask"):
+        record_retrieval(QUESTION, [OTHER])
+        say_all()
+    assert app.results == [reason]
+
+
+@pytest.mark.parametrize("hidden", ["[REDACTED]", "***"])
+def test_what_was_hidden_stays_hidden(hidden: str) -> None:
+    """A marker in place of a text is no text."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        say_all()
+        record_answer(hidden)
+    assert app.results == ["redacted"]
+
+
+def test_a_text_that_looks_like_a_repr_is_a_text() -> None:
+    """What the application says itself is taken at its word."""
+    app = App()
+    with app.tracer.start_as_current_span("ask"):
+        say_all()
+        record_question("print(x)")
+    assert app.results == [Sample(question="print(x)", contexts=[CONTEXT], answer=ANSWER)]
+
+
+# --- where it is said -----------------------------------------------------------------------------
+
+
+def test_in_threads_and_tasks() -> None:
+    """Each thread and each task speaks of its own current span; two may speak of one."""
+    app = App()
+
+    async def ask() -> None:
+        with app.tracer.start_as_current_span("ask"):
+            await asyncio.gather(
+                *(asyncio.to_thread(record_retrieval, "q", [CONTEXT]) for _ in "ab")
+            )
+            say_all()
+
+    async def many() -> None:
+        await asyncio.gather(*(ask() for _ in range(5)))
+
+    asyncio.run(many())
+    with app.tracer.start_as_current_span("ask"):
+        context = copy_context()
+        thread = threading.Thread(target=context.run, args=(say_all,))
+        thread.start()
+        thread.join()
+    traces = {span.context.trace_id for span in app.spans if span.context}
+    assert len(traces) == 6
+    for trace in traces:
+        spans = [SdkSpan(s) for s in app.spans if s.context and s.context.trace_id == trace]
+        assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
+
+
+def test_in_a_generator() -> None:
+    """A stream says what was answered when it is through, before its span ends."""
+    app = App()
+
+    def stream() -> Iterator[str]:
+        with app.tracer.start_as_current_span("ask"):
+            record_question(QUESTION)
+            record_retrieval(QUESTION, [CONTEXT])
+            said = []
+            for word in ANSWER.split(" "):
+                said.append(word)
+                yield word
+            record_answer(" ".join(said))
+
+    assert list(stream())
+    assert app.results == [SAMPLE]
+
+
+# --- scored ---------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:
+    """The outermost span of the turn carries the scores; no text is exported unasked."""
+    with running() as app:
+        with app.tracer.start_as_current_span("alone"):
+            say_all()
+        with app.tracer.start_as_current_span("GET /"), app.tracer.start_as_current_span("ask"):
+            record_question(QUESTION)
+            with app.tracer.start_as_current_span("search"):
+                record_retrieval(QUESTION, [CONTEXT])
+            with app.tracer.start_as_current_span("write"):
+                record_answer(ANSWER)
+        app.stop()
+        spans = {span.name: span for span in app.receiver.spans()}
+        counted = turns_counted(app.receiver)
+    scored = {name for name, s in spans.items() if semconv.EVALUATION_STATUS in s.attributes}
+    assert scored == {"alone", "ask"}
+    assert set(spans) == {"alone", "GET /", "ask", "search", "write"}
+    assert counted == {("scored", None): 2}
+    for span in spans.values():
+        assert not any(text in str(span) for text in (QUESTION, CONTEXT, ANSWER))
+
+
+def test_texts_are_exported_where_that_is_asked_for() -> None:
+    """With ``capture_content="span"`` what was said is on the spans, but for what is redacted."""
+    with running(capture_content="span", redact=("1987", "Bor.alis")) as app:
+        with app.tracer.start_as_current_span("ask"):
+            say_all()
+        app.stop()
+        (span,) = app.receiver.spans()
+    assert span.attributes[semconv.QUESTION] == "When was [redacted] founded?"
+    assert span.attributes[semconv.ANSWER] == "[redacted] was founded in [redacted]."
+    assert "History: [redacted] was founded in [redacted]." in str(span.events)
+    assert "1987" not in str(span)
