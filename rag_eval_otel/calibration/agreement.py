@@ -19,57 +19,71 @@ from rag_eval_otel.calibration.figure import (
 )
 
 Weights: TypeAlias = Literal["linear", "quadratic"]
+Cost: TypeAlias = Callable[[Numbers], Numbers]
 
 _STEPS = 60  # of bisection: 2**-60 of the unit interval
 
 
-def cohen_kappa(a: Numbers | Truths, b: Numbers | Truths) -> Figure:
+def cohen_kappa(a: Numbers | Truths, b: Numbers | Truths, *, confidence: float = 0.95) -> Figure:
     """Return Cohen's kappa (1960) of two ratings, each level a category of its own.
 
     ``(observed - expected) / (1 - expected)`` agreement; 1 is perfect, 0 what chance gives, the
-    least is -1. None where both give one and the same level throughout.
+    least is -1. None where both give one and the same level throughout. Interval: `_kappa`.
     """
-    if not len(a):
-        return unknown("no rows")
-    levels, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
-    first, second = codes[: len(a)], codes[len(a) :]
-    shares = [np.bincount(part, minlength=len(levels)) / len(a) for part in (first, second)]
-    expected = float(shares[0] @ shares[1])
-    if len(levels) == 1:
-        return unknown("both ratings are one and the same throughout")
-    observed = float(np.mean(first == second))
-    return known((observed - expected) / (1 - expected))
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    return _kappa(first, second, np.sign, confidence=confidence)
 
 
-def weighted_kappa(a: Numbers, b: Numbers, *, weights: Weights) -> Figure:
+def weighted_kappa(a: Numbers, b: Numbers, *, weights: Weights, confidence: float = 0.95) -> Figure:
     """Return Cohen's weighted kappa (1968) of two ratings on one scale of numbers.
 
     ``1 - observed / expected`` disagreement, where two ratings disagree by their difference
     (linear) or its square (quadratic). The differences are those of the numbers, not of the ranks
     of the levels that happen to occur: the same as scikit-learn's for levels in equal steps.
-    None where both give one and the same level throughout.
+    None where both give one and the same level throughout. Interval: `_kappa`.
+    """
+    return _kappa(a, b, _COSTS[weights], confidence=confidence)
+
+
+_COSTS: dict[Weights, Cost] = {"linear": lambda distance: distance, "quadratic": np.square}
+
+
+def _kappa(a: Numbers, b: Numbers, cost: Cost, *, confidence: float) -> Figure:
+    """Return one minus the mean ``cost`` of the distances over the one that chance would give.
+
+    The standard error is the one of Fleiss, Cohen and Everitt (1969), in the form of what each row
+    adds to it; the interval is taken on Fisher's scale, where it holds with fewer rows.
     """
     if not len(a):
         return unknown("no rows")
-    cost = _COSTS[weights]
-    first, first_counts = np.unique(a, return_counts=True)
-    second, second_counts = np.unique(b, return_counts=True)
-    expected = sum(
-        float(count * (first_counts @ cost(first - level)))
-        for level, count in zip(second, second_counts, strict=True)
-    )
+    (left, at), (right, to) = (np.unique(rating, return_inverse=True) for rating in (a, b))
+    shares = np.bincount(at) / len(a), np.bincount(to) / len(a)
+    by_chance = np.array([cost(np.abs(right - level)) @ shares[1] for level in left])
+    of_chance = np.array([cost(np.abs(left - level)) @ shares[0] for level in right])
+    expected = float(shares[0] @ by_chance)
     if expected == 0:
         return unknown("both ratings are one and the same throughout")
-    return known(1 - len(a) * float(np.sum(cost(a - b))) / expected)
+    costs = cost(np.abs(a - b)) / expected
+    kappa = 1 - float(np.mean(costs))
+    pulls = (1 - kappa) * (by_chance[at] + of_chance[to]) / expected - costs
+    error = float(np.std(pulls)) / math.sqrt(len(a))
+    if abs(kappa) >= 1:
+        return known(kappa)
+    return known(kappa, _on_fishers_scale(kappa, error / (1 - kappa**2), confidence=confidence))
 
 
-_COSTS: dict[Weights, Callable[[Numbers], Numbers]] = {"linear": np.abs, "quadratic": np.square}
+def _on_fishers_scale(value: float, error: float, *, confidence: float) -> Interval:
+    """Return the interval of a ``value`` whose inverse hyperbolic tangent has this ``error``."""
+    centre, half = math.atanh(value), NormalDist().inv_cdf((1 + confidence) / 2) * error
+    return math.tanh(centre - half), math.tanh(centre + half)
 
 
-def spearman(x: Numbers, y: Numbers) -> Figure:
+def spearman(x: Numbers, y: Numbers, *, confidence: float = 0.95) -> Figure:
     """Return Spearman's rank correlation, in [-1, 1]; equal values share the mean of their ranks.
 
-    None where one of the two is constant, and of fewer than two rows.
+    None where one of the two is constant, and of fewer than two rows. The interval is the one of
+    Bonett and Wright (Psychometrika 65, 2000); there is none of fewer than four rows, and none
+    where the orders are one and the same, or opposite.
     """
     if len(x) < 2:  # noqa: PLR2004  # one row has no order
         return unknown("fewer than two rows with both a score and a label")
@@ -77,7 +91,11 @@ def spearman(x: Numbers, y: Numbers) -> Figure:
     spreads = float(first @ first), float(second @ second)
     if 0 in spreads:
         return unknown("scores are all the same" if spreads[0] == 0 else "labels are all the same")
-    return known(float(first @ second) / math.sqrt(math.prod(spreads)))
+    rho = float(first @ second) / math.sqrt(math.prod(spreads))
+    if len(x) < 4 or math.isclose(abs(rho), 1):  # noqa: PLR2004  # the formula divides by n - 3
+        return known(rho)
+    error = math.sqrt((1 + rho**2 / 2) / (len(x) - 3))
+    return known(rho, _on_fishers_scale(rho, error, confidence=confidence))
 
 
 def _ranks(values: Numbers) -> Numbers:

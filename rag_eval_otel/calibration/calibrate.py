@@ -25,8 +25,8 @@ from rag_eval_otel.calibration.table import written
 from rag_eval_otel.calibration.threshold import ThresholdFit, fit_threshold
 from rag_eval_otel.errors import ConfigError
 
-_NO_THRESHOLD = "no threshold is given that a score passes from"
-_NO_TRUTH = "no label_threshold is given that a label passes from"
+_NO_THRESHOLD = "give the threshold that a score passes from"
+_NO_TRUTH = "give the label_threshold that a label passes from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -140,7 +140,7 @@ def calibration_of(
         labelled=len(scores),
         unlabelled=len(spare),
         without_score=dict(sorted(lacking.items())),
-        spearman=spearman(scores, labels),
+        spearman=spearman(scores, labels, confidence=confidence),
         **_ordered(scores, truths, labels, confidence=confidence, seed=seed),
         **decided,
         **_rates(decided["confusion"], spare, threshold=threshold, confidence=confidence),
@@ -205,11 +205,16 @@ def _decided(
     if threshold is None or isinstance(truths, Figure):
         why = truths if isinstance(truths, Figure) else unknown(_NO_THRESHOLD)
         names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
-        return {"confusion": None, **dict.fromkeys(names, why), **_weighted(scores, labels, why)}
+        weighted = _weighted(scores, labels, why, confidence=confidence)
+        return {"confusion": None, **dict.fromkeys(names, why), **weighted}
     decisions = scores >= threshold
     confusion = confusion_of(decisions, truths)
     both = confusion.passes > 0 and confusion.fails > 0
-    kappa = cohen_kappa(decisions, truths) if both else unknown(one_class(truths))
+    kappa = (
+        cohen_kappa(decisions, truths, confidence=confidence)
+        if both
+        else unknown(one_class(truths))
+    )
     return {
         "confusion": confusion,
         "kappa": kappa,
@@ -217,11 +222,13 @@ def _decided(
         "balanced_accuracy": confusion.balanced_accuracy(),
         "sensitivity": confusion.sensitivity(confidence),
         "specificity": confusion.specificity(confidence),
-        **_weighted(scores, labels, kappa),
+        **_weighted(scores, labels, kappa, confidence=confidence),
     }
 
 
-def _weighted(scores: Numbers, labels: Numbers, kappa: Figure) -> dict[str, Figure]:
+def _weighted(
+    scores: Numbers, labels: Numbers, kappa: Figure, *, confidence: float
+) -> dict[str, Figure]:
     """Return both weighted kappas: of two classes ``kappa`` itself, else on the labels' scale."""
     levels, given = set(labels), set(scores)
     if levels <= {0.0, 1.0}:
@@ -230,8 +237,10 @@ def _weighted(scores: Numbers, labels: Numbers, kappa: Figure) -> dict[str, Figu
         why = unknown("scores and labels are not levels of one scale")
         return {"linear_kappa": why, "quadratic_kappa": why}
     return {
-        "linear_kappa": weighted_kappa(scores, labels, weights="linear"),
-        "quadratic_kappa": weighted_kappa(scores, labels, weights="quadratic"),
+        "linear_kappa": weighted_kappa(scores, labels, weights="linear", confidence=confidence),
+        "quadratic_kappa": weighted_kappa(
+            scores, labels, weights="quadratic", confidence=confidence
+        ),
     }
 
 

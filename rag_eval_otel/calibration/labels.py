@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import METRICS
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
@@ -90,7 +91,8 @@ def _check_names(names: Iterable[str], metric: str | None, places: Places) -> No
         columns = dict.fromkeys(str(column) for _, row in places for column in row)
         msg = (
             f"no scores of {metric or 'any metric'} found; use score and label, scores and labels,"
-            f" or columns <metric> and <metric>.human. Metrics found: {', '.join(known) or 'none'}."
+            " or columns <metric> and <metric>.human; or name the column of the scores (--metric)."
+            f" Metrics found: {', '.join(known) or 'none'}."
             f" Columns found: {', '.join(columns)}"
         )
         raise ConfigError(msg)
@@ -103,7 +105,8 @@ def _names(row: Cells, metric: str | None, where: str) -> Iterable[str]:
     if "scores" in row:
         return [*_mapping(row, "scores", where), *_mapping(row, "labels", where)]
     stems = [key.removesuffix(leaf) for key in row for leaf in _LEAVES if key.endswith(leaf)]
-    return [*stems, metric] if metric and metric in row else stems
+    known = METRICS if "human" in row else ()
+    return [*stems, *(key for key in row if key == metric or key in known)]
 
 
 def _own_name(row: Cells, metric: str | None) -> str:

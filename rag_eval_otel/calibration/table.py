@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rag_eval_otel.calibration.figure import Figure
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rag_eval_otel.calibration.threshold import ThresholdFit
 
 _WIDTH = 20  # of the names
+_AGREEMENT = (
+    *("kappa", "linear_kappa", "quadratic_kappa", "spearman", "auroc"),
+    *("accuracy", "balanced_accuracy", "sensitivity", "specificity"),
+)
 
 
 def written(calibration: Calibration) -> str:
@@ -24,20 +28,20 @@ def _lines(c: Calibration) -> Iterator[str]:
     yield f"{c.metric}  ({c.confidence:.0%} intervals in brackets)"
     yield _line("rows", _rows(c))
     yield _line("passes", _passes(c))
-    for name in ("kappa", "linear_kappa", "quadratic_kappa", "spearman", "auroc"):
-        yield _figure(c, name)
-    for name in ("accuracy", "balanced_accuracy", "sensitivity", "specificity"):
-        yield _figure(c, name)
+    yield from _figures(c, _AGREEMENT)
     if c.confusion:
         yield from _confusion(c.confusion)
     yield _line("threshold that fits", _fit(c.fit))
-    for name in ("human_rate", "metric_rate", "corrected_rate"):
-        yield _figure(c, name)
+    yield from _figures(c, ("human_rate", "metric_rate", "corrected_rate"))
 
 
-def _figure(calibration: Calibration, name: str) -> str:
-    figure: Figure = getattr(calibration, name)
-    return _line(name.replace("_", " "), str(figure))
+def _figures(calibration: Calibration, names: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each figure; the reason why there is none is said once for all it is of."""
+    told: set[str] = set()
+    for name in names:
+        figure: Figure = getattr(calibration, name)
+        yield _line(name.replace("_", " "), "-" if figure.reason in told else str(figure))
+        told |= {figure.reason} - {""}
 
 
 def _line(name: str, text: str) -> str:

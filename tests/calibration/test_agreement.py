@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,54 @@ def test_a_figure_is_finite_or_has_a_reason(parts: dict[str, Any]) -> None:
     """There is no figure without both, with both, or that is no number."""
     with pytest.raises(ValueError, match="figure"):
         Figure(**parts)
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+TABLE = [[11, 2, 2, 0], [2, 10, 1, 3], [1, 3, 12, 2], [0, 4, 2, 15]]  # rows of the first rating
+
+
+@pytest.mark.parametrize(
+    ("kappa", "estimate", "error"),
+    [
+        (cohen_kappa, 0.5792349726775956, 0.07428410960881643),
+        (partial(weighted_kappa, weights="linear"), 0.6312150148172538, 0.07353627204961614),
+        (partial(weighted_kappa, weights="quadratic"), 0.6989247311827957, 0.07283460227122303),
+    ],
+)
+def test_the_error_of_a_kappa_is_statsmodels(
+    kappa: Callable[..., Figure], estimate: float, error: float
+) -> None:
+    """Estimate and standard error are those of statsmodels 0.15 for the same table."""
+    pairs = [(i, j) for i, row in enumerate(TABLE) for j, n in enumerate(row) for _ in range(n)]
+    found = kappa(*columns(pairs))
+    assert close(found, estimate)
+    assert found.interval is not None
+    widths = [math.atanh(bound) - math.atanh(estimate) for bound in found.interval]
+    half = 1.959963984540054 * error / (1 - estimate**2)
+    assert widths == pytest.approx([-half, half])
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    """Of 95 % intervals from 40 rows, about 95 % have the figure of a million rows in them."""
+    draw = np.random.default_rng(0)
+
+    def rated(n: int) -> tuple[Any, Any]:
+        """Return two ratings from 1 to 5 of ``n`` rows that have something in common."""
+        common = draw.normal(size=n)
+        first, second = (np.clip(np.round(3 + common + draw.normal(size=n)), 1, 5) for _ in "ab")
+        return first, second
+
+    for figure in (partial(weighted_kappa, weights="quadratic"), spearman):
+        truth = figure(*rated(1_000_000)).value
+        found = [figure(*rated(40)).interval for _ in range(1000)]
+        held = sum(low <= truth <= high for low, high in filter(None, found))
+        assert 920 <= held <= 980
+
+
+def test_there_is_no_interval_of_a_perfect_or_tiny_agreement() -> None:
+    """Where the formula would give one of no width, or divide by nothing, it is left out."""
+    a = np.array([1.0, 2.0, 3.0, 3.0])
+    assert cohen_kappa(a, a).interval is None
+    assert spearman(a, a).interval is None
+    assert spearman(a[:3], np.array([1.0, 3.0, 2.0])).interval is None

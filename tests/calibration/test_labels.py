@@ -77,6 +77,7 @@ def test_a_score_is_a_number_or_there_is_none(row: dict[str, Any], observation: 
         {"faithfulness": 0.8, "faithfulness.human": 1},
         {"faithfulness.score": 0.8, "human": 1},
         {"faithfulness": 0.8, "faithfulness.status": "ok", "human": 1},
+        {"faithfulness": 0.8, "human": 1},
         {"faithfulness": 0.8, "faithfulness.human": 1, "human": 0, "label": 0},
     ],
 )
