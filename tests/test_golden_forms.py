@@ -135,6 +135,24 @@ def test_ids(metric: str, params: dict[str, Any], expected: float) -> None:
     assert_the_peers_number({**case, "expected": expected}, outcome_of(case))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "params"),
+    [
+        ({"expected_ids": ["a", "b"], "expected_scores": [1.0, 0.5]}, {}),
+        ({"expected_ids": {"a": 1.0, "b": 0.5}}, {}),
+        ({"expected_ids": [["a", 1.0], ["b", 0.5]]}, {}),
+        ({"expected_ids": [{"id": "a", "score": 1.0}, {"content": "b", "score": 0.5}]}, {}),
+        ({"expected_ids": ["a", "b"]}, {"truth_scores": [1.0, 0.5]}),
+    ],
+)
+def test_grades(inputs: dict[str, Any], params: dict[str, Any]) -> None:
+    """Grades stand beside the ids, with them, or among the parameters."""
+    given = {**inputs, "retrieved_ids": ["a", "x", "b"]}
+    case = {"metric": "hs_document_ndcg", "inputs": given, "params": params, "judge": {}}
+    expected = (1 + 0.5 / 2) / (1 + 0.5 / math.log2(3))
+    assert_the_peers_number({**case, "expected": expected}, outcome_of(case))
+
+
 def test_what_is_stated_beside_the_number_is_compared() -> None:
     """A statement that does not agree with our score is a failure, too."""
     case = {"metric": "li_correctness", "inputs": TEXTS, "params": {}, "judge": {"score": 4}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "golden"
 GOLDEN_CORE = SHARED / "core.json"
 GOLDEN_EDGE = SHARED / "edge.json"
 
+_SAMPLE = {field.name for field in fields(Sample)}
 _FIELDS = {"expected_ids": "relevant_ids"}
 _COLUMNS = {
     "questions": "question",
@@ -48,11 +49,11 @@ def golden_cases(path: Path) -> list[Case]:
 
 def golden_sample(case: Case) -> Sample:
     """Return the sample of a case that has one."""
-    inputs = {_FIELDS.get(name, name): value for name, value in _with_grades(case["inputs"])}
-    rubric = case["params"].get("rubrics")
+    inputs = {_FIELDS.get(name, name): value for name, value in _with_grades(case)}
+    rubric = inputs.pop("rubrics", case["params"].get("rubrics"))
     if case["metric"].startswith("instance") and isinstance(rubric, Mapping):
         inputs["rubric"] = rubric
-    return Sample(**inputs)
+    return Sample(**{name: value for name, value in inputs.items() if name in _SAMPLE})
 
 
 def is_batch(case: Case) -> bool:
@@ -76,21 +77,37 @@ def rows_of(case: Case) -> list[Row]:
 
 def golden_dataset(case: Case) -> Dataset:
     """Return the dataset of a case that has columns."""
-    return open_dataset(dict(_columns(case["inputs"])))
+    return open_dataset(dict(_columns(case)))
 
 
-def _columns(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in _with_grades(inputs):
+def _columns(case: Case) -> Iterator[tuple[str, Any]]:
+    for name, value in _with_grades(case):
         plain = name.removesuffix("_list")
         yield _COLUMNS.get(plain, _FIELDS.get(plain, plain)), value
 
 
-def _with_grades(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _with_grades(case: Case) -> Iterator[tuple[str, Any]]:
     """Call by our name what a case may call truth scores, relevances or gains."""
-    for name, value in inputs.items():
-        graded = any(word in name for word in ("score", "grade", "gain", "relevance"))
+    of_ids = "expected_ids" in str(list(case["inputs"]))
+    given = {**case["inputs"], **{k: v for k, v in case["params"].items() if of_ids and _grade(k)}}
+    for name, value in given.items():
         suffix = "_list" if name.endswith("_list") else ""
-        yield (f"grades{suffix}" if graded else name), value
+        yield (f"grades{suffix}" if _grade(name) else name), _by_id(value)
+
+
+def _by_id(value: Any) -> Any:
+    """Return documents with scores, or pairs of the two, as a mapping from one to the other."""
+    if not isinstance(value, list) or not value:
+        return value
+    if all(isinstance(one, Mapping) and "score" in one for one in value):
+        return {str(one.get("id", one.get("content"))): one["score"] for one in value}
+    pairs = all(isinstance(one, list) and len(one) == 2 for one in value)
+    graded = pairs and all(isinstance(one[0], str) and isinstance(one[1], float) for one in value)
+    return dict(value) if graded else value
+
+
+def _grade(name: str) -> bool:
+    return any(word in name for word in ("score", "grade", "gain", "relevance"))
 
 
 def _judge_of_row(judge: Mapping[str, Any], row: int, *, rows: int) -> dict[str, Any]:

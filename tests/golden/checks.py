@@ -113,7 +113,7 @@ def _band(stated: str, outcome: Outcome, case: Case) -> bool:
 
 
 def _ratings(stated: list[float | None], outcome: Outcome, case: Case) -> bool:
-    return close([r for r in stated if r is not None], _only(outcome).detail.get("ratings"))
+    return close([r for r in stated if r is not None], _only(outcome).detail.get("ratings", []))
 
 
 def _results(stated: list[Mapping[str, Any] | None], outcome: Outcome, case: Case) -> bool:

@@ -50,7 +50,7 @@ def _nothing(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
 
 
 def _reverse(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
-    questions, flags = row.judge["questions"], row.judge["noncommittal"]
+    questions, flags = (row.judge.get(name) or [] for name in ("questions", "noncommittal"))
     pairs = zip_longest(questions, flags)
     return {"reverse_question": [{"question": q, "noncommittal": flag} for q, flag in pairs]}
 
@@ -121,7 +121,7 @@ def _correctness(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]
     judge = row.judge
     if "classification_error" in judge:
         return {}
-    tp, fp, fn = (int(judge.get(name, 0)) for name in ("tp", "fp", "fn"))
+    tp, fp, fn = (int(judge.get(name) or 0) for name in ("tp", "fp", "fn"))
     if not tp + fp + fn:
         return {"compared_statements": [_sides([], [])]}
     wanted = max(len(judge.get("reference_statements", [])), fn) - fn

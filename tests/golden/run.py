@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def _asked(case: Case) -> Iterator[tuple[Row, Metric]]:
 
 
 def _given(value: float | None) -> Score:
-    if value is None:
+    if value is None or math.isnan(value):
         return Score(name="given", status="undefined", reason="missing_input")
     return Score(name="given", value=value)
 
