@@ -27,6 +27,7 @@ _SETTINGS = (
     f"PRAGMA application_id = {_OURS}",
     _CREATE,
 )
+_TO_BE_TRIED_AGAIN = frozenset({"unparsable", "judge_incomplete"})
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
 _GET = "SELECT judge, score FROM scores WHERE key = ?"
 
@@ -66,8 +67,9 @@ def _release() -> str:
 class ScoreCache:
     """The scores in one SQLite file, by what was measured of which sample.
 
-    Failed scores are not kept: they are tried again. Every row is written at once; a process that
-    is killed loses what it had not finished, nothing else.
+    Scores that failed, or of which the judge's reply was not usable, are not kept: they are tried
+    again. Every row is written at once; a process that is killed loses what it had not finished,
+    nothing else.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
@@ -87,15 +89,20 @@ class ScoreCache:
         return found
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Keep those of ``scores`` that did not fail."""
+        """Keep those of ``scores`` that would be the same again."""
         keys = self._keys(sample)
-        rows = [(keys[s.name], judge, _text(s)) for s in scores if s.status != "error"]
+        rows = [(keys[s.name], judge, _text(s)) for s in scores if _is_final(s)]
         with _told(self._path), self._database:
             self._database.executemany(_PUT, rows)
 
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)
         return {name: digest(content, defined) for name, defined in self._definitions.items()}
+
+
+def _is_final(score: Score) -> bool:
+    """Tell whether ``score`` is one that asking again, or with more repairs, would not change."""
+    return score.status != "error" and score.reason not in _TO_BE_TRIED_AGAIN
 
 
 def _text(score: Score) -> str:

@@ -79,8 +79,8 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
         msg = (
             f"{dataset.name} has no values for what is needed: {'; '.join(told)}."
             f" Columns found: {', '.join(dataset.columns) or 'none'}."
-            f" Add {', '.join(names)}, name the column with columns={{field: column}},"
-            " or leave these metrics out"
+            f" Add {', '.join(names)}, name the column with columns={{field: column}}"
+            " (in a shell --columns field=column), or leave these metrics out"
         )
         raise ConfigError(msg)
 

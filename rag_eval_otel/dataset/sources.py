@@ -61,7 +61,7 @@ def source_of(data: object) -> Source:
 def _file(path: Path) -> Source:
     if path.suffix.lower() not in _FILES:
         msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
-        raise ConfigError(msg)
+        raise ConfigError(msg + _WAYS_OUT.get(path.suffix.lower(), ""))
     if not path.is_file():
         msg = f"{path}: there is no such file"
         raise ConfigError(msg)
@@ -128,6 +128,9 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except ConfigError:
         raise
+    except UnicodeDecodeError as error:
+        msg = f"{path} cannot be read: {error}. Save it as UTF-8"
+        raise ConfigError(msg) from error
     except (OSError, ValueError, csv.Error) as error:  # Arrow's errors are of the first two
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg) from error
@@ -157,6 +160,9 @@ def _csv(path: Path) -> Iterator[Record]:
     with _readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
+        if len(header) == 1 and (other := next((s for s in ";\t" if s in header[0]), None)):
+            msg = f"{path}, line 1: columns must be separated by commas, not {other!r}"
+            raise ConfigError(msg)
         if len(set(header)) < len(header):
             msg = f"{path}, line 1: a column is named twice: {', '.join(header)}"
             raise ConfigError(msg)
@@ -186,3 +192,7 @@ _FILES: Mapping[str, Callable[[Path], Iterator[Record]]] = {
     ".parquet": _parquet,
 }
 _SUFFIXES = ", ".join(_FILES)
+_WAYS_OUT: Mapping[str, str] = {
+    ".json": " (JSON Lines: one object a line, no list around them)",
+    ".tsv": " (separated by commas)",
+}

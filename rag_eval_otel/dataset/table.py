@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 
 from rag_eval_otel.dataset.tally import MetricSummary
 
 _COLUMNS = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+_TOLD = 300  # characters of a failure
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -49,6 +51,8 @@ def _remarks(metric: MetricSummary) -> Iterator[str]:
     if metric.reasons:
         counted = ", ".join(f"{n} {reason}" for reason, n in sorted(metric.reasons.items()))
         yield f"  {metric.name}: {counted}"
+    if metric.first_failure:
+        yield f"    the first: {shorten(metric.first_failure, _TOLD)}"
     if len(metric.versions) > 1:
         yield f"  {metric.name}: a mixture of versions: {', '.join(metric.versions)}"
 

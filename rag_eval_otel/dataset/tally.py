@@ -24,7 +24,8 @@ class MetricSummary:
     the ends of the metric's range. ``median`` is exact; of an even number, the mean of the middle
     two. ``normalized_mean`` is on [0, 1], for metrics whose own scale is another. ``passed`` and
     ``labelled`` count scores against the metric's threshold; ``reasons`` says why scores are
-    undefined or failed, and what was remarked of others. Scores of several ``versions`` are
+    undefined or failed, and what was remarked of others; ``first_failure`` is what the first of
+    those without a number said of it, where it said more. Scores of several ``versions`` are
     different measurements: their mean is of a mixture.
     """
 
@@ -39,6 +40,7 @@ class MetricSummary:
     passed: int = 0
     labelled: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    first_failure: str | None = None
     versions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    first_failure: str | None = None
     versions: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -98,7 +101,9 @@ class Tally:
             self.labels[score.label] += 1
         if score.reason is not None:
             self.reasons[score.reason] += 1
-        if score.value is not None:
+        if score.value is None:
+            self.first_failure = self.first_failure or score.detail.get("error")
+        else:
             self.values.add(score.value)
             self.versions[score.version] = None
         if score.value is not None and score.normalized is not None:
@@ -118,5 +123,6 @@ class Tally:
             passed=self.labels["pass"],
             labelled=self.labels.total(),
             reasons=dict(self.reasons),
+            first_failure=self.first_failure,
             versions=tuple(self.versions),
         )

@@ -291,11 +291,20 @@ def test_broken_files(name: str, text: str, told: str, tmp_path: Path) -> None:
         open_dataset(path)
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_columns_with_another_separator(separator: str, tmp_path: Path) -> None:
+    """A file of one column that holds all names says what is to be between them."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"question{separator}answer\nQ?{separator}A\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1: columns must be separated by commas"):
+        open_dataset(path)
+
+
 def test_text_in_another_encoding(tmp_path: Path) -> None:
     """A file that is not UTF-8 is named, not misread."""
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"question": "é"}'.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read: .*Save it as UTF-8"):
         open_dataset(path)
 
 

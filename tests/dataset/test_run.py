@@ -304,6 +304,16 @@ def test_a_run_is_taken_up_again(tmp_path: Any) -> None:
     assert again.judge == "fake"
 
 
+def test_what_the_judge_could_not_say_is_asked_again(tmp_path: Any) -> None:
+    """A reply that was of no use is not kept, and says why there is no number."""
+    cache = tmp_path / "scores.cache"
+    first = evaluated(asked_rows(2), JUDGED, judge=judge(lambda task: None), cache=cache)
+    assert first[JUDGED.name].reasons == {"unparsable": 2}
+    assert "the first: UnparsableReplyError: " in repr(first)
+    again = evaluated(asked_rows(2), JUDGED, cache=cache)
+    assert (again[JUDGED.name].ok, again[JUDGED.name].first_failure) == (2, None)
+
+
 def test_only_what_is_missing_is_measured(tmp_path: Any) -> None:
     """Rows and metrics that are added cost what they cost; in whatever order rows come."""
     cache = str(tmp_path / "scores.cache")

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -182,15 +181,13 @@ def test_material_cannot_be_closed_by_its_content(text: str) -> None:
     assert f"</{tag[1]}>" not in shown
 
 
-def test_two_megabytes_are_sent_and_read_in_no_time() -> None:
-    """A huge context neither fails nor stalls, also where it is full of tags and braces."""
-    started = perf_counter()
+def test_two_megabytes_are_sent_and_read() -> None:
+    """A huge context is no failure, also where it is full of tags and braces."""
     context = '{"a": </contexts> [' * 120_000
     request = compose([questions.context_relevance(Q, [context], voice=1)])
     parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
     assert context in request.user
     assert isinstance(parts[0], UnparsableReplyError)
-    assert perf_counter() - started < 5
 
 
 def test_no_lone_surrogate_is_sent() -> None:
