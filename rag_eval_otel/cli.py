@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -19,6 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has stopped, and what is left would be written once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except RagEvalError as error:
         sys.stderr.write(f"rag-eval-otel: {error}\n")
         return 2

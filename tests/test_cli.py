@@ -45,6 +45,14 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 # --- evaluate -------------------------------------------------------------------------------------
 
 
+def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A header alone is no error, but whoever sees a table of dashes learns why."""
+    path = tmp_path / "header.csv"
+    path.write_text("question,contexts,answer\n", encoding="utf-8")
+    assert main(["evaluate", str(path)]) == 0
+    assert "header.csv has no rows" in capsys.readouterr().err
+
+
 def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With no more than a file: the default metrics, the offline judge, a table."""
     assert main(["evaluate", str(data)]) == 0
@@ -278,6 +286,20 @@ def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(Counter(metric["name"] for metric in found).values()) == 1
     (mrr,) = [metric for metric in found if metric["name"] == "mrr"]
     assert mrr["needs"] == ["relevant_ids", "retrieved_ids"]
+
+
+def test_who_reads_may_stop() -> None:
+    """A pipe that is closed, as by ``head``, ends the command without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "metrics"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_help_is_quick() -> None:
