@@ -244,6 +244,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         span = held.span
         with self._release_edge:
             if status is not None:
+                self._scorer.instruments.tally.add("released", status)
                 added = score_attributes(evaluation, status, explanations=self._explanations)
                 span = enrich(held.span, added)
         token = otel_context.attach(held.context)

@@ -5,6 +5,7 @@ Whatever was held back for a turn is released here or by the scorer, whichever w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from rag_eval_otel.background import GivenUp
 from rag_eval_otel.capture.assemble import why_none
-from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.dialects import dialect_of, read
 from rag_eval_otel.capture.fragment import Fragment
 from rag_eval_otel.capture.segment import Segment
 from rag_eval_otel.capture.turns import Turn, find_turns
@@ -81,12 +82,19 @@ class TurnReader:
         """Submit every turn of ``segment`` to the scorer."""
         try:
             with self._edge:
+                self._tell_dialects(segment)
                 if segment.lost:
                     self._instruments.turn("skipped", "evicted")
                 else:
                     self._read(segment, [read(view) for view in segment.spans.values()])
         finally:
             self.let_go(segment, None)
+
+    def _tell_dialects(self, segment: Segment) -> None:
+        found = Counter(map(dialect_of, segment.spans.values()))
+        for name, count in found.items():
+            if name is not None:
+                self._instruments.tally.add("source", name, count)
 
     def _read(self, segment: Segment, fragments: Sequence[Fragment]) -> None:
         turns = find_turns(fragments, loss="possible")

@@ -178,6 +178,8 @@ class TurnScorer:
         self, turn: Turn, span: SpanRef, *, ended: int
     ) -> Evaluation | SkipReason:
         with self._edge:
+            if turn.is_whole:
+                self.instruments.tally.add("source", "callback")
             sample = extract(turn)
             if not isinstance(sample, Sample):
                 return sample

@@ -11,6 +11,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.sinks.refs import span_context
+from rag_eval_otel.sinks.tally import Tally
 from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
 
 Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
@@ -31,6 +32,7 @@ class InstrumentSink:
         meter = (meter_provider or get_meter_provider()).get_meter(
             semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
+        self.tally = Tally()
         self._meter = meter
         self._score = meter.create_histogram(
             semconv.SCORE,
@@ -93,9 +95,11 @@ class InstrumentSink:
         if reason is not None:
             attributes[semconv.REASON] = reason
         self._turns.add(1, attributes)
+        self.tally.add("turn", " ".join(attributes.values()))
 
     def internal_error(self, place: str) -> None:
         """Count a failure of our own."""
+        self.tally.add("failure", place)
         self._errors.add(1, {semconv.PLACE: place})
 
     def watch_held(self, count: Callable[[], int]) -> None:

@@ -1,0 +1,291 @@
+"""Whether judge, embedder and OTLP endpoints answer: real servers that do, and that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.cli import main
+from rag_eval_otel.doctor.otlp import probe
+from rag_eval_otel.doctor.targets import missing_exporters, otlp_targets, target_of
+from rag_eval_otel.testing import HttpReply, OtlpReceiver, ScriptedOpenAI
+from rag_eval_otel.testing.openai_server import LoopbackServer
+
+STATEMENTS = {"statements": {"statements": ["Paris is the capital of France."]}}
+INSECURE = {"OTEL_EXPORTER_OTLP_INSECURE": "true"}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no variable of the machine's be seen."""
+    prefixes = ("OTEL_", "RAG_EVAL_", "OPENAI_", "OPENINFERENCE_", "TRACELOOP_")
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    """A receiver of OTLP."""
+    with OtlpReceiver() as started:
+        yield started
+
+
+@pytest.fixture
+def dead() -> str:
+    """Where nobody listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """Where somebody takes connections and never says a word."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def report_of(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the report of a doctor who runs nothing."""
+    status = main(["doctor", "--json", *options])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def named(report: dict[str, Any]) -> dict[str, str]:
+    """Return the levels of the findings by their names."""
+    return {one["id"]: one["level"] for one in report["findings"]}
+
+
+# --- judge and embedder ---------------------------------------------------------------------------
+
+
+def error(status: int) -> Callable[..., HttpReply]:
+    """Return a script that refuses everything with ``status``."""
+    return lambda *_: HttpReply(status=status, body={"error": {"message": "refused: sk-secret"}})
+
+
+def ask(
+    server: ScriptedOpenAI,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *options: str,
+    key: str = "a-key",
+) -> tuple[int, dict[str, Any]]:
+    """Return what the doctor finds where ``server`` judges."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    monkeypatch.setenv("RAG_EVAL_JUDGE", "openai/judge")
+    monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.base_url)
+    if key:
+        monkeypatch.setenv("RAG_EVAL_JUDGE_API_KEY", key)
+    return report_of(capsys, *options)
+
+
+def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One small request each; nothing is found, and the key is in no report."""
+    with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
+        status, report = ask(server, monkeypatch, capsys)
+        assert sorted(request.path for request in server.requests) == [
+            "/v1/chat/completions",
+            "/v1/embeddings",
+        ]
+    assert (status, report["findings"]) == (0, [])
+    judge, embedder = report["judge_and_embedder"]
+    assert judge["told"] == "judge-2026-01-01 answers"
+    assert embedder["told"] == "vectors of 2"
+    assert "a-key" not in json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("reply", "embed", "cause"),
+    [
+        (error(401), error(401), "key-refused"),
+        (error(404), lambda _: [1.0], "model-refused"),
+        (error(429), lambda _: [1.0], "rate-limited"),
+        (error(500), lambda _: [1.0], "server-unreachable"),
+        (lambda _: "I would rather not.", lambda _: [1.0], "reply-unusable"),
+        (lambda _: STATEMENTS, None, "embedder-missing"),
+    ],
+)
+def test_a_server_that_refuses(
+    reply: Any,
+    embed: Any,
+    cause: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each refusal has a name and a way out, said once though both met it, and asks only once."""
+    with ScriptedOpenAI(reply, embed) as server:
+        status, report = ask(server, monkeypatch, capsys)
+        assert len(server.requests) == 2
+    assert (status, named(report)) == (1, {cause: "problem"})
+
+
+def test_a_server_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who does not answer in time is left."""
+    with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0], latency=3600) as server:
+        status, report = ask(server, monkeypatch, capsys, "--timeout", "0.5")
+    assert (status, named(report)) == (1, {"server-slow": "problem"})
+
+
+def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a key nobody is asked, and that is what is said."""
+    with ScriptedOpenAI(lambda _: STATEMENTS) as server:
+        status, report = ask(server, monkeypatch, capsys, key="")
+        assert not server.requests
+    assert (status, named(report)) == (1, {"key-missing": "problem"})
+
+
+def test_nobody_judges_there(
+    dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is not running is unreachable."""
+    with ScriptedOpenAI(lambda _: STATEMENTS) as server:
+        pass
+    status, report = ask(server, monkeypatch, capsys)
+    assert (status, named(report)) == (1, {"server-unreachable": "problem"})
+
+
+# --- OTLP -----------------------------------------------------------------------------------------
+
+
+def verdict(endpoint: str, protocol: Any, **environ: str) -> tuple[str, str]:
+    """Return the verdict on ``endpoint`` and the hint."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **INSECURE, **environ}
+    answer = probe(target_of("traces", protocol, variables), 1.0)
+    return answer.verdict, answer.hint
+
+
+def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
+    """An export of nothing is taken over HTTP and gRPC, and leaves nothing behind."""
+    assert verdict(receiver.http_endpoint, "http") == ("ok", "")
+    assert verdict(receiver.grpc_endpoint, "grpc") == ("ok", "")
+    assert receiver.spans() == []
+
+
+def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
+    """Where the other protocol would be taken, that is said."""
+    over_grpc, over_http = receiver.grpc_endpoint, receiver.http_endpoint
+    told = "{} at port {} would be taken"
+    port = over_http.rpartition(":")[2]
+    assert verdict(over_http, "grpc") == ("protocol", told.format("http/protobuf", port))
+    port = over_grpc.rpartition(":")[2]
+    assert verdict(over_grpc, "http") == ("protocol", told.format("grpc", port))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
+    """Nobody there, nobody who answers, no such host, no TLS: each has its name."""
+    assert verdict(dead, protocol)[0] == "refused"
+    assert verdict(mute, protocol)[0] == "timeout"
+    assert verdict("http://nowhere.invalid:4317", protocol)[0] == "unknown_host"
+    secure = receiver.http_endpoint.replace("http:", "https:")
+    assert verdict(secure, protocol)[0] == "tls"
+    missing = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file"}
+    assert verdict(secure, protocol, **missing)[0] == "tls"
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [(400, "ok"), (401, "key"), (403, "key"), (404, "path"), (415, "protocol"), (503, "error")],
+)
+def test_http_statuses(status: int, found: str) -> None:
+    """A backend that refuses for the key, the path or itself; 400 is how some take nothing."""
+    server = LoopbackServer(lambda *_: HttpReply(status=status))
+    server.start()
+    try:
+        assert verdict(server.url, "http")[0] == found
+    finally:
+        server.stop()
+
+
+def test_endpoints_that_cannot_be() -> None:
+    """What is no URL, and a header that cannot be sent, are named as such."""
+    assert verdict("localhost:4318", "http")[0] == "address"
+    header = {"OTEL_EXPORTER_OTLP_HEADERS": "key=no%0Away"}
+    assert verdict("http://127.0.0.1:1", "http", **header)[0] == "address"
+    assert target_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": "a:b"}).port == 4317
+
+
+def test_grpc_refusals(receiver: OtlpReceiver) -> None:
+    """A backend over gRPC that fails, and one that has no such service."""
+    receiver.fail_next(1)
+    assert verdict(receiver.grpc_endpoint, "grpc")[0] == "error"
+    known = target_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
+    assert probe(replace(known, certificate="/no", is_plain=False), 1.0).verdict == "tls"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ["traces grpc http://localhost:4317", "metrics grpc http://localhost:4317"]),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318/"},
+            ["traces http http://here:4318/v1/traces", "metrics http http://here:4318/v1/metrics"],
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://there/",
+                "OTEL_METRICS_EXPORTER": "none",
+            },
+            ["traces http https://there/"],
+        ),
+    ],
+)
+def test_targets_are_those_of_the_sdk(environ: dict[str, str], expected: list[str]) -> None:
+    """A signal's own endpoint is used as it is; to the common one the path is added."""
+    targets = otlp_targets({**environ, "OTEL_LOGS_EXPORTER": "none"})
+    found = [f"{one.signal} {one.protocol} {one.endpoint}" for one in targets]
+    assert found == expected
+
+
+def test_headers_stay_out_of_sight() -> None:
+    """Headers are sent, and in no repr: they hold keys."""
+    target = target_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
+    assert target.headers == {"api-key": "secret", "b": "a b"}
+    assert "secret" not in repr(target)
+
+
+def test_an_exporter_that_is_not_installed() -> None:
+    """An exporter without an entry point is named with its signal."""
+    assert missing_exporters({"OTEL_TRACES_EXPORTER": "pigeon"}) == [("traces", "pigeon")]
+
+
+def test_traces_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend that takes traces only is a warning, not a problem."""
+
+    def answer(path: str, *_: Any) -> HttpReply:
+        return HttpReply(status=200 if path == "/v1/traces" else 404)
+
+    server = LoopbackServer(answer)
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    try:
+        status, report = report_of(capsys)
+    finally:
+        server.stop()
+    assert (status, named(report)) == (0, {"otlp-signal": "warning", "judge-lexical": "info"})
+
+
+def test_an_endpoint_that_refuses_is_named_once(
+    dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three signals to one endpoint are one problem; as text the way out is told."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", dead)
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("PROBLEM") == told.count("PROBLEM otlp-refused") == 1
+    assert f"traces to {dead}" in " ".join(told.split())
+    assert "4317 is gRPC's port" in " ".join(told.split())
+    assert told.endswith("problems: 1, warnings: 0\n")
