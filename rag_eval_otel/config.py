@@ -94,6 +94,8 @@ class Config:
     answer_key: str | None = None
     """The key of a chain's output that holds the answer, where it is not a usual one."""
 
+    metadata_keys: tuple[str, ...] = ()
+    """What of a turn's metadata is told with its scores, beside session, user and conversation."""
     errors: ErrorMode = "swallow"
     """What our own failures do at the border to the application; ``raise`` is for tests."""
     sdk_disabled: bool = False
@@ -104,7 +106,8 @@ class Config:
         _check_choices(self)
         for name in _RANGES:
             _check_range(name, getattr(self, name))
-        _check_metrics(self.metrics)
+        for name in _ITEMS:
+            _check_sequence(name, getattr(self, name))
         redactor(self.redact)
         for name in ("judge", "embedder"):
             _check_model(name, getattr(self, name))
@@ -181,6 +184,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "concurrency": (1, 10_000),
     "shutdown_seconds": (0, 3600),
 }
+_ITEMS = {"metrics": "metrics or names", "metadata_keys": "names"}
 _WHOLE = frozenset({"judge_retries", "max_held", "max_held_bytes", "concurrency"})
 
 
@@ -189,7 +193,7 @@ def _names(value: str, separator: str = ",") -> tuple[str, ...]:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "metrics": _names,
+    **dict.fromkeys(("metrics", "metadata_keys"), _names),
     "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
@@ -222,9 +226,9 @@ def _check_choices(config: Config) -> None:
             raise ConfigError(msg)
 
 
-def _check_metrics(value: object) -> None:
+def _check_sequence(name: str, value: object) -> None:
     if isinstance(value, str):
-        msg = f"metrics must be a sequence of metrics or names, not {value!r}"
+        msg = f"{name} must be a sequence of {_ITEMS[name]}, not {value!r}"
         raise ConfigError(msg)
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.metrics import MeterProvider
 
-    from rag_eval_otel.capture.langchain import LangChainCapture
+    from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,24 @@ class Handle:
 
         return LangChainCapture(lambda: self.recorder, edge=self.edge("callback"))
 
+    @cached_property
+    def _hook(self) -> LangChainHook:
+        from rag_eval_otel.capture.langchain import LangChainHook  # noqa: PLC0415
+
+        return LangChainHook()
+
+    def install_langchain_hook(self) -> None:
+        """Let every LangChain run of the process report here, without passing it the callback.
+
+        A second time changes nothing, nor does passing `callback` as well.
+        """
+        self._hook.install(self.callback)
+
+    def remove_langchain_hook(self) -> None:
+        """Undo `install_langchain_hook`; `shutdown` does it, too. Runs under way are finished."""
+        if "_hook" in vars(self):
+            self._hook.remove()
+
     def flush(self, timeout: float = 30.0) -> bool:
         """Finish what has ended, wait for its scores, and export; False if time ran out.
 
@@ -80,6 +98,7 @@ class Handle:
         The provider goes on as if it had never been instrumented. ``timeout`` defaults to
         ``shutdown_seconds``.
         """
+        self.remove_langchain_hook()
         self.drain(timeout)
         if self.seat is not None:
             self.seat.leave(self.processor)
@@ -178,6 +197,7 @@ class _Assembly:
             admission=Admission(
                 sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute
             ),
+            metadata_keys=config.metadata_keys,
             edge=self.edge,
         )
         self.intake = Intake(
@@ -229,6 +249,7 @@ class _Assembly:
                 spans=config.spans,
                 content=config.capture_content,
                 redactor=redactor(config.redact),
+                metadata_keys=config.metadata_keys,
             ),
             self.intake,
             edge=self.edge("callback"),

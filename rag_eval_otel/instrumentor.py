@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rag_eval_otel.capture.langchain import LangChainCapture, install_langchain_hook
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import MissingDependencyError
 from rag_eval_otel.instrumentation import Handle, instrument
@@ -26,7 +25,6 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _handle: Handle | None = None
-    _callback: LangChainCapture | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Name what must be installed for this to make sense."""
@@ -36,13 +34,10 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         config = options.pop("config", None) or Config.from_env(**_known(options))
         providers = {name: options[name] for name in _PROVIDERS if options.get(name)}
         self._handle = instrument(config, **providers)
-        self._callback = self._handle.callback
-        self._callback.enabled = True
-        install_langchain_hook(self._callback)
+        self._handle.install_langchain_hook()
 
     def _uninstrument(self, **_: Any) -> None:
-        if self._handle is not None and self._callback is not None:
-            self._callback.enabled = False
+        if self._handle is not None:
             self._handle.shutdown()
 
 

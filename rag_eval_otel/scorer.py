@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.capture.extract import extract
+from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.recent import RecentTurns
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
@@ -112,14 +113,19 @@ class TurnScorer:
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
         admission: Admission | None = None,
+        metadata_keys: Sequence[str] = (),
         edge: Callable[[str], Edge],
     ) -> None:
-        """Score with ``measurement``; ``edge(place)`` guards the calls to sinks."""
+        """Score with ``measurement``; ``edge(place)`` guards the calls to sinks.
+
+        ``metadata_keys``: what of a turn's metadata is told with its scores.
+        """
         self._measurement = measurement
         self.evaluator = evaluator
         self.instruments = instruments
         self._sinks = (*sinks, instruments)
         self._admission = admission or Admission()
+        self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
         self._edge = edge("evaluation")
         self._sink_edge = edge("sink")
@@ -186,7 +192,8 @@ class TurnScorer:
             if self._recent.is_repeated(sample, turn):
                 return "duplicate"
             evaluation = await self._measurement.of(sample)
-            return replace(evaluation, span=span, lag=_seconds_since(ended))
+            whose = about(_metadata(turn), self._metadata_keys)
+            return replace(evaluation, span=span, lag=_seconds_since(ended), about=whose)
         return failed_evaluation(self._measurement.metrics, "internal")
 
     def _account(
@@ -221,6 +228,11 @@ class _Scoring:
 
     def give_up(self, why: GivenUp) -> None:
         self.scorer.give_up(why, self.done)
+
+
+def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
+    for step in (*turn.line, *turn.calls, *turn.retrievers):
+        yield step.metadata
 
 
 def _seconds_since(ended: int) -> float:

@@ -240,13 +240,15 @@ class Evaluation:
 
     ``judge`` is the model that answered (``"lexical"`` offline, None when none was asked),
     ``duration`` the seconds from start to last score, ``span`` the evaluated span where there is
-    one, and ``lag`` the seconds from that span's end to its scores.
+    one, and ``lag`` the seconds from that span's end to its scores. ``about`` says whose turn it
+    was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
     """
 
     scores: tuple[Score, ...]
     judge: str | None = None
     duration: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    about: Mapping[str, str | bool | int | float] = field(default_factory=dict)
     span: SpanRef | None = None
     lag: float | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -106,6 +106,7 @@ def capture(
     mode: ErrorMode = "raise",
     intake: NotingIntake | None = None,
     sampler: Sampler = ALWAYS_ON,
+    metadata_keys: Sequence[str] = (),
     **options: Any,
 ) -> Capture:
     """Put a capture layer together; ``options`` are the recorder's."""
@@ -115,7 +116,7 @@ def capture(
     tracer = provider.get_tracer("test")
     edge = Edge("callback", on_error=errors.append, mode=mode)
     noting = intake or NotingIntake()
-    writer = SpanWriter(tracer=tracer, spans=spans, content=content)
+    writer = SpanWriter(tracer=tracer, spans=spans, content=content, metadata_keys=metadata_keys)
     recorder = RunRecorder(writer, noting, edge=edge, **options)
     return Capture(
         intake=noting,

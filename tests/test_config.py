@@ -34,6 +34,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "explanations": ("on", "on"),
     "question_key": ("frage", "frage"),
     "answer_key": ("antwort", "antwort"),
+    "metadata_keys": ("tenant, tier", ("tenant", "tier")),
     "errors": ("raise", "raise"),
 }
 """For each option a value of its variable, and what it becomes."""

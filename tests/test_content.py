@@ -243,14 +243,17 @@ def run_turn(app: Pipeline) -> None:
         attributes = {KIND: kind, **{k.replace("__", "."): v for k, v in values.items()}}
         return app.tracer.start_as_current_span(name, attributes=attributes)
 
-    with app.tracer.start_as_current_span("GET /", attributes={"output.value": ANSWER, "n": 1}):
-        with step("chain", "CHAIN", input__value=QUESTION, output__value=ANSWER):
-            with step("search", "RETRIEVER", input__value=QUESTION) as search:
-                search.set_attribute("retrieval.documents.0.document.content", CONTEXT)
-                search.set_attribute("retrieval.documents.0.document.score", 0.5)
-            with step("model", "LLM", llm__token_count__total=7) as model:
-                speak(model, "input", "user", f"{CONTEXT}\n{QUESTION}")
-                speak(model, "output", "assistant", ANSWER)
+    served = {"output.value": ANSWER, "n": 1}
+    with (
+        app.tracer.start_as_current_span("GET /", attributes=served),
+        step("chain", "CHAIN", input__value=QUESTION, output__value=ANSWER),
+    ):
+        with step("search", "RETRIEVER", input__value=QUESTION) as search:
+            search.set_attribute("retrieval.documents.0.document.content", CONTEXT)
+            search.set_attribute("retrieval.documents.0.document.score", 0.5)
+        with step("model", "LLM", llm__token_count__total=7) as model:
+            speak(model, "input", "user", f"{CONTEXT}\n{QUESTION}")
+            speak(model, "output", "assistant", ANSWER)
 
 
 def speak(model: Span, side: str, role: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -251,10 +252,15 @@ def test_a_retriever_in_another_process() -> None:
     assert [outcome.result for outcome in outcomes_of(spans)] == [SAMPLE]
 
 
+def message(role: str, text: str) -> str:
+    """Return a message as the GenAI conventions write it."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+
+
 CALL = {
     semconv.GEN_AI_OPERATION_NAME: "chat",
-    semconv.GEN_AI_INPUT_MESSAGES: '[{"role": "user", "parts": [{"type": "text", "content": "Q"}]}]',
-    semconv.GEN_AI_OUTPUT_MESSAGES: '[{"role": "assistant", "parts": [{"type": "text", "content": "A longer answer, reworded later on."}]}]',
+    semconv.GEN_AI_INPUT_MESSAGES: message("user", "Q"),
+    semconv.GEN_AI_OUTPUT_MESSAGES: message("assistant", "A longer answer, reworded later on."),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
@@ -11,12 +12,15 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from apps import APPS
 from apps.parts import rag
 from pipeline import OnesEmbedder, good_judge
+from rag_eval_otel import instrument as attach
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.instrumentor import RagEvalInstrumentor
 
 QUESTION = "When was Borealis Kites founded?"
+STATUS = "rag.evaluation.status"
 
 
 @pytest.fixture
@@ -70,3 +74,25 @@ def test_entry_point_leads_here() -> None:
         pytest.skip("the package is not installed in this environment")
     assert next(iter(found)).load() is RagEvalInstrumentor
     assert RagEvalInstrumentor().instrumentation_dependencies() == ("langchain-core >= 0.3",)
+
+
+def test_the_hook_of_a_handle(exporter: InMemorySpanExporter) -> None:
+    """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    options: Any = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise"}
+    handle = attach(tracer_provider=provider, **options)
+    handle.remove_langchain_hook()
+    for _ in range(2):
+        handle.install_langchain_hook()
+    graph = next(app for app in APPS if app.name == "langgraph_rag")
+    graph.run([])
+    asyncio.run(rag().ainvoke(QUESTION))
+    rag().invoke(QUESTION, {"callbacks": [handle.callback]})
+    handle.remove_langchain_hook()
+    rag().invoke(QUESTION)
+    handle.install_langchain_hook()
+    handle.shutdown()
+    rag().invoke(QUESTION)
+    statuses = [(span.attributes or {}).get(STATUS) for span in exporter.get_finished_spans()]
+    assert statuses.count("scored") == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rag_eval_otel.types import Passage
 
@@ -59,5 +59,7 @@ class Fragment:
     """Whether its parent is not to be expected: it is in another process, or made up."""
     flat: bool = False
     deferred: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What is known of the session, the user, and what else the application has attached."""
     source: str = ""
     response_id: str | None = None

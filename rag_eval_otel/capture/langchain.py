@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -23,6 +22,9 @@ from rag_eval_otel.capture.texts import last_message, role_of, text_of_message
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.suppression import is_silent
 from rag_eval_otel.types import Passage
+
+if TYPE_CHECKING:
+    from contextvars import ContextVar
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -206,14 +208,33 @@ class LangChainCapture(BaseCallbackHandler):
         self._end(run_id, read)
 
 
-def install_langchain_hook(handler: LangChainCapture) -> None:
-    """Let every LangChain run report to ``handler``, without passing it to any of them.
+class LangChainHook:
+    """Where LangChain looks for a handler of all runs, in every thread, without being passed one.
 
-    LangChain has no way to take a hook out again; set ``handler.enabled = False`` instead.
+    LangChain never forgets whom it once asked; it asks us by `get`, and finds nobody when removed.
     """
-    # The default reaches every thread; a value that is set would stay in this one.
-    variable: ContextVar[LangChainCapture | None] = ContextVar("rag_eval_otel", default=handler)
-    register_configure_hook(variable, inheritable=True)
+
+    def __init__(self) -> None:
+        """Have nobody."""
+        self._handler: LangChainCapture | None = None
+        self._known = False
+
+    def install(self, handler: LangChainCapture) -> None:
+        """Let every run that starts from now on report to ``handler``."""
+        self._handler = handler
+        if not self._known:
+            self._known = True
+            # It asks for a context variable, of which it calls this one method. A variable would
+            # be empty in threads that the application starts itself.
+            register_configure_hook(cast("ContextVar[Any]", self), inheritable=True)
+
+    def remove(self) -> None:
+        """Let no further run report; those under way end as they began."""
+        self._handler = None
+
+    def get(self) -> LangChainCapture | None:
+        """Return whom LangChain should tell."""
+        return self._handler
 
 
 def _id_of(document: Any) -> str | None:

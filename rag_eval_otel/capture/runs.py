@@ -52,6 +52,7 @@ class Run:
             error=self.error,
             calls_tools=self.calls_tools,
             response_id=self.response_id,
+            metadata=self.metadata,
         )
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.texts import exportable
 from rag_eval_otel.config import ContentCapture, Spans
@@ -38,6 +39,7 @@ class SpanWriter:
     spans: Spans = "essential"
     content: ContentCapture = "off"
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    metadata_keys: Sequence[str] = ()
 
     def start(self, tree: RunTree, *, also: Iterable[Hashable], edge: Edge) -> dict[UUID, Span]:
         """Start a span for every visible run of ``tree`` and those in ``also``, parents first.
@@ -82,7 +84,7 @@ class SpanWriter:
         found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
         found.update(_described(run))
         if run is run.tree.root:
-            found.update(_identities(run))
+            found.update(about([run.metadata], self.metadata_keys))
         if self.content == "span":
             found.update(_content(self._redacted(run)))
         return {
@@ -164,16 +166,6 @@ def _described(run: Run) -> Mapping[str, AttributeValue | None]:
     if operation_of(run) == semconv.OPERATION_INVOKE_AGENT:
         return {semconv.GEN_AI_AGENT_NAME: run.name}
     return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
-
-
-def _identities(run: Run) -> Mapping[str, AttributeValue | None]:
-    meta = run.metadata
-    session = meta.get("session_id") or meta.get("thread_id") or meta.get("conversation_id")
-    user = meta.get("user_id")
-    return {
-        semconv.GEN_AI_CONVERSATION_ID: str(session) if session else None,
-        semconv.USER_ID: str(user) if user else None,
-    }
 
 
 def _content(run: Run) -> Mapping[str, AttributeValue | None]:

@@ -47,6 +47,7 @@ class EventSink:
     def _attributes(
         self, score: Score, evaluation: Evaluation
     ) -> Iterator[tuple[str, AttributeValue]]:
+        yield from evaluation.about.items()
         yield semconv.GEN_AI_EVALUATION_NAME, score.name
         if score.value is not None:
             yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value

@@ -26,7 +26,7 @@ from apps.compat import make_agent
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import PROMPT, join, lookup, rag
 from apps.replies import calling
-from rag_eval_otel.capture.langchain import LangChainCapture, install_langchain_hook
+from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.types import Passage
@@ -513,12 +513,14 @@ def test_many_tasks() -> None:
 
 @contextmanager
 def hooked(captured: Capture) -> Iterator[Capture]:
-    """Install the handler for all runs; LangChain keeps it, so that it is disabled at the end."""
-    install_langchain_hook(captured.handler)
+    """Install the handler for all runs, twice, and remove it at the end."""
+    hook = LangChainHook()
+    hook.install(captured.handler)
+    hook.install(captured.handler)
     try:
         yield captured
     finally:
-        captured.handler.enabled = False
+        hook.remove()
 
 
 def test_the_hook_sees_chains_in_every_thread() -> None:
@@ -553,13 +555,20 @@ def test_two_handlers_of_one_recorder() -> None:
     assert not captured.errors
 
 
-def test_a_hook_that_was_disabled_is_silent() -> None:
-    """LangChain cannot take it out, but it stops."""
-    with hooked(capture()) as captured:
-        pass
-    rag().invoke(company.FOUNDED)
-    assert not captured.spans
-    assert not captured.intake.extracted
+def test_a_hook_that_was_removed_is_silent() -> None:
+    """LangChain still asks it, and finds nobody; what was under way is finished."""
+    captured, hook = capture(), LangChainHook()
+    hook.install(captured.handler)
+    stream = rag().stream(company.FOUNDED)
+    next(stream)
+    hook.remove()
+    rag().invoke(company.SPARS)
+    assert list(stream)
+    assert [question for question, _, _ in captured.truths] == [company.FOUNDED]
+    hook.install(captured.handler)
+    rag().invoke(company.SPARS)
+    hook.remove()
+    assert len(captured.truths) == 2
 
 
 def test_documents_of_another_kind() -> None:

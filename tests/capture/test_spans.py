@@ -116,22 +116,33 @@ def test_an_agent_calls_tools_that_run(
 
 
 @pytest.mark.parametrize(
-    ("metadata", "session", "user"),
+    ("metadata", "expected"),
     [
-        ({}, None, None),
-        ({"session_id": "s", "thread_id": "t", "user_id": "u"}, "s", "u"),
-        ({"thread_id": 7, "conversation_id": "c"}, "7", None),
-        ({"conversation_id": "c", "user_id": 0}, "c", None),
+        ({}, {}),
+        (
+            {"session_id": "s", "thread_id": "t", "user_id": "u"},
+            {"session.id": "s", "gen_ai.conversation.id": "t", "user.id": "u"},
+        ),
+        ({"thread_id": 7, "conversation_id": "c"}, {"gen_ai.conversation.id": "c"}),
+        ({"thread_id": 7, "user_id": 0}, {"gen_ai.conversation.id": "7"}),
+        (
+            {"langfuse_session_id": "s", "langfuse_user_id": "u"},
+            {"session.id": "s", "gen_ai.conversation.id": "s", "user.id": "u"},
+        ),
+        ({"tenant": "a", "tier": 2, "tags": ["x"]}, {"rag.metadata.tenant": "a"}),
     ],
 )
-def test_who_speaks(metadata: dict[str, object], session: str | None, user: str | None) -> None:
-    """Session and user are on the root alone, from the run's metadata."""
-    captured = capture()
+def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> None:
+    """Session and user are on the root alone, from the run's metadata, with what is asked for."""
+    captured = capture(metadata_keys=["tenant", "tags"])
     root = begin(captured, "chain", 1, metadata=metadata)
     finish(captured, begin(captured, "tool", 2, under=1, metadata=metadata), root)
+    names = ("session.id", "user.id", "gen_ai.conversation.id", "rag.metadata.tenant")
     found = attributes(captured.span("invoke_workflow chain1"))
-    assert (found.get("gen_ai.conversation.id"), found.get("user.id")) == (session, user)
-    assert "gen_ai.conversation.id" not in attributes(captured.span("execute_tool tool2"))
+    assert {
+        k: v for k, v in found.items() if k in names or k.startswith("rag.metadata")
+    } == expected
+    assert not set(names) & set(attributes(captured.span("execute_tool tool2")))
 
 
 # --- which runs have a span -----------------------------------------------------------------------

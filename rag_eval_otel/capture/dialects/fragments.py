@@ -6,6 +6,7 @@ from typing import Any
 
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, usable
 from rag_eval_otel.capture.fragment import Fragment, Kind, Part
+from rag_eval_otel.capture.identities import metadata_in
 from rag_eval_otel.capture.view import SpanView
 
 
@@ -47,6 +48,7 @@ def fragment(view: SpanView, kind: Kind, *, losses: Losses, **parts: Any) -> Fra
         end=view.end,
         error=view.error,
         source=view.scope,
+        metadata=metadata_in(view.attributes),
         hidden=frozenset(losses.hidden),
         cut=frozenset(losses.cut),
         **parts,
