@@ -17,6 +17,8 @@ nox.options.sessions = [
     "openinference",
     "traceloop",
     "langfuse",
+    "genai",
+    "llamaindex",
     "openai_v2",
     "auto",
     "gevent",
@@ -111,6 +113,23 @@ def langfuse(session: nox.Session) -> None:
 
 
 @nox.session
+def genai(session: nox.Session) -> None:
+    """Score an app that OpenTelemetry's own LangChain instrumentation traces."""
+    test_beside(session, "langchain-openai", "opentelemetry-instrumentation-genai-langchain")
+
+
+@nox.session
+def llamaindex(session: nox.Session) -> None:
+    """Score a LlamaIndex app that OpenInference, or LlamaIndex itself, traces."""
+    test_beside(
+        session,
+        "llama-index-core",
+        "llama-index-observability-otel",
+        "openinference-instrumentation-llama-index",
+    )
+
+
+@nox.session
 def openai_v2(session: nox.Session) -> None:
     """Score an app that OpenTelemetry's own OpenAI instrumentation traces."""
     test_beside(
@@ -135,8 +154,8 @@ def gevent(session: nox.Session) -> None:
 
 @nox.session
 def haystack(session: nox.Session) -> None:
-    """Measure in a Haystack pipeline."""
-    test_beside(session, "haystack-ai>=3")
+    """Measure in a Haystack pipeline, and score one that Haystack itself traces."""
+    test_beside(session, "haystack-ai>=3", "opentelemetry-haystack>=2")
 
 
 @nox.session(python=PYTHONS)

@@ -10,8 +10,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps import App, company
 from apps.parts import handbook
+from e2e.checks import CHECKS, QUESTIONS, TRUTHS, assert_refused, assert_scored
 from e2e.langchain_apps import EACH_APP, HandbookChain, assert_truth
-from e2e.watched import CHECKS, TRUTHS, Watched, assert_refused, assert_scored, watched
+from e2e.watched import Watched, watched
 
 langfuse = pytest.importorskip("langfuse")
 langchain = pytest.importorskip("langfuse.langchain")
@@ -85,11 +86,11 @@ def test_decorated_functions_are_scored(watch: Watched) -> None:
     """An app without a framework is read by the types of its observations."""
 
     def use() -> None:
-        for question in company.QUESTIONS:
+        for question in QUESTIONS:
             said = answer(question, langfuse_public_key=key_of(None))
             assert said == TRUTHS[question].answer
 
-    assert_scored(watch, use, *company.QUESTIONS)
+    assert_scored(watch, use, *QUESTIONS)
 
 
 @pytest.mark.parametrize("watch", list(MASKS), indirect=True, scope="module")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from apps import App, company
+from e2e.checks import CHECKS, assert_refused
 from e2e.langchain_apps import EACH_APP, HandbookChain, assert_truth
-from e2e.watched import CHECKS, Watched, assert_refused, watched
+from e2e.watched import Watched, watched
 
 langchain = pytest.importorskip("openinference.instrumentation.langchain")
 settings = pytest.importorskip("openinference.instrumentation")

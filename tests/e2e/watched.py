@@ -10,19 +10,18 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Barrier, Condition
-from typing import Any, Protocol
+from threading import Condition
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from apps import Truth, company
-from apps.parts import handbook, join
+from apps import Truth
 from e2e.started import StartedSpans
 from pipeline import OnesEmbedder, good_judge, turns_counted
 from rag_eval_otel import Handle, Sample, Score, instrument
@@ -31,31 +30,12 @@ from rag_eval_otel.metrics import Faithfulness
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.providers import Providers
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
-from rag_eval_otel.types import Replies, SkipReason
+from rag_eval_otel.types import Replies
 
 STATUS = "rag.evaluation.status"
 SCORE = "rag.evaluation.faithfulness.score"
 TOLD = "rag.evaluation.told.explanation"
 PATIENCE = 60.0
-
-
-class App(Protocol):
-    """A RAG app over the handbook, and the ways to use it."""
-
-    def ask(self, question: str) -> str:
-        """Answer."""
-
-    async def aask(self, question: str) -> str:
-        """Answer, awaited."""
-
-    def stream(self, question: str) -> str:
-        """Answer in pieces, joined."""
-
-    def fail(self, question: str) -> None:
-        """Retrieve, then raise, since the model is down."""
-
-    def chat(self, greeting: str) -> str:
-        """Answer without retrieving anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,122 +183,3 @@ def watched() -> Iterator[Watched]:
             yield app
         finally:
             providers.shutdown()
-
-
-def _truth(question: str) -> Truth:
-    pages = handbook().invoke(question)
-    answer = company.answer(question, join(pages))
-    contexts = tuple(page.page_content for page in pages)
-    return Truth(question=question, contexts=contexts, answer=answer)
-
-
-TRUTHS = {question: _truth(question) for question in (*company.QUESTIONS, company.REPAIRS)}
-
-
-# --- what must hold, whoever instruments ----------------------------------------------------------
-
-
-def assert_scored(watch: Watched, use: Callable[[], object], *questions: str) -> None:
-    """Of ``use`` these turns arrive scored, each on one span, and no others are counted."""
-    run = watch.run(use)
-    assert run.truths == Counter(TRUTHS[question] for question in questions)
-    assert run.outcomes == {("scored", None): len(questions)}
-    assert sum(STATUS in span.attributes for span in run.spans) == len(questions)
-
-
-def assert_refused(watch: Watched, use: Callable[[], object], reason: SkipReason) -> None:
-    """Of ``use`` one turn is counted as skipped, for ``reason``, and nothing is scored."""
-    run = watch.run(use)
-    assert run.outcomes == {("skipped", reason): 1}
-    assert run.spans
-    assert not any(STATUS in span.attributes for span in run.spans)
-
-
-def assert_turns_in_a_row(watch: Watched, app: App) -> None:
-    """Turns that follow each other are told apart."""
-
-    def use() -> None:
-        for question in company.QUESTIONS:
-            assert app.ask(question) == TRUTHS[question].answer
-
-    assert_scored(watch, use, *company.QUESTIONS)
-
-
-def assert_awaited_turns(watch: Watched, app: App) -> None:
-    """Two turns that wait for each other in one event loop are told apart."""
-
-    async def both() -> list[str]:
-        return await asyncio.gather(app.aask(company.REFUND), app.aask(company.TOWING))
-
-    def use() -> None:
-        answers = [TRUTHS[question].answer for question in (company.REFUND, company.TOWING)]
-        assert asyncio.run(both()) == answers
-
-    assert_scored(watch, use, company.REFUND, company.TOWING)
-
-
-def assert_turns_at_once(watch: Watched, app: App) -> None:
-    """Two turns at once, in threads of one request, are told apart."""
-    ready = Barrier(2)
-
-    def ask(question: str) -> str:
-        ready.wait(PATIENCE)
-        return app.ask(question)
-
-    def use() -> None:
-        contexts = copy_context(), copy_context()
-        with ThreadPoolExecutor(2) as pool:
-            for context, question in zip(contexts, (company.FOUNDED, company.SPARS), strict=True):
-                pool.submit(context.run, ask, question)
-
-    assert_scored(watch, use, company.FOUNDED, company.SPARS)
-
-
-def assert_streamed_turn(watch: Watched, app: App) -> None:
-    """An answer that is read in pieces is the answer."""
-
-    def use() -> None:
-        assert app.stream(company.SAILMAKER) == TRUTHS[company.SAILMAKER].answer
-
-    assert_scored(watch, use, company.SAILMAKER)
-
-
-def assert_failure_refused(watch: Watched, app: App) -> None:
-    """A turn whose model is down is counted as failed; nothing is scored."""
-    assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
-
-
-def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
-    """While the judge thinks, one span of the turn waits; what is no RAG is passed on at once."""
-
-    def use() -> None:
-        with watch.judge.stopped():
-            app.ask(company.REPAIRS)
-            watch.passed_on.wait_for(lambda: len(watch.waiting()) == 1)
-            waiting.extend(watch.waiting())
-            app.chat(company.GREETING)
-            assert watch.waiting() == waiting
-
-    waiting: list[tuple[int, int]] = []
-    run = watch.run(use)
-    assert run.truths == {TRUTHS[company.REPAIRS]: 1}
-    assert [(s.trace_id, s.span_id) for s in run.spans if STATUS in s.attributes] == waiting
-
-
-def assert_nothing_lost_or_doubled(watch: Watched, app: App) -> None:
-    """Every span that was started, by whatever was done before, has arrived exactly once."""
-    assert watch.run(lambda: app.ask(company.FOUNDED)).truths
-    arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
-    assert arrived == Counter(watch.started.by_app)
-    assert watch.started.by_judge == []
-
-
-CHECKS: tuple[Callable[[Watched, App], None], ...] = (
-    assert_turns_in_a_row,
-    assert_awaited_turns,
-    assert_turns_at_once,
-    assert_streamed_turn,
-    assert_failure_refused,
-    assert_only_the_turn_waits,
-    assert_nothing_lost_or_doubled,
-)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.values import JSON, Lost, value
+from rag_eval_otel.capture.dialects.reprs import data_in
+from rag_eval_otel.capture.dialects.values import JSON, Lost, plain, value
 from rag_eval_otel.capture.fragment import Fragment, Kind
 from rag_eval_otel.capture.view import SpanView
 
@@ -60,21 +61,19 @@ def _retrieves(view: SpanView) -> bool:
 
 def to_fragment(view: SpanView, of: Kind) -> Fragment:
     """Return what ``view`` tells."""
-    asked = value(
+    asked = _value(
         view,
         "haystack.component.input",
         "haystack.agent.input",
         "haystack.agent.step.llm.input",
         "haystack.agent.step.tool.input",
-        opening=JSON,
     )
-    told = value(
+    told = _value(
         view,
         "haystack.component.output",
         "haystack.agent.output",
         "haystack.agent.step.llm.output",
         "haystack.agent.step.tool.output",
-        opening=JSON,
     )
     if of in {"retriever", "reranker"}:
         return build.retrieval(view, asked=asked, documents=told, kind=of)
@@ -86,6 +85,14 @@ def to_fragment(view: SpanView, of: Kind) -> Fragment:
     if "haystack.pipeline.input_data" in view.attributes:
         return _pipeline(view)
     return build.step(view, of, asked=asked, told=_answers(told))
+
+
+def _value(view: SpanView, *keys: str) -> Any:
+    """Return the first of the attributes that is there; where a callback is in it, it is a repr."""
+    found = value(view, *keys, opening=JSON)
+    if isinstance(found, str) and found.lstrip()[:1] == "{":
+        return plain(data_in(found))
+    return found
 
 
 def _prompt(asked: Any) -> Any:
@@ -110,8 +117,8 @@ def _tool_messages(told: Any) -> Any:
 
 
 def _pipeline(view: SpanView) -> Fragment:
-    asked = value(view, "haystack.pipeline.input_data", opening=JSON)
-    told = value(view, "haystack.pipeline.output_data", opening=JSON)
+    asked = _value(view, "haystack.pipeline.input_data")
+    told = _value(view, "haystack.pipeline.output_data")
     return build.step(view, "chain", asked=query_of(asked), told=answer_of_components(told))
 
 

@@ -1,0 +1,153 @@
+"""What must hold of a watched app, whatever its framework and whoever instruments it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from threading import Barrier
+from typing import Protocol
+
+from apps import Truth, company
+from apps.parts import handbook, join
+from e2e.watched import PATIENCE, STATUS, Watched
+from rag_eval_otel.types import SkipReason
+
+
+class App(Protocol):
+    """A RAG app over the handbook, and the ways to use it."""
+
+    def ask(self, question: str) -> str:
+        """Answer."""
+
+    async def aask(self, question: str) -> str:
+        """Answer, awaited."""
+
+    def stream(self, question: str) -> str:
+        """Answer in pieces, joined."""
+
+    def fail(self, question: str) -> None:
+        """Retrieve, then raise, since the model is down."""
+
+    def chat(self, greeting: str) -> str:
+        """Answer without retrieving anything."""
+
+
+def _truth(question: str) -> Truth:
+    pages = handbook().invoke(question)
+    answer = company.answer(question, join(pages))
+    contexts = tuple(page.page_content for page in pages)
+    return Truth(question=question, contexts=contexts, answer=answer)
+
+
+QUESTIONS = (company.FOUNDED, company.SPARS, company.TOWING, company.SAILMAKER)
+"""Of those no two pages come second, which every vector store would order in its own way."""
+TRUTHS = {question: _truth(question) for question in (*QUESTIONS, company.HANDBOOK)}
+
+
+def assert_scored(watch: Watched, use: Callable[[], object], *questions: str) -> None:
+    """Of ``use`` these turns arrive scored, each on one span, and no others are counted."""
+    run = watch.run(use)
+    assert run.truths == Counter(TRUTHS[question] for question in questions)
+    assert run.outcomes == {("scored", None): len(questions)}
+    assert sum(STATUS in span.attributes for span in run.spans) == len(questions)
+
+
+def assert_refused(watch: Watched, use: Callable[[], object], *reasons: SkipReason) -> None:
+    """Of ``use`` each trace is counted as skipped, for its reason, and nothing is scored."""
+    run = watch.run(use)
+    assert run.outcomes == Counter(("skipped", reason) for reason in reasons)
+    assert run.spans
+    assert not any(STATUS in span.attributes for span in run.spans)
+
+
+def assert_turns_in_a_row(watch: Watched, app: App) -> None:
+    """Turns that follow each other are told apart."""
+
+    def use() -> None:
+        for question in QUESTIONS:
+            assert app.ask(question) == TRUTHS[question].answer
+
+    assert_scored(watch, use, *QUESTIONS)
+
+
+def assert_awaited_turns(watch: Watched, app: App) -> None:
+    """Two turns that wait for each other in one event loop are told apart."""
+
+    async def both() -> list[str]:
+        return await asyncio.gather(app.aask(company.SPARS), app.aask(company.TOWING))
+
+    def use() -> None:
+        answers = [TRUTHS[question].answer for question in (company.SPARS, company.TOWING)]
+        assert asyncio.run(both()) == answers
+
+    assert_scored(watch, use, company.SPARS, company.TOWING)
+
+
+def assert_turns_at_once(watch: Watched, app: App) -> None:
+    """Two turns at once, in threads of one request, are told apart."""
+    ready = Barrier(2)
+
+    def ask(question: str) -> str:
+        ready.wait(PATIENCE)
+        return app.ask(question)
+
+    def use() -> None:
+        contexts = copy_context(), copy_context()
+        with ThreadPoolExecutor(2) as pool:
+            for context, question in zip(contexts, (company.FOUNDED, company.SPARS), strict=True):
+                pool.submit(context.run, ask, question)
+
+    assert_scored(watch, use, company.FOUNDED, company.SPARS)
+
+
+def assert_streamed_turn(watch: Watched, app: App) -> None:
+    """An answer that is read in pieces is the answer."""
+
+    def use() -> None:
+        assert app.stream(company.SAILMAKER) == TRUTHS[company.SAILMAKER].answer
+
+    assert_scored(watch, use, company.SAILMAKER)
+
+
+def assert_failure_refused(watch: Watched, app: App) -> None:
+    """A turn whose model is down is counted as failed; nothing is scored."""
+    assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
+
+
+def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
+    """While the judge thinks, one span of the turn waits; what is no RAG is passed on at once."""
+
+    def use() -> None:
+        with watch.judge.stopped():
+            app.ask(company.HANDBOOK)
+            watch.passed_on.wait_for(lambda: len(watch.waiting()) == 1)
+            waiting.extend(watch.waiting())
+            app.chat(company.GREETING)
+            assert watch.waiting() == waiting
+
+    waiting: list[tuple[int, int]] = []
+    run = watch.run(use)
+    assert run.truths == {TRUTHS[company.HANDBOOK]: 1}
+    assert [(s.trace_id, s.span_id) for s in run.spans if STATUS in s.attributes] == waiting
+
+
+def assert_nothing_lost_or_doubled(watch: Watched, app: App) -> None:
+    """Every span that was started, by whatever was done before, has arrived exactly once."""
+    assert watch.run(lambda: app.ask(company.FOUNDED)).truths
+    arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
+    assert arrived == Counter(watch.started.by_app)
+    assert watch.started.by_judge == []
+
+
+CHECKS: tuple[Callable[[Watched, App], None], ...] = (
+    assert_turns_in_a_row,
+    assert_awaited_turns,
+    assert_turns_at_once,
+    assert_streamed_turn,
+    assert_failure_refused,
+    assert_only_the_turn_waits,
+    assert_nothing_lost_or_doubled,
+)

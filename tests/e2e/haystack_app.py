@@ -1,0 +1,96 @@
+"""The handbook's pipeline in Haystack, and the ways to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from haystack import Document, Pipeline
+from haystack.components.builders import ChatPromptBuilder
+from haystack.components.embedders import MockTextEmbedder
+from haystack.components.generators.chat import MockChatGenerator
+from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack.core.errors import PipelineRuntimeError
+from haystack.dataclasses import ChatMessage, StreamingChunk
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+
+from apps import company
+from apps.fakes import WordEmbeddings
+
+TEMPLATE = (
+    "Answer from these pages only.\n\n{% for page in documents %}{{ page.content }}\n\n{% endfor %}"
+)
+
+
+def answer(messages: Sequence[ChatMessage]) -> str:
+    """Answer the user's message from the pages in the other one."""
+    *system, user = (str(message.text) for message in messages)
+    return company.answer(user, "".join(system))
+
+
+def unavailable(messages: Sequence[ChatMessage]) -> str:
+    """Fail, as a model does whose provider is down."""
+    del messages
+    message = "the model is down"
+    raise ConnectionError(message)
+
+
+class HandbookPipeline:
+    """A pipeline that embeds, retrieves, fills a prompt and asks a model."""
+
+    def __init__(self) -> None:
+        """Index the pages."""
+        embed = WordEmbeddings().embed_query
+        pages = [(str(page.id), page.page_content) for page in company.documents()]
+        self._store = InMemoryDocumentStore(embedding_similarity_function="cosine")
+        self._store.write_documents(
+            [Document(id=name, content=text, embedding=embed(text)) for name, text in pages]
+        )
+
+    def ask(self, question: str) -> str:
+        """Answer."""
+        return _reply(self._pipeline().run(_inputs(question)))
+
+    async def aask(self, question: str) -> str:
+        """Answer, awaited."""
+        return _reply(await self._pipeline().run_async(_inputs(question)))
+
+    def stream(self, question: str) -> str:
+        """Answer in pieces, joined."""
+        chunks: list[StreamingChunk] = []
+        inputs = {**_inputs(question), "llm": {"streaming_callback": chunks.append}}
+        self._pipeline().run(inputs)
+        return "".join(chunk.content for chunk in chunks)
+
+    def fail(self, question: str) -> None:
+        """Retrieve, then raise, since the model is down."""
+        with pytest.raises(PipelineRuntimeError, match="the model is down"):
+            self._pipeline(unavailable).run(_inputs(question))
+
+    def chat(self, greeting: str) -> str:
+        """Answer without retrieving anything."""
+        pipeline = Pipeline()
+        pipeline.add_component("llm", MockChatGenerator(response_fn=answer))
+        return _reply(pipeline.run({"llm": {"messages": [ChatMessage.from_user(greeting)]}}))
+
+    def _pipeline(self, reply: Callable[..., str] = answer) -> Pipeline:
+        prompt = [ChatMessage.from_system(TEMPLATE), ChatMessage.from_user("{{ question }}")]
+        pipeline = Pipeline()
+        embedder = MockTextEmbedder(embedding_fn=WordEmbeddings().embed_query)
+        pipeline.add_component("embedder", embedder)
+        pipeline.add_component("retriever", InMemoryEmbeddingRetriever(self._store, top_k=2))
+        pipeline.add_component("prompt", ChatPromptBuilder(prompt, required_variables="*"))
+        pipeline.add_component("llm", MockChatGenerator(response_fn=reply))
+        pipeline.connect("embedder.embedding", "retriever.query_embedding")
+        pipeline.connect("retriever.documents", "prompt.documents")
+        pipeline.connect("prompt.prompt", "llm.messages")
+        return pipeline
+
+
+def _inputs(question: str) -> dict[str, Any]:
+    return {"embedder": {"text": question}, "prompt": {"question": question}}
+
+
+def _reply(outputs: dict[str, Any]) -> str:
+    return str(outputs["llm"]["replies"][0].text)

@@ -1,0 +1,101 @@
+"""The handbook's query engine in LlamaIndex, and the ways to use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.llms import (
+    CompletionResponse,
+    CompletionResponseGen,
+    CustomLLM,
+    LLMMetadata,
+)
+from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.query_engine import BaseQueryEngine
+from llama_index.core.schema import TextNode
+
+from apps import company
+from apps.fakes import WordEmbeddings
+
+
+class Words(BaseEmbedding):
+    """One dimension for each word of the handbook."""
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return WordEmbeddings().embed_query(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return WordEmbeddings().embed_query(text)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+
+class Writer(CustomLLM):
+    """Answers the last known question in its prompt, and streams word by word."""
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """The name of the model."""
+        return LLMMetadata(model_name="writer")
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponse:
+        """Answer."""
+        return CompletionResponse(text=self._answer(prompt))
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, *_args: Any, **_options: Any) -> CompletionResponseGen:
+        """Answer word by word."""
+        text = ""
+        for word in self._answer(prompt).split(" "):
+            delta = word if not text else f" {word}"
+            text += delta
+            yield CompletionResponse(text=text, delta=delta)
+
+    def _answer(self, prompt: str) -> str:
+        return company.answer(max(company.ANSWERS, key=prompt.rfind), prompt)
+
+
+class DeadWriter(Writer):
+    """A model that is down."""
+
+    def _answer(self, prompt: str) -> str:
+        message = "the model is down"
+        raise ConnectionError(message)
+
+
+class HandbookEngine:
+    """A query engine over an index of the handbook."""
+
+    def __init__(self) -> None:
+        """Index the pages."""
+        nodes = [TextNode(id_=str(page.id), text=page.page_content) for page in company.documents()]
+        self._index = VectorStoreIndex(nodes, embed_model=Words())
+
+    def ask(self, question: str) -> str:
+        """Answer."""
+        return str(self._engine(Writer()).query(question))
+
+    async def aask(self, question: str) -> str:
+        """Answer, awaited."""
+        return str(await self._engine(Writer()).aquery(question))
+
+    def stream(self, question: str) -> str:
+        """Answer in pieces, joined."""
+        return "".join(self._engine(Writer(), streaming=True).query(question).response_gen)
+
+    def fail(self, question: str) -> None:
+        """Retrieve, then raise, since the model is down."""
+        with pytest.raises(ConnectionError):
+            self._engine(DeadWriter()).query(question)
+
+    def chat(self, greeting: str) -> str:
+        """Answer without retrieving anything."""
+        return Writer().complete(greeting).text
+
+    def _engine(self, llm: Writer, **options: Any) -> BaseQueryEngine:
+        return self._index.as_query_engine(llm=llm, similarity_top_k=2, **options)

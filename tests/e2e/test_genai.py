@@ -1,0 +1,68 @@
+"""What OpenTelemetry's own instrumentation writes of LangChain, read by our processor alone.
+
+It traces the models of OpenAI and Bedrock only, so the app asks a scripted server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import openai
+import pytest
+
+from apps import company
+from e2e.checks import CHECKS, assert_refused
+from e2e.langchain_apps import HandbookChain
+from e2e.watched import Watched, watched
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+
+langchain = pytest.importorskip("opentelemetry.instrumentation.genai.langchain")
+langchain_openai = pytest.importorskip("langchain_openai")
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+@pytest.fixture(scope="module")
+def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A provider that its instrumentation writes to; content goes where the parameter says."""
+    instrumentor = langchain.LangChainInstrumentor()
+    with pytest.MonkeyPatch.context() as patch, watched() as found:
+        patch.setenv(CAPTURE, getattr(request, "param", "span_only"))
+        instrumentor.instrument(tracer_provider=found.provider)
+        yield found
+        instrumentor.uninstrument()
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[HandbookChain]:
+    """The handbook's chain over a model that the instrumentation knows."""
+    with ScriptedOpenAI(answer) as server:
+        options = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
+        yield HandbookChain(
+            llm=langchain_openai.ChatOpenAI(model="m", disable_streaming=True, **options),
+            dead_llm=langchain_openai.ChatOpenAI(model="dead", **options),
+            error=openai.InternalServerError,
+        )
+
+
+def answer(body: Mapping[str, Any]) -> object:
+    """Answer from the pages in the prompt."""
+    if body["model"] == "dead":
+        return HttpReply(status=500)
+    *system, user = (str(message["content"]) for message in body["messages"])
+    return company.answer(user, "".join(system))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_spans_are_enough(
+    watch: Watched, chain: HandbookChain, check: Callable[..., None]
+) -> None:
+    """Scores once, spans once, and only what is scored waits."""
+    check(watch, chain)
+
+
+@pytest.mark.parametrize("watch", ["no_content", "event_only"], indirect=True, scope="module")
+def test_content_that_is_not_on_spans_is_not_guessed(watch: Watched, chain: HandbookChain) -> None:
+    """Where nothing is captured, or only in logs, which nobody here reads, the turn is refused."""
+    assert_refused(watch, lambda: chain.ask(company.FOUNDED), "no_answer")

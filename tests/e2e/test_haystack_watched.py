@@ -1,0 +1,39 @@
+"""What Haystack's own tracing writes, read by our processor alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from haystack import tracing
+
+from apps import company
+from e2e.checks import CHECKS, assert_refused
+from e2e.haystack_app import HandbookPipeline
+from e2e.watched import Watched, watched
+
+otel = pytest.importorskip("haystack_integrations.tracing.opentelemetry")
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """A provider that it writes to, content included."""
+    with pytest.MonkeyPatch.context() as patch, watched() as found:
+        patch.setattr(tracing.tracer, "is_content_tracing_enabled", True)
+        tracing.enable_tracing(otel.OpenTelemetryTracer(found.provider.get_tracer("haystack")))
+        yield found
+        tracing.disable_tracing()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores once, spans once, and only what is scored waits."""
+    check(watch, HandbookPipeline())
+
+
+def test_content_that_is_off_is_not_guessed(
+    watch: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without content, which is its default, the turn is refused."""
+    monkeypatch.setattr(tracing.tracer, "is_content_tracing_enabled", False)
+    assert_refused(watch, lambda: HandbookPipeline().ask(company.FOUNDED), "no_answer")
