@@ -66,19 +66,27 @@ class BackgroundEvaluator:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._pending: set[Job] = set()
+        self._waits: list[set[Job]] = []
         self._bytes = 0
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
-        """Take ``job``, or return False: full, shut down, or the interpreter is exiting."""
+        """Take ``job``, or return False: full, shut down, or the interpreter is exiting.
+
+        What a job submits is part of it: flushes wait for it, and so does a shutdown. It takes the
+        place of that job, whose texts it shares.
+        """
         with self._lock:
-            room = len(self._pending) < self._capacity
-            room = room and self._bytes + job.size <= self._max_bytes
-            if self.is_closed or not room or not (self._thread or self._start()):
+            follows = self._thread is not None and self.is_current()
+            room = len(self._pending) - follows < self._capacity
+            room = room and (follows or self._bytes + job.size <= self._max_bytes)
+            if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
             self._pending.add(job)
+            for waited_for in self._waits if follows else ():
+                waited_for.add(job)
             self._bytes += job.size
             self._queue.put(job)
         return True
@@ -91,7 +99,11 @@ class BackgroundEvaluator:
         timeout = 0.0 if self.is_current() else timeout
         with self._changed:
             waited_for = set(self._pending)
-            return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
+            self._waits.append(waited_for)
+            try:
+                return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
+            finally:
+                self._waits = [one for one in self._waits if one is not waited_for]
 
     def is_current(self) -> bool:
         """Tell whether the caller runs on a thread of ours."""

@@ -15,6 +15,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 
 from rag_eval_otel import semconv
 from rag_eval_otel.background import BackgroundEvaluator
+from rag_eval_otel.capture.logs import Listener, listen
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.spans import SpanWriter
 from rag_eval_otel.capture.trace import TraceAssembler
@@ -25,7 +26,7 @@ from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
 from rag_eval_otel.protocols import Sink
-from rag_eval_otel.providers import global_or_new_tracer_provider
+from rag_eval_otel.providers import global_or_new_tracer_provider, logger_provider_or_global
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
 from rag_eval_otel.seat import Seat, find_seat
@@ -55,6 +56,7 @@ class Handle:
     seat: Seat | None
     edge: Callable[[str], Edge]
     internal_error: Callable[[str], None]
+    deafen: Callable[[], None] = lambda: None
 
     @cached_property
     def callback(self) -> LangChainCapture:
@@ -100,7 +102,8 @@ class Handle:
         """
         self.remove_langchain_hook()
         self.drain(timeout)
-        if self.seat is not None:
+        self.deafen()
+        if self.seat is not None and self.seat.owner is self:
             self.seat.leave(self.processor)
         atexit.unregister(self.drain)
 
@@ -162,7 +165,7 @@ def instrument(
             instruments=InstrumentSink(meter_provider),
             sinks=(*sinks, EventSink(logger_provider, explanations=config.explanations)),
         )
-        return assembly.handle(seat, wrap)
+        return assembly.handle(seat, wrap, logs=logger_provider_or_global(logger_provider))
 
 
 _ATTACHING = threading.RLock()  # what loads an exporter may come back here
@@ -209,7 +212,7 @@ class _Assembly:
     def edge(self, place: str) -> Edge:
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
 
-    def handle(self, seat: Seat | None, wrap: Downstream | None) -> Handle:
+    def handle(self, seat: Seat | None, wrap: Downstream | None, *, logs: LoggerProvider) -> Handle:
         if wrap is not None:
             self.processor = self._processor(wrap)
         elif seat is not None and seat.sees_spans and not self.config.sdk_disabled:
@@ -230,12 +233,19 @@ class _Assembly:
             seat=seat,
             edge=self.edge,
             internal_error=self.instruments.internal_error,
+            deafen=self._listen(logs),
         )
         if seat is not None:
             seat.sign(handle)
         atexit.register(handle.drain)
         self.instruments.watch_held(self._held)
         return handle
+
+    def _listen(self, logs: object) -> Callable[[], None]:
+        if self.processor is None:  # there is no span to which a log record could belong
+            return lambda: None
+        heard, threads = self.processor.watch.logged, self.evaluator.threads
+        return listen(logs, Listener(heard=heard, edge=self.edge("logs"), own_threads=threads))
 
     def _held(self) -> int:
         return self.processor.held if self.processor else 0

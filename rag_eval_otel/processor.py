@@ -192,7 +192,8 @@ class RagEvalSpanProcessor(SpanProcessor):
         """Show ``span`` to the watch, which may hold it."""
         with self._edge:
             return self.watch.ended(span)
-        return False
+        context = span.context or INVALID_SPAN_CONTEXT  # something failed, maybe after it was held
+        return self._hold.release((context.trace_id, context.span_id), None)
 
     def _sweep(self) -> None:
         with self._release_edge:

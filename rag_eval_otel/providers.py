@@ -85,6 +85,11 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
     return made.tracer_provider
 
 
+def logger_provider_or_global(given: _logs.LoggerProvider | None) -> _logs.LoggerProvider:
+    """Return the logger provider that was ``given``, or the application's."""
+    return given or _logs.get_logger_provider()
+
+
 def _is_set(provider: object) -> bool:
     """Tell a provider that was set from the API's stand-in."""
     return not any(word in type(provider).__name__ for word in ("Proxy", "NoOp"))

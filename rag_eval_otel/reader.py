@@ -6,21 +6,20 @@ Whatever was held back for a turn is released here or by the scorer, whichever w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from rag_eval_otel.background import GivenUp
 from rag_eval_otel.capture.assemble import why_none
 from rag_eval_otel.capture.dialects import dialect_of, read
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.segment import Segment
+from rag_eval_otel.capture.segment import AnyView, Segment
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.scorer import Done, TurnScorer
-from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
-from rag_eval_otel.types import Evaluation, HoldStatus
+from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Outcome
+from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
 
 class Release(Protocol):
@@ -55,15 +54,19 @@ class TurnReader:
     def submit(self, segment: Segment) -> None:
         """Read ``segment`` on the evaluator's thread."""
         evaluator = self._scorer.evaluator
-        if not evaluator.submit(_Reading(self, segment)):
-            why: DropReason = "shutdown" if evaluator.is_closed else "overload"
-            for _ in range(_turns(segment)):
-                self._scorer.drop(why)
+        if evaluator.submit(_Reading(self, segment)):
+            return
+        why: DropReason = "shutdown" if evaluator.is_closed else "overload"
+        try:
+            with self._edge:
+                for _ in range(_turns(segment)):
+                    self._scorer.drop(why)
+        finally:
             self.let_go(segment, why)
 
     def evicted(self, segment: Segment) -> None:
         """Count a segment that had to go before it was complete, and let its spans go."""
-        self._instruments.turn("skipped", "evicted")
+        self._count(max(1, _turns(segment)), "skipped", "evicted")
         self.let_go(segment, None)
 
     def let_go(self, segment: Segment, status: HoldStatus | None) -> None:
@@ -80,13 +83,14 @@ class TurnReader:
 
     def read(self, segment: Segment) -> None:
         """Submit every turn of ``segment`` to the scorer."""
+        turns: list[Turn] | None = None
         try:
             with self._edge:
-                self._tell_dialects(segment)
-                if segment.lost:
-                    self._instruments.turn("skipped", "evicted")
-                else:
-                    self._read(segment, [read(view) for view in segment.spans.values()])
+                turns = self._find(segment)
+            if turns is None:
+                self._count(max(1, _turns(segment)), "error", "internal")
+            for turn in turns or ():
+                self._score(segment, turn)
         finally:
             self.let_go(segment, None)
 
@@ -96,32 +100,51 @@ class TurnReader:
             if name is not None:
                 self._instruments.tally.add("source", name, count)
 
-    def _read(self, segment: Segment, fragments: Sequence[Fragment]) -> None:
+    def _find(self, segment: Segment) -> list[Turn]:
+        self._tell_dialects(segment)
+        if segment.is_doubled:
+            self._count(max(1, _turns(segment)), "skipped", "ambiguous")
+            return []
+        fragments = [read(view) for view in segment.spans.values()]
         turns = find_turns(fragments, loss="possible")
-        for turn in turns:
-            self._score(segment, turn)
         reason = None if turns else why_none(fragments)
         if reason is not None:
-            self._instruments.turn("skipped", reason)
+            self._count(1, "skipped", reason)
+        return turns
 
     def _score(self, segment: Segment, turn: Turn) -> None:
-        ids = {step.id for step in turn.line}
-        view = next((one for one in segment.held.values() if one.span_id in ids), None)
+        is_through = False
+        with self._edge:
+            self._submit_turn(segment, turn)
+            is_through = True
+        if not is_through:
+            self._count(1, "error", "internal")
+
+    def _submit_turn(self, segment: Segment, turn: Turn) -> None:
+        if turn.anchor.end is None:  # more of it may be to come
+            turn = replace(turn, doubt="partial")
+        ids = (cast("int", step.id) for step in turn.line)  # dialects take those of the spans
+        waits = next((one for one in ids if one in segment.held), None)
         done: Done = _nothing
-        if view is not None:
-            del segment.held[view.span_id]
-            done = partial(self._release, (segment.trace_id, view.span_id))
+        if waits is None:
+            view: AnyView = segment.spans[cast("int", turn.anchor.id)]
         else:
-            view = next(one for one in segment.spans.values() if one.span_id == turn.anchor.id)
+            view = segment.held.pop(waits)
+            done = partial(self._release, (segment.trace_id, waits))
         if not self._scorer.admit(segment.trace_id):
             done(None, None)
         elif not self._scorer.submit(turn, view.context, ended=view.end or 0, done=done):
             done("overload", None)
 
+    def _count(self, turns: int, outcome: Outcome, reason: SkipReason | Reason) -> None:
+        with self._edge:
+            for _ in range(turns):
+                self._instruments.turn(outcome, reason)
+
 
 def _turns(segment: Segment) -> int:
     """Return how many turns a segment has that nobody reads, as far as can be told."""
-    return max(len(segment.held), segment.has_turn)
+    return max(len(segment.held), len(segment.turns))
 
 
 def _nothing(_status: HoldStatus | None, _evaluation: Evaluation | None = None) -> None:

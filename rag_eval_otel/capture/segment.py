@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from sys import getsizeof
+from typing import Any, TypeAlias
 
-from rag_eval_otel.capture.view import SdkSpan
+from rag_eval_otel.capture.open_spans import Bystander
+from rag_eval_otel.capture.view import LogView, SdkSpan
 
-OVERHEAD = 2048
-"""Bytes of a span, about, without the texts on it."""
+OVERHEAD = 2600
+"""Bytes of a span, about, without what is written on it."""
+
+_ENTRY = 100  # bytes of an attribute, about, without its value
+_NESTING = 8  # levels of a value that are measured
+
+AnyView: TypeAlias = "SdkSpan | Bystander"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
     """When a segment is complete, in seconds, and how much is kept until then.
 
-    ``quiet`` passes after the last span has ended, ``root_quiet`` where that was a root's,
-    ``slow_quiet`` where spans come late; or ``max_age`` since the first. Over ``max_segments`` or
-    ``max_bytes`` the oldest go.
+    After the last span has ended, ``root_quiet`` passes where a root has, ``slow_quiet`` where
+    spans come late or the root is not known; ``quiet`` for a turn below something that goes on; or
+    ``max_age`` since the first. Over ``max_segments`` or ``max_bytes`` the oldest go, and one that
+    alone has more than ``max_spans`` or a quarter of ``max_bytes``.
     """
 
     quiet: float = 0.5
@@ -55,34 +63,94 @@ class Below:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Segment:
-    """The spans of a trace so far, and which of them are held."""
+    """The spans of a trace so far, and which of them are held. Times are those of the clock."""
 
     trace_id: int
     first: float
     last: float
-    spans: dict[int, SdkSpan] = field(default_factory=dict)
+    spans: dict[int, AnyView] = field(default_factory=dict)
     """By id, in the order of their ends."""
+    noted: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """When each span came, and its bytes."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
     below: dict[int, Below] = field(default_factory=dict)
+    turns: set[int] = field(default_factory=set)
+    """The spans below which a call follows a retrieval."""
     size: int = 0
+    unheld: int = 0
+    """Bytes that came since a span was held last."""
     is_slow: bool = False
     root_ended: bool = False
-    has_turn: bool = False
-    lost: int = 0
-    """Spans over the limit that were not kept."""
-    began: int = 0
-    """When the first of its spans began, in nanoseconds since the epoch."""
+    is_lost: bool = False
+    """Whether it had to go, with whatever of its trace is still to come."""
+    is_doubled: bool = False
+    """Whether two spans have one id."""
 
-    def is_settled(self) -> bool:
-        """Tell whether every LLM call that follows a retrieval has its anchor, ended."""
-        return self.has_turn and not any(below.is_turn for below in self.below.values())
+    def add(self, view: AnyView, *, size: int, now: float) -> None:
+        """Take in a span that has ended."""
+        self.last = now
+        self.spans[view.span_id] = view
+        self.noted[view.span_id] = (now, size)
+        self.size += size
+        self.unheld += size
+        self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
+        self.is_slow = self.is_slow or "langsmith.span.kind" in view.attributes
+
+    def stand_by(self, view: Bystander) -> int:
+        """Take in a span around the others, if it is not known; return its bytes."""
+        if view.span_id in self.spans:
+            return 0
+        self.spans[view.span_id] = view
+        self.noted[view.span_id] = (self.last, OVERHEAD)
+        self.size += OVERHEAD
+        return OVERHEAD
+
+    def part(self, ids: Iterable[int]) -> Segment:
+        """Take the spans with these ``ids`` out, and return them as a segment."""
+        taken = Segment(
+            trace_id=self.trace_id,
+            first=self.first,
+            last=self.last,
+            is_slow=self.is_slow,
+            is_doubled=self.is_doubled,
+        )
+        for one in ids:
+            taken.spans[one] = self.spans.pop(one)
+            taken.noted[one] = self.noted.pop(one)
+            if one in self.held:
+                taken.held[one] = self.held.pop(one)
+            if one in self.turns:
+                self.turns.discard(one)
+                taken.turns.add(one)
+        taken.size = sum(size for _, size in taken.noted.values())
+        self.size -= taken.size
+        self.first = min((came for came, _ in self.noted.values()), default=self.last)
+        return taken
+
+    def empty(self) -> None:
+        """Forget the spans; what comes later is lost, too."""
+        self.is_lost = True
+        self.spans, self.noted, self.below, self.size = {}, {}, {}, 0
 
 
-def is_late(attributes: Mapping[str, Any]) -> bool:
-    """Tell whether a span with these attributes comes some time after its end."""
-    return "langsmith.span.kind" in attributes
+def size_of(view: SdkSpan) -> int:
+    """Return about how many bytes ``view``, with what is written on it, keeps alive."""
+    written = sum(_weight(values) for _, values in view.events)
+    return OVERHEAD + _weight(view.attributes) + written + sum(map(size_of_log, view.logs))
 
 
-def size_of(attributes: Mapping[str, Any]) -> int:
-    """Return about how many bytes a span with these attributes keeps alive."""
-    return OVERHEAD + sum(len(v) for v in attributes.values() if isinstance(v, str))
+def size_of_log(record: LogView) -> int:
+    """Return about how many bytes ``record`` keeps alive."""
+    return OVERHEAD // 2 + _weight(record.attributes) + _weight(record.body)
+
+
+def _weight(value: Any, level: int = 0) -> int:
+    if isinstance(value, (str, bytes)):
+        return getsizeof(value)
+    if level == _NESTING:
+        return 0
+    if isinstance(value, Mapping):
+        return sum(_ENTRY + _weight(part, level + 1) for part in value.values())
+    if isinstance(value, Sequence):
+        return sum(8 + _weight(part, level + 1) for part in value)
+    return 0

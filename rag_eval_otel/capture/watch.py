@@ -12,30 +12,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex, native
-from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
-from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
-from rag_eval_otel.capture.segment import (
-    OVERHEAD,
-    Below,
-    Segment,
-    SegmentLimits,
-    is_late,
-    size_of,
-)
+from rag_eval_otel.capture.anchors import stands_for_turn
+from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
+from rag_eval_otel.capture.fragment import Kind
+from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
+from rag_eval_otel.capture.pending_logs import PendingLogs
+from rag_eval_otel.capture.segment import OVERHEAD, Segment, SegmentLimits, size_of
+from rag_eval_otel.capture.units import units_over
 from rag_eval_otel.capture.view import LogView, SdkSpan, attribute_names
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-_OPEN = 4096  # spans under way that are known; some never end
-_GONE = 1024  # spans remembered that had ended when they were looked at
-_STARTED = 256  # starts remembered until the background has looked at them; each is kept alive
+_LOST = 4096  # traces that had to go, and are remembered to be passed over
+_MOST = 4  # the part of all bytes that one segment may take, as a divisor
 
 
 _is_dull = MARKS.isdisjoint
@@ -47,7 +42,8 @@ class SpanWatch:
 
     ``note_start`` and ``ended`` run on the application's thread; ``sweep``, which must be called
     now and then once ``on_begun`` has been, on ours. ``hold(span, size)`` holds a span back, or
-    says that it can't. ``on_evicted`` is called for each segment that had to go early.
+    says that it can't. ``on_evicted`` is called for each segment that had to go early; what comes
+    of its trace after that is passed over until nothing of it is open.
     """
 
     def __init__(
@@ -74,12 +70,11 @@ class SpanWatch:
         """Forget everything (in a forked child: it is the parent's)."""
         self._lock = threading.RLock()
         self._segments: OrderedDict[int, Segment] = OrderedDict()
-        self._starts: deque[ReadableSpan] = deque(maxlen=_STARTED)
-        self._open: dict[int, list[ReadableSpan]] = {}
-        self._gone: deque[ReadableSpan] = deque(maxlen=_GONE)
-        self._logs: OrderedDict[tuple[int, int], list[LogView]] = OrderedDict()
+        self._lost: OrderedDict[int, Segment] = OrderedDict()
+        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
         self._bytes = 0
-        self.note_start = self._starts.append
+        self.open_spans = OpenSpans()
+        self.note_start = self.open_spans.note_start
         """Note that a span has started."""
 
     def __len__(self) -> int:
@@ -89,14 +84,13 @@ class SpanWatch:
     @property
     def size(self) -> int:
         """About how many bytes are kept."""
-        return self._bytes
+        return self._bytes + self._logs.size
 
     def logged(self, trace_id: int, span_id: int, record: LogView) -> None:
         """Keep a log record written within a span that has not ended yet."""
-        with self._lock:
-            self._logs.setdefault((trace_id, span_id), []).append(record)
-            while len(self._logs) > self._limits.max_segments:
-                self._logs.popitem(last=False)
+        if self._is_open:
+            with self._lock:
+                self._logs.add((trace_id, span_id), record)
 
     def ended(self, span: ReadableSpan) -> bool:
         """Take note of ``span``, which has ended; True if it was held: it may stand for a turn."""
@@ -108,7 +102,7 @@ class SpanWatch:
         if _is_dull(attribute_names(span)):
             if scope is not None and scope.name == llamaindex.SCOPE:
                 return True
-            return bool(self._segments) and _trace(span) in self._segments
+            return bool(self._segments) and trace_of(span) in self._segments
         # The callback handler knows what it has written.
         return scope is None or scope.name != semconv.SCOPE
 
@@ -116,177 +110,143 @@ class SpanWatch:
         context = span.context
         if context is None:
             return False
-        logs = self._logs.pop((context.trace_id, context.span_id), ()) if self._logs else ()
-        view = SdkSpan(span, logs)
-        kind = kind_of(view)
         with self._lock:
-            segment = self._segments.get(context.trace_id)
-            is_new = segment is None
-            if segment is None:
-                if kind == "other":
-                    return False
-                segment = self._begin(view)
-            held = self._add(segment, view, kind) and self._hold(span, segment.size)
+            view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
+            kind = kind_of(view)
+            is_new = context.trace_id not in self._segments and context.trace_id not in self._lost
+            if is_new and kind == "other":
+                return False
+            segment = self._segment_of(context.trace_id)
+            stands = self._add(segment, view, kind)
+            evicted = self._evict(segment)
+            held = stands and not segment.is_lost and self._hold(span, segment.unheld)
             if held:
                 segment.held[view.span_id] = view
-            evicted = self._evict()
+                segment.unheld = 0
         if is_new:
             self._on_begun()
         for one in evicted:
             self._on_evicted(one)
         return held
 
-    def _begin(self, view: SdkSpan) -> Segment:
-        now = self._clock()
-        segment = Segment(trace_id=view.trace_id, first=now, last=now, began=view.start)
-        self._segments[view.trace_id] = segment
+    def _segment_of(self, trace_id: int) -> Segment:
+        """Return the segment of a trace, which may be lost, or begin one."""
+        segment = self._segments.get(trace_id) or self._lost.get(trace_id)
+        if segment is None:
+            now = self._clock()
+            segment = self._segments[trace_id] = Segment(trace_id=trace_id, first=now, last=now)
+            self.open_spans.note_current(trace_id)
         return segment
 
     def _add(self, segment: Segment, view: SdkSpan, kind: Kind) -> bool:
-        segment.last = self._clock()
-        if len(segment.spans) >= self._limits.max_spans:
-            segment.lost += 1
+        """Take ``view`` in; tell whether it may stand for a turn."""
+        known = segment.spans.get(view.span_id)
+        if segment.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
+            segment.last = self._clock()
             return False
-        segment.spans[view.span_id] = view
-        segment.began = min(segment.began, view.start)
-        is_root = view.parent_id is None or view.parent_is_remote
-        segment.root_ended = segment.root_ended or is_root
-        segment.is_slow = segment.is_slow or is_late(view.attributes)
-        size = size_of(view.attributes) if kind != "other" else OVERHEAD
-        segment.size += size
+        segment.is_doubled = segment.is_doubled or known is not None
+        size = size_of(view) if kind != "other" else OVERHEAD
+        kept = view if kind != "other" else Bystander.of(view)
+        segment.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return self._stands_for_turn(segment, view, kind)
-
-    def _stands_for_turn(self, segment: Segment, view: SdkSpan, kind: Kind) -> bool:
-        """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
-
-        A call that is still open, as a stream may be when its chain has ended, counts.
-        """
-        own = segment.below.pop(view.span_id, None) or Below()
-        said = native.parts_of(view)
-        if "documents" in said:
-            own.add(Below(searched=view.start))
-        if "output" in said:
-            own.add(Below(called=view.start if own.searched is None else own.searched))
-        is_turn = False
-        if kind in RETRIEVALS:
-            up = Below(searched=view.start)
-        elif kind == "llm":
-            up = Below(own.searched, view.start)
-        elif kind == "tool" and own.searched is None and CONTEXT_TOOLS.search(view.name):
-            up = Below(view.start, own.called)
-        else:
-            up = own
-            is_turn = own.is_turn or (own.searched is not None and self._goes_on(view, own))
-            if own.is_turn:
-                segment.has_turn = True
-                up = Below(own.searched)
-        if view.parent_id is not None and (up.searched is not None or up.called is not None):
-            segment.below.setdefault(view.parent_id, Below()).add(up)
-        return is_turn
-
-    def _goes_on(self, view: SdkSpan, own: Below) -> bool:
-        """Tell whether a span of this trace that began after the retrieval is still open."""
-        searched = own.searched or 0
-        for span in (*self._open.get(view.trace_id, ()), *self._starts.copy()):
-            is_later = (span.start_time or 0) > searched and _trace(span) == view.trace_id
-            if is_later and span.end_time is None:
-                return True
-        return False
+        return stands_for_turn(segment, view, kind, spans=self.open_spans)
 
     def sweep(self) -> None:
-        """Hand on the segments that are complete."""
+        """Hand on the segments, and the parts of them, that are complete."""
         now = self._clock()
         with self._lock:
-            self._look_who_is_open()
+            self._look()
             ready = [one for one in self._segments.values() if self._is_complete(one, now)]
-            for segment in ready:
-                self._remove(segment)
-        for segment in ready:
-            self._on_ready(segment)
+            ready += self._parted(now - self._limits.quiet, apart_from=ready)
+            self._finish(ready)
+            for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
+                del self._lost[one.trace_id]
+        self._hand_on(ready)
 
     def flush(self) -> None:
-        """Hand on the segments of which nothing is open, without waiting any longer."""
+        """Hand on whatever of the segments is over, without waiting any longer."""
         with self._lock:
-            self._look_who_is_open()
-            ready = [one for one in self._segments.values() if not self._busy(one)]
-            for segment in ready:
-                self._remove(segment)
-        for segment in ready:
-            self._on_ready(segment)
+            self._look()
+            ready = [one for one in self._segments.values() if not self._is_busy(one)]
+            ready += self._parted(self._clock(), apart_from=ready)
+            self._finish(ready)
+        self._hand_on(ready)
 
     def close(self) -> None:
         """Hand on all segments, complete or not, and begin no more."""
         self._is_open = False
         with self._lock:
-            self._look_who_is_open()
+            self._look()
             ready = list(self._segments.values())
-            self._segments.clear()
-            self._bytes = 0
+            self._finish(ready)
+            self._logs.clear()
+        self._hand_on(ready)
+
+    def _hand_on(self, ready: Iterable[Segment]) -> None:
         for segment in ready:
             self._on_ready(segment)
 
-    def _look_who_is_open(self) -> None:
-        """Sort what has started since the last look, and forget what has ended."""
-        begun = [self._starts.popleft() for _ in range(len(self._starts))]
-        known = [*(span for spans in self._open.values() for span in spans), *begun]
-        self._open = {}
-        self._gone.extend(span for span in known if span.end_time is not None)
-        for span in [span for span in known if span.end_time is None][-_OPEN:]:
-            self._open.setdefault(_trace(span), []).append(span)
-        for span in self._gone:
-            self._add_late(span)
+    def _look(self) -> None:
+        """Look who is open, and add what had ended before anybody knew of its trace."""
+        self.open_spans.look()
+        for view in self.open_spans.gone:
+            segment = self._segments.get(view.trace_id)
+            if segment is not None:
+                self._bytes += segment.stand_by(view)
 
-    def _add_late(self, span: ReadableSpan) -> None:
-        """Add a span that had ended before anybody knew of its trace."""
-        segment = self._segments.get(_trace(span))
-        view = SdkSpan(span)
-        if segment is None or view.span_id in segment.spans or view.scope == semconv.SCOPE:
-            return
-        if len(segment.spans) < self._limits.max_spans:
-            segment.spans[view.span_id] = view
-            segment.size += OVERHEAD
-            self._bytes += OVERHEAD
+    def _parted(self, until: float, *, apart_from: Iterable[Segment]) -> list[Segment]:
+        """Take what is over out of the segments that go on."""
+        done = {one.trace_id for one in apart_from}
+        going_on = [one for one in self._segments.values() if one.trace_id not in done]
+        parts = []
+        for segment in going_on:
+            opened = self.open_spans.of(segment.trace_id)
+            parts += [segment.part(ids) for ids in list(units_over(segment, opened, until=until))]
+            if not segment.spans:
+                self._remove(segment)
+        return parts
 
-    def _busy(self, segment: Segment) -> bool:
-        """Tell whether more of the segment's turns is to be expected.
-
-        Whatever has been open since before the first step of RAG, and is none itself, may stay
-        open for ever: a server's request, a session.
-        """
-        spans = self._open.get(segment.trace_id, ())
-        if not segment.is_settled():
-            return any(span.end_time is None for span in spans)
-        return any(
-            span.end_time is None
-            and ((span.start_time or 0) > segment.began or kind_of(SdkSpan(span)) != "other")
-            for span in spans
-        )
+    def _is_busy(self, segment: Segment) -> bool:
+        return bool(self.open_spans.of(segment.trace_id))
 
     def _is_complete(self, segment: Segment, now: float) -> bool:
         limits = self._limits
-        quiet = limits.root_quiet if segment.root_ended else limits.quiet
-        if segment.is_slow:
-            quiet = limits.slow_quiet
-        idle = now - segment.last >= quiet and not self._busy(segment)
+        is_soon = segment.root_ended and not segment.is_slow
+        quiet = limits.root_quiet if is_soon else limits.slow_quiet
+        idle = now - segment.last >= quiet and not self._is_busy(segment)
         return idle or now - segment.first >= limits.max_age
 
-    def _evict(self) -> list[Segment]:
-        """Drop the oldest segments while there are too many or too much; return them."""
-        evicted: list[Segment] = []
-        while len(self._segments) > 1 and (
-            len(self._segments) > self._limits.max_segments or self._bytes > self._limits.max_bytes
+    def _evict(self, newest: Segment) -> list[Segment]:
+        """Empty segments that are too many, or too much; return them."""
+        limits, evicted = self._limits, []
+        if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _MOST:
+            evicted.append(newest)
+            self._lose(newest)
+        while self._segments and (
+            len(self._segments) > limits.max_segments or self._bytes > limits.max_bytes
         ):
             oldest = next(iter(self._segments.values()))
-            self._remove(oldest)
             evicted.append(oldest)
+            self._lose(oldest)
         return evicted
 
+    def _lose(self, segment: Segment) -> None:
+        self._remove(segment)
+        segment.empty()
+        self._lost[segment.trace_id] = segment
+        if len(self._lost) > _LOST:
+            self._lost.popitem(last=False)
+
+    def _finish(self, segments: Iterable[Segment]) -> None:
+        """Remove ``segments``, with what is open around them: else their top would be missing."""
+        for segment in segments:
+            self._remove(segment)
+            for span in self.open_spans.of(segment.trace_id):
+                view = SdkSpan(span)
+                if is_bystander(view):
+                    segment.stand_by(Bystander.of(view))
+
     def _remove(self, segment: Segment) -> None:
-        self._segments.pop(segment.trace_id, None)
+        if self._segments.get(segment.trace_id) is segment:
+            del self._segments[segment.trace_id]
         self._bytes -= segment.size
-
-
-def _trace(span: ReadableSpan) -> int:
-    context = span.context
-    return context.trace_id if context is not None else 0

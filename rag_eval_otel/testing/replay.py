@@ -23,6 +23,7 @@ from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.processor import RagEvalSpanProcessor
+from rag_eval_otel.sinks.tally import Tally
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
 from rag_eval_otel.types import Sample, SkipReason
@@ -48,6 +49,7 @@ class _Noting:
         self.evaluator = self
         self.instruments = self
         self.threads: frozenset[int] = frozenset()
+        self.tally = Tally()
         self.found: list[Outcome] = []
 
     def is_current(self) -> bool:

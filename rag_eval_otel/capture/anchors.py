@@ -1,0 +1,56 @@
+"""Which span stands for a turn, told as spans end, from what is below each."""
+
+from __future__ import annotations
+
+from rag_eval_otel.capture.dialects import kind_of, native
+from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
+from rag_eval_otel.capture.open_spans import OpenSpans, line_of
+from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
+from rag_eval_otel.capture.segment import Below, Segment
+from rag_eval_otel.capture.view import SdkSpan
+
+
+def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
+    """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
+
+    Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
+    that is open counts, and a call that came after the retrieval and is open.
+    """
+    own = segment.below.pop(view.span_id, None) or Below()
+    own.add(_said(view, own))
+    is_turn = False
+    if kind in RETRIEVALS:
+        up = Below(searched=view.start)
+    elif kind == "llm":
+        up = Below(own.searched, view.start)
+    elif kind == "tool" and own.searched is None and CONTEXT_TOOLS.search(view.name):
+        up = Below(view.start, own.called)
+    else:
+        up = own
+        may_go_on = own.searched is not None or kind != "other"
+        is_turn = own.is_turn or (may_go_on and _goes_on(segment, view, own, spans=spans))
+        if own.is_turn:
+            segment.turns.add(view.span_id)
+            up = Below(own.searched)
+    if view.parent_id is not None and (up.searched is not None or up.called is not None):
+        segment.below.setdefault(view.parent_id, Below()).add(up)
+    return is_turn
+
+
+def _said(view: SdkSpan, own: Below) -> Below:
+    """Return what the application itself has told of on ``view``."""
+    said = native.parts_of(view)
+    searched = view.start if "documents" in said else None
+    known = searched if own.searched is None else own.searched
+    return Below(searched, (view.start if known is None else known) if "output" in said else None)
+
+
+def _goes_on(segment: Segment, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
+    """Tell whether a retrieval, or what follows one, is still open below ``view``."""
+    views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
+    opened = {one.span_id: one.parent_id for one in views}
+    return any(
+        view.span_id in line_of(one.parent_id, segment.spans, opened)
+        for one in views
+        if (own.searched is not None and one.start > own.searched) or kind_of(one) in RETRIEVALS
+    )

@@ -1,0 +1,427 @@
+"""Traces of the real SDK as applications leave them: sessions, streams, threads, and disorder."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import Span, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from live import answered, attached, generated, retrieved
+from rag_eval_otel import Evaluation
+from rag_eval_otel.capture.segment import SegmentLimits
+
+SCORED = ("scored", None)
+
+
+def id_of(span: Any) -> int:
+    """Return the id of ``span``."""
+    found: int = span.get_span_context().span_id
+    return found
+
+
+# --- turns below something that goes on -----------------------------------------------------------
+
+
+def test_turns_of_a_session_are_scored_while_it_goes_on() -> None:
+    """Each turn below an open session is scored when it is over, on its own span, once."""
+    with attached() as app:
+        session = app.plain("session")
+        first = app.turn(1, session)
+        app.watch.sweep()
+        assert app.handle.flush()
+        assert app.status_of(first) == "scored"
+        second = app.turn(2, session)
+        app.watch.sweep()
+        assert app.handle.flush()
+        assert app.status_of(second) == "scored"
+        session.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(first): 1, id_of(second): 1}
+        assert app.counted() == {SCORED: 2}
+
+
+def test_without_a_flush_a_session_s_turn_is_scored_after_a_short_quiet() -> None:
+    """Nobody has to ask: the watch itself finds that the turn is over."""
+    done = threading.Event()
+
+    class Told:
+        def emit(self, _: Evaluation) -> None:
+            done.set()
+
+    with attached(sinks=[Told()]) as app:
+        session = app.plain("session")
+        app.turn(1, session)
+        assert done.wait(30)
+        assert session.is_recording()
+
+
+@pytest.mark.parametrize("kind", [SpanKind.SERVER, SpanKind.CONSUMER])
+def test_a_server_s_request_that_never_ends(kind: SpanKind) -> None:
+    """Below a request from another process that stays open, like a socket's, turns are scored."""
+    caller = NonRecordingSpan(SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(1)))
+    with attached() as app:
+        request = app.provider.get_tracer("web").start_span(
+            "GET /socket", context=set_span_in_context(caller), kind=kind
+        )
+        chain = app.turn(1, request)
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+
+
+def test_interleaved_turns_are_told_apart() -> None:
+    """Two turns at once in one trace: the one that is over is scored while the other goes on."""
+    with attached() as app:
+        session = app.plain("session")
+        one, two = app.chain(1, session), app.chain(2, session)
+        app.retrieve(1, one)
+        app.retrieve(2, two)
+        app.generate(1, one)
+        one.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(one): 1}
+        app.generate(2, two)
+        two.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(one): 1, id_of(two): 1}
+        assert app.statuses() == {"scored": 2, None: 4}
+
+
+def test_a_batch_in_one_trace() -> None:
+    """A hundred turns below one root, each begun before the last is over, are a hundred scores."""
+    with attached() as app:
+        root, before = app.plain("batch"), app.chain(0)
+        for number in range(100):
+            chain = app.chain(number, root)
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+            before.end()
+            before = chain
+            if number % 10 == 0:
+                app.handle.flush()
+        before.end()
+        root.end()
+        assert app.handle.flush()
+        assert app.counted()[SCORED] == 100
+        assert set(app.scored_spans().values()) == {1}
+        assert app.statuses()["scored"] == 100
+
+
+def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool() -> None:
+    """A chain used as a step of an agent that is still at work is no turn of its own."""
+    with attached() as app:
+        agent = app.step("AGENT")
+        app.turn(1, agent)
+        app.handle.flush(0.1)
+        assert app.scored_spans() == {}
+
+
+def test_an_agent_whose_spans_say_late_what_they_are() -> None:
+    """Spans of instrumentations that write at the end are waited for, though they look plain."""
+    with attached() as app:
+        late = app.tracer.start_span("AgentExecutor")
+        app.turn(1, late)
+        app.handle.flush(0.1)
+        assert app.scored_spans() == {}
+
+
+def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:
+    """What an open span may still hold is not guessed at: refused when the pipeline ends."""
+    with attached() as app:
+        session = app.plain("session")
+        app.retrieve(1, session)
+        app.generate(1, session)
+        assert app.handle.flush()
+        assert app.counted() == {}
+        app.handle.shutdown()
+        assert app.counted() == {("skipped", "partial"): 1}
+        assert app.statuses() == {None: 2}
+
+
+# --- streams and what comes late ------------------------------------------------------------------
+
+
+def test_a_stream_that_ends_after_its_chain() -> None:
+    """The chain waits for the call below it that is still open, and carries its scores."""
+    with attached() as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        call = app.step("LLM", chain, **generated(1))
+        chain.end()
+        assert app.processor.held == 1
+        call.end()
+        assert app.handle.flush()
+        assert app.names() == ["retriever", "llm", "chain"]
+        assert app.scored_spans() == {id_of(chain): 1}
+        assert app.status_of(chain) == "scored"
+
+
+def test_a_retrieval_that_ends_after_its_chain() -> None:
+    """A retrieval still open below a chain that ends may make it a turn: it waits."""
+    with attached() as app:
+        chain = app.chain()
+        retriever = app.step("RETRIEVER", chain, **retrieved(1))
+        chain.end()
+        assert app.processor.held == 1
+        retriever.end()
+        app.generate(1, chain)
+        assert app.handle.flush()
+        assert Counter(app.names()) == {"chain": 1, "retriever": 1, "llm": 1}
+
+
+def test_a_span_that_is_open_elsewhere_holds_nothing_up() -> None:
+    """A search without an answer leaves at once, whatever else is going on in its trace."""
+    with attached() as app:
+        root, chain = app.plain("request"), None
+        chain = app.chain(1, root)
+        app.retrieve(1, chain)
+        app.plain("something else", root)
+        chain.end()
+        assert app.names() == ["retriever", "chain"]
+
+
+def test_a_generator_after_its_segment_was_read() -> None:
+    """What comes after its trace was complete is refused: half of a turn is no turn."""
+    with attached() as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        app.generate(1, chain)
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
+        assert app.statuses() == {None: 3}
+
+
+def test_a_second_answer_after_its_segment_was_read() -> None:
+    """Nor does a late call make a second turn of one that has its scores."""
+    with attached() as app:
+        chain = app.turn()
+        assert app.handle.flush()
+        app.generate(1, chain)
+        app.generate(1, app.chain(1, chain))
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(chain): 1}
+        assert app.counted()[SCORED] == 1
+
+
+def test_spans_that_end_on_other_threads() -> None:
+    """Each span may end on a thread of its own."""
+    with attached() as app:
+        chain = app.chain()
+        retriever = app.step("RETRIEVER", chain, **retrieved(1))
+        call = app.step("LLM", chain, **generated(1))
+        for span in (retriever, call, chain):
+            thread = threading.Thread(target=span.end)
+            thread.start()
+            thread.join()
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+
+
+# --- disorder -------------------------------------------------------------------------------------
+
+
+class Ids(IdGenerator):
+    """Gives every span of a trace the ids it was told, in a circle."""
+
+    def __init__(self, *spans: int) -> None:
+        self._spans, self._next, self._trace = spans, 0, 0
+
+    def generate_trace_id(self) -> int:
+        """Count."""
+        self._trace += 1
+        return self._trace
+
+    def generate_span_id(self) -> int:
+        """Take the next."""
+        self._next += 1
+        return self._spans[(self._next - 1) % len(self._spans)]
+
+
+def test_two_spans_of_one_id() -> None:
+    """Where an id was given twice it is not known what belongs to what: refused, all exported."""
+    with attached(provider=TracerProvider(id_generator=Ids(1, 2, 2))) as app:
+        app.turn()
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+        assert sorted(app.names()) == ["chain", "llm", "retriever"]
+
+
+def test_a_span_below_itself() -> None:
+    """A turn whose spans are each other's parents ends, is exported, and makes no scores."""
+    with attached() as app:
+        chain = app.chain()
+        retriever = app.step("RETRIEVER", chain, **retrieved(1))
+        call = app.step("LLM", chain, **generated(1))
+        set_parent(chain, retriever)
+        for span in (retriever, call, chain):
+            span.end()
+        assert app.handle.flush()
+        assert sorted(app.names()) == ["chain", "llm", "retriever"]
+        assert sum(app.counted().values()) <= 1
+
+
+def test_a_span_that_is_its_own_parent() -> None:
+    """A chain that names itself as its parent is read once, and leaves once."""
+    with attached() as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        app.generate(1, chain)
+        set_parent(chain, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert sorted(app.names()) == ["chain", "llm", "retriever"]
+
+
+def set_parent(span: Any, parent: Any) -> None:
+    """Make ``parent`` the parent of ``span``, whatever that means."""
+    assert isinstance(span, Span)
+    span._parent = parent.get_span_context()  # noqa: SLF001
+
+
+def test_parents_that_are_nowhere() -> None:
+    """A turn whose root is not there may be part of another: refused."""
+    missing = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
+    with attached() as app:
+        app.turn(1, missing)
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "partial"): 1}
+        assert app.statuses() == {None: 3}
+
+
+def test_a_leaked_parent() -> None:
+    """A chain below a call that had ended before it began is a turn of its own."""
+    with attached() as app:
+        leaked = app.generate(1, None)
+        chain = app.turn(2, leaked)
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+
+
+def test_a_span_that_ends_twice() -> None:
+    """The SDK ends a span once; a processor that is told twice exports the second, unscored."""
+    with attached() as app:
+        chain = app.turn()
+        app.processor.on_end(chain)  # type: ignore[arg-type]  # what the SDK hands over
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, None: 3}
+        assert app.counted() == {SCORED: 1}
+
+
+@pytest.mark.parametrize("back", [1, 10**9, 10**15])
+def test_clocks_that_run_backwards(back: int) -> None:
+    """Spans that end before they start, or start before what is above them, break nothing."""
+    with attached() as app:
+        chain = app.chain()
+        start = chain.start_time - back  # type: ignore[attr-defined]
+        for kind, attributes in (("RETRIEVER", retrieved(1)), ("LLM", generated(1))):
+            span = app.tracer.start_span(
+                kind,
+                context=set_span_in_context(chain),
+                attributes={"openinference.span.kind": kind, **attributes},
+                start_time=start,
+            )
+            span.end(start - 1)
+        chain.end(start - 2)
+        assert app.handle.flush()
+        assert len(app.exported()) == 3
+        assert sum(app.counted().values()) == 1
+
+
+BROKEN: dict[str, Any] = {
+    "numbers": {"input.value": 1, "output.value": 2.5},
+    "lists": {"input.value": ["a", "b"], "output.value": [True, False]},
+    "json": {"input.value": '{"question": "who', "output.value": '{"answer": ['},
+    "repr": {"input.value": "{'question': <object at 0x7f>}", "output.value": "Message(content="},
+    "deep": {"input.value": "[" * 50_000, "output.value": "]" * 50_000},
+    "kind": {"openinference.span.kind": 7},
+    "surrogates": {"input.value": "\ud800", "output.value": "\udfff"},
+}
+
+
+@pytest.mark.parametrize("where", ["CHAIN", "RETRIEVER", "LLM"])
+@pytest.mark.parametrize("values", list(BROKEN.values()), ids=list(BROKEN))
+def test_attributes_of_any_kind(values: dict[str, Any], where: str) -> None:
+    """Whatever is written on a span, it is exported once, and its turn is counted once."""
+    with attached() as app:
+        chain = app.step("CHAIN", **answered(1))
+        steps = [
+            app.step("RETRIEVER", chain, **retrieved(1)),
+            app.step("LLM", chain, **generated(1)),
+            chain,
+        ]
+        for span in steps:
+            if span.name == where.lower():  # type: ignore[attr-defined]
+                span.set_attributes(values)
+            span.end()
+        assert app.handle.flush()
+        assert len(app.exported()) == 3
+        assert sum(app.counted().values()) == 1
+
+
+@pytest.mark.parametrize("limits", [{"max_attribute_length": 20}, {"max_span_attributes": 2}])
+def test_attributes_that_were_cut_or_dropped(limits: dict[str, int]) -> None:
+    """A text that a limit has cut is no text to score."""
+    provider = TracerProvider(span_limits=SpanLimits(**limits))
+    with attached(provider=provider) as app:
+        app.turn()
+        assert app.handle.flush()
+        assert app.scored_spans() == {}
+        assert {outcome for outcome, _ in app.counted()} <= {"skipped"}
+        assert app.statuses() == {None: 3}
+
+
+def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dialect that fails costs a turn, never a span, and the application hears nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(errors="swallow") as app:
+        monkeypatch.setattr("rag_eval_otel.capture.watch.kind_of", fail)
+        app.turn(1)
+        monkeypatch.undo()
+        monkeypatch.setattr("rag_eval_otel.reader.read", fail)
+        app.turn(2)
+        assert app.handle.flush()
+        monkeypatch.undo()
+        app.turn(3)
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, None: 8}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+
+
+def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something of ours fails after a span was held, it leaves at once, and once."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(errors="swallow") as app:
+        app.watch._limits = SegmentLimits(max_bytes=100_000)  # noqa: SLF001
+        monkeypatch.setattr(app.watch, "_on_evicted", fail)
+        chains = []
+        for number in range(20):
+            chains.append(app.chain(number))
+            app.retrieve(number, chains[-1])
+            app.generate(number, chains[-1])
+        for number in range(10):  # each pushes an older trace out as it is held
+            chains[-1 - number].set_attribute("more", "x" * 10_000)
+            chains[-1 - number].end()
+        left = Counter(span.context.span_id for span in app.exported())
+        assert app.handle.flush()
+        ended = Counter(span.context.span_id for span in app.exported())
+        assert set(ended.values()) == {1}
+        assert len(ended) == 50
+        assert len(left) > 40

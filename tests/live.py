@@ -1,0 +1,216 @@
+"""A provider with the pipeline attached, and RAG written on it as OpenInference does.
+
+No LangChain and no network: spans of the real SDK, started and ended in any order one likes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Span, Tracer, set_span_in_context
+
+from pipeline import OnesEmbedder, good_judge
+from rag_eval_otel import Handle, instrument
+from rag_eval_otel.capture.watch import SpanWatch
+from rag_eval_otel.processor import RagEvalSpanProcessor
+
+KIND = "openinference.span.kind"
+STATUS = "rag.evaluation.status"
+
+
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """An application that is traced: what it exported, and what was counted."""
+
+    provider: TracerProvider
+    logger_provider: LoggerProvider
+    tracer: Tracer
+    handle: Handle
+    exporter: InMemorySpanExporter
+    events: InMemoryLogRecordExporter
+    reader: InMemoryMetricReader
+
+    @property
+    def processor(self) -> RagEvalSpanProcessor:
+        """The processor that stands in front of the exporter."""
+        assert self.handle.processor is not None
+        return self.handle.processor
+
+    @property
+    def watch(self) -> SpanWatch:
+        """The watch over the spans."""
+        return self.processor.watch
+
+    @staticmethod
+    def below(parent: Span | None) -> Context:
+        """Return the context in which spans are below ``parent``, or are roots."""
+        return Context() if parent is None else set_span_in_context(parent)
+
+    def plain(self, name: str, parent: Span | None = None) -> Span:
+        """Start a span of the application, no step of RAG, below ``parent``."""
+        tracer = self.provider.get_tracer("app")
+        return tracer.start_span(name, context=self.below(parent))
+
+    def step(self, kind: str, parent: Span | None = None, **attributes: Any) -> Span:
+        """Start a step of RAG of ``kind`` (CHAIN, RETRIEVER, LLM ...) below ``parent``."""
+        attributes = {KIND: kind, **attributes}
+        return self.tracer.start_span(
+            kind.lower(), context=self.below(parent), attributes=attributes
+        )
+
+    def chain(self, number: int = 1, parent: Span | None = None) -> Span:
+        """Start the span that stands for turn ``number``."""
+        return self.step("CHAIN", parent, **answered(number))
+
+    def retrieve(self, number: int, parent: Span | None) -> Span:
+        """Record the retrieval of turn ``number``, from start to end."""
+        span = self.step("RETRIEVER", parent, **retrieved(number))
+        span.end()
+        return span
+
+    def generate(self, number: int, parent: Span | None) -> Span:
+        """Record the LLM's call of turn ``number``, from start to end."""
+        span = self.step("LLM", parent, **generated(number))
+        span.end()
+        return span
+
+    def turn(self, number: int = 1, parent: Span | None = None) -> Span:
+        """Record a turn, from start to end; return the span that stands for it."""
+        chain = self.chain(number, parent)
+        self.retrieve(number, chain)
+        self.generate(number, chain)
+        chain.end()
+        return chain
+
+    def exported(self) -> list[ReadableSpan]:
+        """Return the spans that have left, in order."""
+        return list(self.exporter.get_finished_spans())
+
+    def names(self) -> list[str]:
+        """Return the names of the spans that have left, in order."""
+        return [span.name for span in self.exported()]
+
+    def status_of(self, span: Span) -> Any:
+        """Return the status with which ``span`` left, once; None if it has no scores."""
+        own = span.get_span_context().span_id
+        (found,) = [one for one in self.exported() if one.context.span_id == own]
+        return (found.attributes or {}).get(STATUS)
+
+    def statuses(self) -> Counter[Any]:
+        """Count the spans that have left by status."""
+        return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
+
+    def counted(self) -> dict[tuple[Any, Any], int]:
+        """Return ``rag.evaluation.turns`` by outcome and reason."""
+        data = self.reader.get_metrics_data()
+        metrics = (
+            metric
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == "rag.evaluation.turns"
+        )
+        points = (point for metric in metrics for point in metric.data.data_points)
+        return {_key(point.attributes): int(point.value) for point in points}  # type: ignore[union-attr]
+
+    def scored_spans(self) -> Counter[int]:
+        """Count the evaluation events by the id of their span."""
+        records = (data.log_record for data in self.events.get_finished_logs())
+        found = [one for one in records if one.event_name == "gen_ai.evaluation.result"]
+        names = {(one.attributes or {})["gen_ai.evaluation.name"] for one in found}
+        every = Counter(one.span_id or 0 for one in found)
+        return Counter({span: count // len(names) for span, count in every.items()})
+
+
+def asked(number: int) -> str:
+    """Return the question of turn ``number``."""
+    return f"Who founded company number {number}?"
+
+
+def told(number: int) -> list[str]:
+    """Return the contexts of turn ``number``."""
+    return [
+        f"Company {number} was founded by Ada the {number}th.",
+        f"Company {number} makes kites.",
+    ]
+
+
+def said(number: int) -> str:
+    """Return the answer of turn ``number``."""
+    return f"Company number {number} was founded by Ada the {number}th."
+
+
+def answered(number: int) -> dict[str, Any]:
+    """Return the attributes of a chain."""
+    return {"input.value": asked(number), "output.value": said(number)}
+
+
+def retrieved(number: int) -> dict[str, Any]:
+    """Return the attributes of a retriever."""
+    texts = told(number)
+    documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
+    return {"input.value": asked(number), **documents}
+
+
+def generated(number: int) -> dict[str, Any]:
+    """Return the attributes of an LLM that was shown what had been retrieved."""
+    return {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "\n\n".join([*told(number), asked(number)]),
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": said(number),
+        "output.value": said(number),
+    }
+
+
+@contextmanager
+def attached(
+    *,
+    provider: TracerProvider | None = None,
+    exporter: InMemorySpanExporter | None = None,
+    **options: Any,
+) -> Iterator[App]:
+    """Attach the pipeline to ``provider``; everything is shut down at the end."""
+    exporter = exporter or InMemorySpanExporter()
+    events, reader = InMemoryLogRecordExporter(), InMemoryMetricReader()
+    provider = provider or TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    loggers, meters = LoggerProvider(), MeterProvider([reader])
+    loggers.add_log_record_processor(SimpleLogRecordProcessor(events))
+    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    handle = instrument(
+        tracer_provider=provider, meter_provider=meters, logger_provider=loggers, **options
+    )
+    app = App(
+        provider=provider,
+        logger_provider=loggers,
+        tracer=provider.get_tracer("openinference.instrumentation.fake"),
+        handle=handle,
+        exporter=exporter,
+        events=events,
+        reader=reader,
+    )
+    try:
+        yield app
+    finally:
+        handle.shutdown()
+        provider.shutdown()
+        loggers.shutdown()
+        meters.shutdown()
+
+
+def _key(attributes: Mapping[str, Any] | None) -> tuple[Any, Any]:
+    found = attributes or {}
+    return found["outcome"], found.get("reason")

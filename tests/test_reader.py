@@ -1,0 +1,342 @@
+"""From segments to scores while the application flushes, forks, shuts down or overloads us."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from live import App, attached, generated
+from pipeline import GatedJudge, OnesEmbedder, good_judge
+from rag_eval_otel import Evaluation, instrument
+from rag_eval_otel.capture.segment import SegmentLimits
+
+SCORED = ("scored", None)
+
+
+def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
+    """Record a turn whose chain has ended and whose call is a stream that goes on."""
+    chain = app.chain(number, parent)
+    app.retrieve(number, chain)
+    call = app.step("LLM", chain, **generated(number))
+    chain.end()
+    return chain, call
+
+
+def left(app: App) -> Counter[Any]:
+    """Count how often each span has left."""
+    return Counter(span.context.span_id for span in app.exported())
+
+
+class Emitted:
+    """A sink that tells of its first evaluation."""
+
+    def __init__(self, then: Any = lambda: None) -> None:
+        """Call ``then`` from within the sink."""
+        self.first: Future[Evaluation] = Future()
+        self._then = then
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Tell."""
+        self._then()
+        if not self.first.done():
+            self.first.set_result(evaluation)
+
+
+# --- flush and shutdown ---------------------------------------------------------------------------
+
+
+def test_shutdown_with_a_turn_that_is_not_over() -> None:
+    """What there is of it is read; it is refused, counted once, and its span leaves once."""
+    with attached() as app:
+        open_turn(app)
+        assert app.processor.held == 1
+        app.handle.shutdown()
+        assert left(app).most_common(1)[0][1] == 1
+        assert sorted(app.names()) == ["chain", "retriever"]
+        assert sum(app.counted().values()) == 1
+        assert app.scored_spans() == {}
+
+
+def test_shutdown_scores_what_is_complete() -> None:
+    """Turns that nobody has read yet are scored by a shutdown that has the time for it."""
+    with attached() as app:
+        session = app.plain("session")
+        chains = [app.turn(number, session) for number in range(5)]
+        app.handle.shutdown()
+        assert [app.status_of(chain) for chain in chains] == ["scored"] * 5
+        assert app.counted() == {SCORED: 5}
+
+
+def test_shutdown_without_time() -> None:
+    """Turns that are given up are counted as such, and every span leaves."""
+    judge = GatedJudge()
+    with attached(judge=judge) as app:
+        for number in range(5):
+            app.turn(number)
+        app.handle.shutdown(0.0)
+        assert app.statuses() == {"shutdown": 5, None: 10}
+        assert app.counted() == {("dropped", "shutdown"): 5}
+        judge.open()
+
+
+def test_after_shutdown_spans_pass() -> None:
+    """Nothing is held or read any more."""
+    with attached() as app:
+        app.handle.shutdown()
+        app.turn()
+        assert app.statuses() == {None: 3}
+        assert app.watch.size == 0
+        assert app.counted() == {}
+
+
+def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
+    """Its span leaves, flushed; its scores come when it is over, as events."""
+    with attached() as app:
+        chain, call = open_turn(app)
+        app.handle.flush(0.1)
+        assert app.status_of(chain) == "flushed"
+        assert app.counted() == {}
+        call.end()
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 1}
+        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
+        assert set(left(app).values()) == {1}
+
+
+@pytest.mark.parametrize("method", ["flush", "shutdown"])
+def test_flush_or_shutdown_from_a_sink(method: str) -> None:
+    """A sink that flushes or shuts down is waited for by nobody, and nothing is lost."""
+    calls: list[Any] = []
+    emitted = Emitted(lambda: calls.pop()() if calls else None)
+    with attached(sinks=[emitted]) as app:
+        calls.append(getattr(app.handle, method))
+        chains = [app.turn(number) for number in range(3)]
+        emitted.first.result(30)
+        app.handle.flush()
+        app.handle.shutdown()
+        assert set(left(app).values()) == {1}
+        assert len(app.exported()) == 9
+        assert sum(app.counted().values()) == len(chains)
+
+
+def test_taken_off_and_put_on_again_in_the_middle_of_a_turn() -> None:
+    """Half a turn for each pipeline: neither scores it, and the next turn is scored by the new."""
+    with attached() as app:
+        chain = app.chain(1)
+        app.retrieve(1, chain)
+        app.handle.shutdown()
+        again = instrument(
+            tracer_provider=app.provider,
+            logger_provider=app.logger_provider,
+            judge=good_judge(),
+            embedder=OnesEmbedder(),
+            errors="raise",
+        )
+        assert again is not app.handle
+        app.generate(1, chain)
+        chain.end()
+        assert again.flush()
+        assert app.statuses() == {None: 3}
+        second = app.turn(2)
+        assert again.flush()
+        assert app.status_of(second) == "scored"
+        app.handle.shutdown()  # the first again: it must leave the second alone
+        third = app.turn(3)
+        assert again.flush()
+        assert app.status_of(third) == "scored"
+        again.shutdown()
+
+
+def test_instrumented_twice_each_turn_is_scored_once() -> None:
+    """The second call attaches nothing."""
+    with attached() as app:
+        assert instrument(tracer_provider=app.provider) is app.handle
+        chain = app.turn()
+        assert app.handle.flush()
+        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
+
+
+# --- not enough room, not enough time -------------------------------------------------------------
+
+
+def test_scores_that_come_after_the_deadline() -> None:
+    """A span does not wait for a stream for ever; event and histogram still come."""
+    gone = threading.Event()
+
+    with attached(hold_seconds=0.05) as app:
+        chain, call = open_turn(app)
+        forward = app.processor._hold._forward  # noqa: SLF001
+
+        def tell(*told: Any) -> None:
+            forward(*told)
+            gone.set()
+
+        app.processor._hold._forward = tell  # noqa: SLF001
+        assert gone.wait(30)
+        assert app.status_of(chain) == "timeout"
+        call.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
+        assert app.counted() == {SCORED: 1}
+        assert set(left(app).values()) == {1}
+
+
+def test_no_room_to_hold_a_span() -> None:
+    """Where no span can wait any more, it leaves at once; its turn is counted."""
+    judge = GatedJudge()
+    with attached(judge=judge, max_held=1) as app:
+        first = app.turn(1)
+        app.watch.flush()
+        judge.asked.result(30)
+        second = app.turn(2)
+        assert app.status_of(second) is None
+        app.watch.flush()
+        assert app.counted() == {("dropped", "overload"): 1}
+        judge.open()
+        assert app.handle.flush()
+        assert app.status_of(first) == "scored"
+        assert app.counted() == {SCORED: 1, ("dropped", "overload"): 1}
+
+
+def test_a_queue_that_is_full() -> None:
+    """A segment that nobody has the time to read is dropped, its span marked, both counted."""
+    with attached() as app:
+        chain = app.turn()
+        app.handle.evaluator._capacity = 0  # noqa: SLF001
+        app.watch.flush()
+        assert app.status_of(chain) == "overload"
+        assert app.counted() == {("dropped", "overload"): 1}
+
+
+@pytest.mark.parametrize("limits", [{"max_segments": 2}, {"max_bytes": 60_000}])
+def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int]) -> None:
+    """Traces that are too many, or too much, leave unscored, each with its reason."""
+    with attached() as app:
+        app.watch._limits = SegmentLimits(**limits)  # noqa: SLF001
+        streams = [open_turn(app, number) for number in range(10)]
+        counted = app.counted()
+        assert counted.keys() == {("skipped", "evicted")}
+        assert app.processor.held == 10 - counted["skipped", "evicted"]
+        for _, call in streams:
+            call.end()
+        assert app.handle.flush()
+        evicted = app.counted()["skipped", "evicted"]
+        assert 0 < evicted < 10
+        assert app.counted() == {("skipped", "evicted"): evicted, SCORED: 10 - evicted}
+        assert set(left(app).values()) == {1}
+        assert len(app.exported()) == 30
+
+
+def test_turns_that_are_not_admitted_leave_at_once() -> None:
+    """Sampling and budget hold for spans of others, too."""
+    with attached(sample_rate=0.0) as app:
+        app.turn()
+        assert app.handle.flush()
+        assert app.statuses() == {None: 3}
+        assert app.counted() == {("skipped", "sample_rate"): 1}
+
+
+def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is thrown while a segment is read, its spans leave and its turn is counted."""
+
+    def fail(_: Any) -> None:
+        raise SystemExit
+
+    with attached() as app:
+        monkeypatch.setattr("rag_eval_otel.reader.read", fail)
+        chain = app.turn()
+        assert app.handle.flush()
+        assert app.status_of(chain) in {None, "error"}
+        assert app.counted() == {("error", "internal"): 1}
+
+
+def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure with one turn of a trace costs that turn; the span leaves at its deadline."""
+    with attached(errors="swallow") as app:
+        session = app.plain("session")
+        chains = [app.turn(number, session) for number in range(2)]
+        submit, left_to_fail = app.handle.intake.scorer.submit, [RuntimeError("once")]
+
+        def fail_once(*given: Any, **more: Any) -> bool:
+            if left_to_fail:
+                raise left_to_fail.pop()
+            return submit(*given, **more)
+
+        monkeypatch.setattr(app.handle.intake.scorer, "submit", fail_once)
+        app.handle.flush(0.5)
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+        assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
+
+
+# --- threads and processes ------------------------------------------------------------------------
+
+
+def test_turns_on_many_threads() -> None:
+    """Each turn is scored once, on its span, however many are recorded at once."""
+    barrier = threading.Barrier(8)
+    with attached() as app:
+        session = app.plain("session")
+
+        def run(thread: int) -> None:
+            barrier.wait(30)
+            for number in range(10):
+                app.turn(100 * thread + number, session if number % 2 else None)
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        session.end()
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 80}
+        assert app.statuses() == {"scored": 80, None: 161}
+        assert set(app.scored_spans().values()) == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_turn() -> None:
+    """The turn is the parent's: the child has nothing of it, and scores its own."""
+    with attached() as app:
+        chain = app.chain(1)
+        app.retrieve(1, chain)
+        app.watch.sweep()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = _child(app)
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+        assert app.counted() == {SCORED: 1}
+
+
+def _child(app: App) -> int:
+    if len(app.watch) or app.watch.size or app.processor.held:
+        return 2
+    own = app.turn(2)
+    if not app.handle.flush(20):
+        return 3
+    return 0 if app.status_of(own) == "scored" else 4
+
+
+def test_a_provider_that_is_shut_down_first() -> None:
+    """Shutting the provider down is shutting the pipeline down."""
+    provider = TracerProvider()
+    with attached(provider=provider) as app:
+        chain = app.turn()
+        provider.shutdown()
+        assert app.status_of(chain) == "scored"
+        assert app.counted() == {SCORED: 1}
