@@ -28,7 +28,7 @@ class LexicalJudge:
     """
 
     model = "lexical"
-    revision = 2
+    revision = 3
     """To be raised with every change of what it answers: a part of the version of its scores."""
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:

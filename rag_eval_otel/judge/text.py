@@ -50,7 +50,11 @@ _ABBREVIATION = re.compile(
     r"(?:^|[\s.(])(?:[^\W\d_]|\d{1,2}|dr|mr|mrs|ms|prof|st|no|nr|vs|approx|ca|inc|ltd|e\.g|i\.e)\.$",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['\u2019]\w+)*|[,;:()\u2014\u2013]")
+_TOKEN = re.compile(
+    r"\d+(?:[.,:]\d+)+"
+    r"|[^\W\d]\w*(?:\.[a-z]\w+)+"  # a file, a domain, a module: one name, not its parts
+    r"|\w+(?:['\u2019]\w+)*|[,;:()\u2014\u2013]"
+)
 _COMPOUND = re.compile(rf"\b({'|'.join(TENS)})[- ]({'|'.join(ONES)})\b", re.IGNORECASE)
 _DOTTED = re.compile(r"\b(?:[^\W\d_]\.){2,}")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -152,7 +156,7 @@ def _names(tokens: Sequence[str]) -> set[str]:
     capital = {token for token in inner if token[0].isupper()}
     if sum(token in capital for token in inner) > _TITLED * len(inner):
         capital = set()
-    return capital | {token for token in tokens if any(c.isupper() for c in token[1:])}
+    return capital | {t for t in tokens if "." in t or any(c.isupper() for c in t[1:])}
 
 
 def _with_negation(tokens: Sequence[str]) -> Iterator[tuple[str, bool]]:
@@ -212,7 +216,12 @@ def number_of(word: str) -> str | None:
 
 
 def stem(word: str) -> str:
-    """Cut endings, and what goes beyond `_STEM` letters, so that forms of a word agree."""
+    """Cut endings, and what goes beyond `_STEM` letters, so that forms of a word agree.
+
+    A name with dots in it has one form.
+    """
+    if "." in word:
+        return word
     for ending in ("ings", "ing", "ed", "es", "s", "ly", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= _SHORT and not word.endswith("ss"):
             word = word[: -len(ending)]

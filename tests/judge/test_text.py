@@ -93,6 +93,15 @@ def test_different_numbers_stay_different(one: str, other: str) -> None:
     assert number_of(one) != number_of(other)
 
 
+def test_a_name_with_dots_is_one_name() -> None:
+    """A file or a domain is not its parts, nor another that begins alike; an end is an end."""
+    assert keys("Settings are in tarn.toml.") == {"set", "are", "in", "tarn.toml"}
+    assert keys("numpy.linalg.norm") != keys("numpy.linalg.solve")
+    assert [term.kind for term in terms("Read tarn.toml, e.g. at 3.5")] == (
+        ["word", "name", "stop", "stop", "number"]
+    )
+
+
 def test_kinds_are_told_apart() -> None:
     """Numbers, names, words, short words and stop words count differently."""
     found = {term.text: term.kind for term in terms("The car of Oda and NASA weighs 27 kilos")}
