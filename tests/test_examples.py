@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from ast import literal_eval
@@ -11,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from rag_eval_otel.cli import main
 from rag_eval_otel.testing import OtlpReceiver
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+COMMANDS = re.findall(
+    r"^rag-eval-otel .*", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+)
 
 
 def run(example: Path, receiver: OtlpReceiver) -> str:
@@ -39,6 +46,16 @@ def run(example: Path, receiver: OtlpReceiver) -> str:
 def test_examples_are_short(example: Path) -> None:
     """No example is longer than 40 lines."""
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_readme_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the README tells to type works offline, as it stands."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command, comments=True)[1:]) == 0
 
 
 def test_langchain_example() -> None:
