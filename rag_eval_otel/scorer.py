@@ -251,9 +251,13 @@ class Intake:
     scorer: TurnScorer
     instruments: InstrumentSink
 
-    def expect(self, span: SpanContext, turn: Turn) -> bool:
+    def expect(self, span: SpanContext, turn: Turn, *, instead: Turn | None = None) -> bool:
         """Let ``span`` stand for ``turn``; False where it cannot."""
-        return self.assembler.expect((span.trace_id, span.span_id), turn)
+        return self.assembler.expect((span.trace_id, span.span_id), turn, instead=instead)
+
+    def withdraw(self, span: SpanContext, turn: Turn) -> None:
+        """Let ``span`` stand for ``turn`` no more."""
+        self.assembler.withdraw((span.trace_id, span.span_id), turn)
 
     def submit(self, turn: Turn, span: SpanContext) -> None:
         """Evaluate ``turn`` without a span that waits for it."""

@@ -36,9 +36,15 @@ class NotingIntake:
     submitted: list[tuple[SpanContext, Turn]] = field(default_factory=list)
     refusals: list[SkipReason] = field(default_factory=list)
 
-    def expect(self, span: SpanContext, turn: Turn) -> bool:
+    def withdraw(self, span: SpanContext, turn: Turn) -> None:
+        """Forget the span that stood for a turn."""
+        self.expected.remove((span, turn))
+
+    def expect(self, span: SpanContext, turn: Turn, *, instead: Turn | None = None) -> bool:
         """Note the span that stands for a turn, where it accepts one."""
         self.on_call("expect")
+        if instead is not None:
+            self.withdraw(span, instead)
         if self.accepts:
             self.expected.append((span, turn))
         return self.accepts

@@ -53,6 +53,7 @@ class LangChainCapture(BaseCallbackHandler):
             run = self._start("chain", run_id, parent_run_id, serialized=serialized, event=event)
             if run is not None:
                 run.input = self._recorder().question_of(inputs)
+                run.is_prompt = event.get("run_type") == "prompt"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> None:
         """Note its answer; a stream gives its real input only now."""
@@ -61,6 +62,8 @@ class LangChainCapture(BaseCallbackHandler):
             if event.get("inputs") is not None:
                 run.input = self._recorder().question_of(event["inputs"]) or run.input
             run.output = self._recorder().answer_of(outputs)
+            if run.is_prompt:
+                _read_prompt(run, outputs)
 
         self._end(run_id, read)
 
@@ -240,6 +243,12 @@ class LangChainHook:
 def _id_of(document: Any) -> str | None:
     found = getattr(document, "id", None)
     return None if found is None else str(found)
+
+
+def _read_prompt(run: Run, value: Any) -> None:
+    messages = value.to_messages() if hasattr(value, "to_messages") else ()
+    run.messages = tuple((role_of(m) or "", text_of_message(m)) for m in messages)
+    run.input = last_message(messages)
 
 
 def _read_generation(run: Run, response: Any) -> None:

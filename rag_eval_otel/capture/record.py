@@ -12,7 +12,8 @@ from uuid import UUID
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span, SpanContext, get_current_span
 
-from rag_eval_otel.capture.fragment import Kind
+from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.loose import LooseRuns
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.spans import SpanWriter, end
 from rag_eval_otel.capture.texts import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
@@ -27,8 +28,11 @@ MAX_RUNS = 10_000  # of one tree; what comes after is not looked at, and the tur
 class TurnIntake(Protocol):
     """Where recognised turns go."""
 
-    def expect(self, span: SpanContext, turn: Turn) -> bool:
-        """Let ``span``, about to end, stand for ``turn``; False if it stands for another."""
+    def expect(self, span: SpanContext, turn: Turn, *, instead: Turn | None = None) -> bool:
+        """Let ``span`` stand for ``turn``, if it stands for no other but ``instead``."""
+
+    def withdraw(self, span: SpanContext, turn: Turn) -> None:
+        """Let ``span`` stand for ``turn`` no more."""
 
     def submit(self, turn: Turn, span: SpanContext) -> None:
         """Evaluate ``turn`` without holding any span; its scores refer to ``span``."""
@@ -74,6 +78,7 @@ class RunRecorder:
         self._clock = clock
         # Reentrant: a garbage collection under the lock may close a stream, which ends its runs.
         self._lock = threading.RLock()
+        self._loose = LooseRuns()
         self._runs: dict[UUID, Run] = {}
         self._trees: OrderedDict[UUID, RunTree] = OrderedDict()
         self._size = 0
@@ -221,8 +226,9 @@ class RunRecorder:
         """Write the spans of ``tree`` and pass its turns on, outside of any lock."""
         turns: list[Turn] = []
         with self._edge:  # whatever happens here, the spans are written
-            turns = [] if tree.lost else find_turns([run.fragment() for run in tree.runs])
-            if not turns:
+            steps = [] if tree.lost else tree.fragments()
+            turns = find_turns(steps)
+            if not turns and not self._is_joined(tree, steps):
                 self._count_refusal(tree)
         self._write(tree, turns)
 
@@ -237,6 +243,23 @@ class RunRecorder:
             if run.id in spans:
                 with self._edge:
                     end(spans[run.id], run)
+
+    def _is_joined(self, tree: RunTree, steps: Sequence[Fragment]) -> bool:
+        """Tell whether ``tree`` is part of a turn of the span around it, which then stands for it.
+
+        A span of several turns stands for none of them: who knows what belongs together.
+        """
+        joined = None if tree.root.error is not None else self._loose.join(tree, steps)
+        if joined is None:
+            return False
+        span, turns, before = joined
+        context = span.get_span_context()
+        if len(turns) == 1:
+            return self._intake.expect(context, turns[0], instead=before)
+        if before is not None:
+            self._intake.withdraw(context, before)
+            self._intake.skipped("ambiguous")
+        return True
 
     def _count_refusal(self, tree: RunTree) -> None:
         """Count a tree that is no turn, if it might have been one."""
@@ -260,6 +283,7 @@ class RunRecorder:
     def _after_fork(self) -> None:
         """Forget the runs under way in a forked child: they end in the parent."""
         self._lock = threading.RLock()
+        self._loose.clear()
         self._runs.clear()
         self._trees.clear()
         self._size = 0

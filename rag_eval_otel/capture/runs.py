@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -31,6 +31,7 @@ class Run:
     documents: tuple[Passage, ...] | None = None
     error: str | None = None
     calls_tools: bool = False
+    is_prompt: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     response_id: str | None = None
@@ -78,3 +79,16 @@ class RunTree:
     def root(self) -> Run:
         """The root run."""
         return self.runs[0]
+
+    def fragments(self) -> list[Fragment]:
+        """Return what its runs tell about turns.
+
+        Where no model is seen, as when LangChain's cache knew a completion, or when the model is no
+        model of LangChain, a filled prompt stands for the call it was filled for.
+        """
+        asked = any(run.kind == "llm" for run in self.runs)
+        found = [(run, run.fragment()) for run in self.runs]
+        return [
+            replace(one, kind="llm") if run.is_prompt and run.messages and not asked else one
+            for run, one in found
+        ]

@@ -40,17 +40,24 @@ class TraceAssembler:
         """Return how many turns wait for their span."""
         return len(self.expected)
 
-    def expect(self, key: SpanKey, turn: Turn) -> bool:
+    def expect(self, key: SpanKey, turn: Turn, *, instead: Turn | None = None) -> bool:
         """Let the span ``key`` stand for ``turn``; call before that span ends.
 
         False if nobody takes turns, or the span stands for another turn already: it carries the
-        scores of one.
+        scores of one. That may be ``instead`` of a turn it has stood for.
         """
+        if instead is not None:
+            self.withdraw(key, instead)
         if not self.is_open or self.expected.setdefault(key, turn) is not turn:
             return False
         if len(self.expected) > self._max:
             self._evict()
         return True
+
+    def withdraw(self, key: SpanKey, turn: Turn) -> None:
+        """Let the span ``key`` stand for ``turn`` no more."""
+        if self.expected.get(key) is turn:
+            self.expected.pop(key, None)
 
     def take(self, key: SpanKey) -> Turn | None:
         """Return the turn that the span ``key`` stands for and forget it; None for most spans."""
