@@ -9,6 +9,9 @@ from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
 from rag_eval_otel.capture.segment import Below, Segment
 from rag_eval_otel.capture.view import SdkSpan
 
+_DEPTH = 100  # of parents that are told
+_LEAVES = RETRIEVALS | {"llm"}
+
 
 def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
     """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
@@ -16,7 +19,7 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
     Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
     that is open counts, and a call that came after the retrieval and is open.
     """
-    own = segment.below.pop(view.span_id, None) or Below()
+    own = segment.below.setdefault(view.span_id, Below())
     own.add(_said(view, own))
     is_turn = False
     if kind in RETRIEVALS:
@@ -32,9 +35,24 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
         if own.is_turn:
             segment.turns.add(view.span_id)
             up = Below(own.searched)
-    if view.parent_id is not None and (up.searched is not None or up.called is not None):
-        segment.below.setdefault(view.parent_id, Below()).add(up)
+    _rise(segment, view.parent_id, up)
     return is_turn
+
+
+def _rise(segment: Segment, above: int | None, up: Below) -> None:
+    """Tell the span ``above`` what is below it; where it has ended, also those above that."""
+    for _ in range(_DEPTH):
+        if above is None or (up.searched is None and up.called is None):
+            return
+        below = segment.below.setdefault(above, Below())
+        below.add(up)
+        view = segment.spans.get(above)
+        if view is None or kind_of(view) in _LEAVES:
+            return
+        if below.is_turn:
+            segment.turns.add(above)
+            up = Below(below.searched)
+        above = view.parent_id
 
 
 def _said(view: SdkSpan, own: Below) -> Below:
@@ -48,9 +66,12 @@ def _said(view: SdkSpan, own: Below) -> Below:
 def _goes_on(segment: Segment, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
     """Tell whether a retrieval, or what follows one, is still open below ``view``."""
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
-    opened = {one.span_id: one.parent_id for one in views}
-    return any(
-        view.span_id in line_of(one.parent_id, segment.spans, opened)
-        for one in views
-        if (own.searched is not None and one.start > own.searched) or kind_of(one) in RETRIEVALS
-    )
+    parents = {one.span_id: one.parent_id for one in views}
+    inner = [one for one in views if view.span_id in line_of(one.parent_id, segment.spans, parents)]
+    if any(kind_of(one) in RETRIEVALS for one in inner):
+        return True
+    known = Below(own.searched, own.called)
+    for one in inner:
+        known.add(segment.below.get(one.span_id) or Below())
+    later = (one.start > known.searched for one in inner if known.searched is not None)
+    return known.is_turn or any(later)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -109,10 +109,12 @@ class OpenSpans:
         self._open = {}
         for span in [span for span in known if span.end_time is None][-_OPEN:]:
             self._open.setdefault(trace_of(span), []).append(span)
-        for span in known:
-            view = SdkSpan(span)
-            if view.end is not None and view.scope != semconv.SCOPE and kind_of(view) == "other":
-                self.gone.append(Bystander.of(view))
+        self.gone.extend(_gone(known))
+
+    def just_gone(self, trace_id: int) -> Iterator[Bystander]:
+        """Yield what has started lately in a trace and has ended, without a look."""
+        lately = islice(reversed(self._starts.copy()), _NEWEST)
+        return _gone(span for span in lately if trace_of(span) == trace_id)
 
     def of(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that were open at the last look, and still are."""
@@ -123,6 +125,12 @@ class OpenSpans:
         begun = islice(reversed(self._starts.copy()), _NEWEST)
         newest = [span for span in begun if trace_of(span) == trace_id and span.end_time is None]
         return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
+
+
+def _gone(spans: Iterable[ReadableSpan]) -> Iterator[Bystander]:
+    for view in map(SdkSpan, spans):
+        if view.end is not None and view.scope != semconv.SCOPE and kind_of(view) == "other":
+            yield Bystander.of(view)
 
 
 def is_bystander(view: SdkSpan) -> bool:

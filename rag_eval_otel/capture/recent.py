@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TypeAlias
 
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Sample
+
+_SAME = 64  # turns remembered in which the same was asked and answered
 
 _Seen: TypeAlias = "tuple[str, int, int]"
 """Who recorded it, and when it began and ended."""
@@ -24,14 +26,16 @@ class RecentTurns:
     def __init__(self, max_turns: int = 1024) -> None:
         """Remember at most ``max_turns``."""
         self._max = max_turns
-        self._seen: OrderedDict[int, list[_Seen]] = OrderedDict()
+        self._seen: OrderedDict[int, deque[_Seen]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
         """Tell whether ``turn``, with this ``sample``, was recorded by somebody else before."""
         key = hash((sample.question, sample.answer))
-        outermost = turn.line[-1]
+        steps = (step for step in reversed(turn.line) if step.kind != "other")
+        outermost = next(steps, turn.anchor)  # of what they recorded; around it may be a session
         seen = (outermost.source, outermost.start, outermost.end or time.time_ns())
-        others = self._seen.setdefault(key, [])
+        others = self._seen.setdefault(key, deque(maxlen=_SAME))
+        self._seen.move_to_end(key)
         repeated = next((other for other in others if _is_other_record(seen, other)), None)
         if repeated is not None:
             others.remove(repeated)

@@ -40,7 +40,7 @@ class SegmentLimits:
 
 @dataclass(slots=True, eq=False)
 class Below:
-    """What is below a span that has not ended: when it was searched first, and called last.
+    """What is below a span: when it was searched first, and called last.
 
     Calls that have an anchor already are not counted.
     """
@@ -117,6 +117,7 @@ class Segment:
         for one in ids:
             taken.spans[one] = self.spans.pop(one)
             taken.noted[one] = self.noted.pop(one)
+            self.below.pop(one, None)
             if one in self.held:
                 taken.held[one] = self.held.pop(one)
             if one in self.turns:

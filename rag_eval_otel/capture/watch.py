@@ -135,6 +135,7 @@ class SpanWatch:
         if segment is None:
             now = self._clock()
             segment = self._segments[trace_id] = Segment(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(segment.stand_by, self.open_spans.just_gone(trace_id)))
             self.open_spans.note_current(trace_id)
         return segment
 

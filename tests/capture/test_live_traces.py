@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,6 +116,25 @@ def test_a_batch_in_one_trace() -> None:
         assert app.counted()[SCORED] == 100
         assert set(app.scored_spans().values()) == {1}
         assert app.statuses()["scored"] == 100
+
+
+def test_a_turn_that_two_instrumentations_record() -> None:
+    """Side by side below a request, each with spans of its own: the turn is scored once."""
+    with attached() as app:
+        request = app.plain("request")
+        chains = [app.chain(1, request)]
+        second = app.provider.get_tracer("openinference.instrumentation.other")
+        other = replace(app, tracer=second)
+        chains.append(other.chain(1, request))
+        for one, chain in zip((app, other), chains, strict=True):
+            one.retrieve(1, chain)
+            one.generate(1, chain)
+        for chain in chains:
+            chain.end()
+        request.end()
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 1, ("skipped", "duplicate"): 1}
+        assert app.statuses() == {"scored": 1, None: 6}
 
 
 def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool() -> None:

@@ -1,0 +1,116 @@
+"""Whatever the order in which spans end: each leaves once, and only those of a turn wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.trace import Span
+
+from live import App, answered, attached, generated, retrieved
+
+KINDS = ("CHAIN", "AGENT", "LLM", "RETRIEVER", "TOOL", "plain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Spans in the order of their starts: what each is, below which it is, and who ends when."""
+
+    kinds: list[str]
+    parents: list[int | None]
+    ends: list[int]
+
+    def below(self, number: int) -> set[int]:
+        """Return what is below a span."""
+        own = {n for n, parent in enumerate(self.parents) if parent == number}
+        return own.union(*map(self.below, own))
+
+    def has_retrieval(self, number: int) -> bool:
+        """Tell whether a retrieval is below a span."""
+        return any(self.kinds[n] == "RETRIEVER" for n in self.below(number))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Draw any traces: trees, each of any kinds, that end in any order."""
+    count = draw(st.integers(1, 9))
+    return Shape(
+        kinds=[draw(st.sampled_from(KINDS)) for _ in range(count)],
+        parents=[draw(st.none() | st.integers(0, n - 1)) if n else None for n in range(count)],
+        ends=draw(st.permutations(range(count))),
+    )
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Shape:
+    """Draw a turn below a session, with plain spans in between, that end in any order."""
+    kinds, parents = ["plain", "CHAIN"], [None, 0]
+    for kind in ("RETRIEVER", "LLM"):
+        under = 1
+        for _ in range(draw(st.integers(0, 2))):
+            kinds.append("plain")
+            parents.append(under)
+            under = len(kinds) - 1
+        kinds.append(kind)
+        parents.append(under)
+    return Shape(kinds=kinds, parents=parents, ends=draw(st.permutations(range(len(kinds)))))
+
+
+def start(app: App, shape: Shape) -> list[Span]:
+    """Start the spans of ``shape``, in order."""
+    attributes: dict[str, dict[str, Any]] = {
+        "CHAIN": answered(1),
+        "AGENT": answered(1),
+        "RETRIEVER": retrieved(1),
+        "LLM": generated(1),
+        "TOOL": {},
+    }
+    spans: list[Span] = []
+    for kind, parent in zip(shape.kinds, shape.parents, strict=True):
+        above = None if parent is None else spans[parent]
+        is_plain = kind == "plain"
+        spans.append(
+            app.plain("step", above) if is_plain else app.step(kind, above, **attributes[kind])
+        )
+    return spans
+
+
+def left(app: App) -> Counter[int]:
+    """Count how often each span has left."""
+    return Counter(span.context.span_id for span in app.exported())
+
+
+@settings(max_examples=150)
+@given(shapes(), st.integers(0, 9))
+def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
+    """Below which nothing was retrieved leaves as it ends; nothing is lost, nothing doubled."""
+    with attached() as app:
+        spans = start(app, shape)
+        for count, number in enumerate(shape.ends):
+            spans[number].end()
+            if not shape.has_retrieval(number):
+                assert left(app)[spans[number].get_span_context().span_id] == 1
+            if count == swept:
+                app.watch.sweep()
+        app.handle.flush()
+        app.handle.shutdown()
+        assert left(app) == {span.get_span_context().span_id: 1 for span in spans}
+        assert all(count == 1 for count in app.scored_spans().values())
+        assert app.statuses().keys() <= {None, "scored"}
+
+
+@settings(max_examples=150)
+@given(turns())
+def test_the_span_of_a_turn_waits_whatever_the_order(shape: Shape) -> None:
+    """The chain of a turn carries its scores, though it may end before all that is below it."""
+    with attached() as app:
+        spans = start(app, shape)
+        for number in shape.ends:
+            spans[number].end()
+        assert app.handle.flush()
+        assert app.counted() == {("scored", None): 1}
+        assert app.status_of(spans[1]) == "scored"
+        assert app.statuses() == {"scored": 1, None: len(spans) - 1}

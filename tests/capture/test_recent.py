@@ -1,0 +1,93 @@
+"""One turn, recorded by two: only the first counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline import QUESTION, turn
+from rag_eval_otel.capture.recent import RecentTurns
+from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.types import Passage, Sample
+
+SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="In 1987.")
+
+
+def recorded(by: str, start: int = 0, end: int | None = 100) -> Turn:
+    """Return a turn that ``by`` has recorded."""
+    found = turn()
+    root = replace(found.line[-1], source=by, start=start, end=end)
+    return replace(found, line=(*found.line[:-1], root))
+
+
+def test_a_turn_recorded_by_two_is_one() -> None:
+    """The handler and an instrumentation, or two instrumentations: the first counts."""
+    recent = RecentTurns()
+    assert not recent.is_repeated(SAMPLE, recorded("handler"))
+    assert recent.is_repeated(SAMPLE, recorded("openinference", 1, 99))
+
+
+def test_two_users_may_ask_the_same() -> None:
+    """Two requests for the same at once, each recorded by both, are two turns."""
+    recent = RecentTurns()
+    seen = [
+        recent.is_repeated(SAMPLE, recorded(by, start, start + 50))
+        for by in ("handler", "openinference")
+        for start in (0, 10)
+    ]
+    assert seen == [False, False, True, True]
+
+
+def test_the_same_at_another_time_is_another_turn() -> None:
+    """Who asks again is answered again, whoever recorded it."""
+    recent = RecentTurns()
+    assert not recent.is_repeated(SAMPLE, recorded("handler", 0, 100))
+    assert not recent.is_repeated(SAMPLE, recorded("openinference", 101, 200))
+
+
+def test_another_answer_is_another_turn() -> None:
+    """What was asked is not enough."""
+    recent = RecentTurns()
+    assert not recent.is_repeated(SAMPLE, recorded("handler"))
+    other = replace(SAMPLE, answer="In 1988.")
+    assert not recent.is_repeated(other, recorded("openinference"))
+
+
+def test_only_the_last_turns_are_remembered() -> None:
+    """Memory is bounded: the oldest are forgotten."""
+    recent = RecentTurns(max_turns=2)
+    samples = [replace(SAMPLE, answer=f"In {1980 + n}.") for n in range(3)]
+    for sample in samples:
+        assert not recent.is_repeated(sample, recorded("handler"))
+    assert not recent.is_repeated(samples[0], recorded("openinference"))
+    assert recent.is_repeated(samples[2], recorded("openinference"))
+
+
+def test_a_turn_that_has_not_ended_lasts_until_now() -> None:
+    """An open root counts as going on."""
+    recent = RecentTurns()
+    assert not recent.is_repeated(SAMPLE, recorded("handler", 0, None))
+    assert recent.is_repeated(SAMPLE, recorded("openinference", 10**18, 10**18 + 1))
+
+
+def test_a_question_that_is_asked_for_ever() -> None:
+    """A probe asks the same every second: what is remembered of it is bounded."""
+    recent = RecentTurns()
+    for second in range(1000):
+        assert not recent.is_repeated(SAMPLE, recorded("handler", second * 100, second * 100 + 9))
+    assert sum(map(len, recent._seen.values())) <= 64  # noqa: SLF001
+    assert recent.is_repeated(SAMPLE, recorded("openinference", 99_900, 99_905))
+
+
+def test_a_session_around_both_records_is_nobody_s_record() -> None:
+    """Two instrumentations below one session are two makers, and its length is not the turn's."""
+    session = replace(turn().anchor, id=0, kind="other", source="app", start=0, end=None)
+
+    def below(by: str, start: int) -> Turn:
+        found = recorded(by, start, start + 50)
+        return replace(found, line=(*found.line, session))
+
+    recent = RecentTurns()
+    assert not recent.is_repeated(SAMPLE, below("openinference", 0))
+    assert recent.is_repeated(SAMPLE, below("traceloop", 10))
+    assert not recent.is_repeated(SAMPLE, below("openinference", 1000))
+    assert not recent.is_repeated(SAMPLE, below("traceloop", 2000))

@@ -1,0 +1,83 @@
+"""The sweeper: one thread, begun late, gone when told, and a new one after a fork."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.suppression import is_silent
+from rag_eval_otel.sweeper import Sweeper
+
+
+class Swept:
+    """Counts sweeps, and tells when there were some."""
+
+    def __init__(self, enough: int = 3) -> None:
+        """Be content after ``enough``."""
+        self.threads: list[threading.Thread] = []
+        self.silent: list[bool] = []
+        self.done = threading.Event()
+        self._enough = enough
+
+    def __call__(self) -> None:
+        """Note who sweeps, and whether instrumentation is silent."""
+        self.threads.append(threading.current_thread())
+        self.silent.append(is_silent())
+        if len(self.threads) >= self._enough:
+            self.done.set()
+
+
+def test_it_begins_when_woken_and_sweeps_again_and_again() -> None:
+    """Before it is woken there is no thread; then one, a daemon, that nobody traces."""
+    swept = Swept()
+    sweeper = Sweeper(swept, seconds=0.001)
+    assert swept.threads == []
+    assert sweeper.wake()
+    assert sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    assert len(set(swept.threads)) == 1
+    assert swept.threads[0].daemon
+    assert all(swept.silent)
+
+
+def test_it_ends_when_told() -> None:
+    """Once stopped, the thread is gone, and it can't be woken any more."""
+    swept = Swept(1)
+    sweeper = Sweeper(swept, seconds=0.001)
+    sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    swept.threads[0].join(30)
+    assert not swept.threads[0].is_alive()
+    late = Sweeper(Swept(), seconds=0.001)
+    late.stop()
+    assert not late.wake()
+
+
+def test_a_child_begins_its_own() -> None:
+    """After a fork the parent's thread is not there: it is forgotten, and another one started."""
+    swept = Swept(1)
+    sweeper = Sweeper(swept, seconds=0.001)
+    sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    sweeper.reset()
+    swept.done.clear()
+    assert sweeper.wake()
+    assert swept.done.wait(30)
+    sweeper.stop()
+    assert len(set(swept.threads)) == 2
+
+
+def test_an_interpreter_that_ends_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started any more, that is said, and nothing raised."""
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError
+
+    sweeper = Sweeper(Swept())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert not sweeper.wake()
