@@ -23,6 +23,7 @@ nox.options.sessions = [
     "auto",
     "gevent",
     "haystack",
+    "collector",
     "pythons",
 ]
 
@@ -156,6 +157,14 @@ def gevent(session: nox.Session) -> None:
 def haystack(session: nox.Session) -> None:
     """Measure in a Haystack pipeline, and score one that Haystack itself traces."""
     test_beside(session, "haystack-ai>=3", "opentelemetry-haystack>=2")
+
+
+@nox.session
+def collector(session: nox.Session) -> None:
+    """Run the folder collector/: our build of the collector, Prometheus, Alertmanager."""
+    session.install("--editable", ".[test]")
+    tests = ("test_collector.py", "test_prometheus.py", "test_alert.py")
+    session.run("pytest", *(f"tests/e2e/{name}" for name in tests), *session.posargs)
 
 
 @nox.session(python=PYTHONS)

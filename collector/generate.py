@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rag_eval_otel.alerting.rules import render
 from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.capture.dialects import (
+    genai,
+    haystack,
+    langfuse,
+    langsmith,
+    llamaindex,
+    mlflow,
+    native,
+    openinference,
+    traceloop,
+    vectordb,
+)
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.semconv import (
     EVALUATION_LABEL,
@@ -21,8 +33,31 @@ from rag_eval_otel.semconv import (
 )
 
 FOLDER = Path(__file__).parent
+DIALECTS = (
+    genai,
+    openinference,
+    traceloop,
+    langsmith,
+    langfuse,
+    llamaindex,
+    haystack,
+    mlflow,
+    vectordb,
+    native,
+)
 OTHER_SCALES = frozenset({"correctness", "instance_rubric", "rubric"})
 """Metrics that are not on [0, 1], and whose spans say what their score is there."""
+
+_CONTENT = """\
+# Written by `python collector/generate.py`: what attributes are called that hold texts, in every
+# dialect that the library reads. They have been evaluated: the texts go, the scores stay.
+#
+# In two groups: of one with both, all would be run for events, and not for spans that have none.
+processors:
+  transform/content:
+    error_mode: ignore
+    trace_statements:
+"""
 
 _HEAD = f"""\
 # Written by `python collector/generate.py`: one entry for each metric of `rag-eval-otel metrics`.
@@ -64,6 +99,16 @@ _SCORE = """\
 """
 
 
+def content() -> str:
+    """Return ``content.yaml``: the texts that the gateway removes."""
+    return "".join((_CONTENT, *_group(_of_spans()), *_group(_of_events())))
+
+
+def _group(statements: Iterable[str]) -> Iterator[str]:
+    yield "      - statements:\n"
+    yield from (f"          - '{statement}'\n" for statement in statements)
+
+
 def scores() -> str:
     """Return ``scores.yaml``: the histograms that the gateway takes from spans."""
     return "".join((_HEAD, *_entries()))
@@ -72,9 +117,38 @@ def scores() -> str:
 def generated() -> Mapping[Path, str]:
     """Return each generated file and what is to be in it."""
     return {
+        FOLDER / "content.yaml": content(),
         FOLDER / "scores.yaml": scores(),
         FOLDER / "prometheus" / "rules.yaml": render(Target()),
     }
+
+
+def _of_spans() -> Iterator[str]:
+    for dialect in DIALECTS:
+        for pattern in dialect.CONTENT:
+            yield f'delete_matching_keys(span.attributes, "{_whole(pattern)}")'
+
+
+def _of_events() -> Iterator[str]:
+    for dialect in DIALECTS:
+        for event, pattern in getattr(dialect, "CONTENT_EVENTS", ()):
+            yield f'{_of_event(pattern)} where IsMatch(spanevent.name, "{_whole(event)}")'
+    yield from map(_of_event, native.CONTENT)
+
+
+def _of_event(pattern: str) -> str:
+    """Return what removes ``pattern``, which may be all names but those after ``(?!``."""
+    opening, closing = "(?!(", ")$).+"
+    if pattern.startswith(opening) and pattern.endswith(closing):
+        kept = pattern.removeprefix(opening).removesuffix(closing)
+        return f'keep_matching_keys(spanevent.attributes, "{_whole(kept)}")'
+    return f'delete_matching_keys(spanevent.attributes, "{_whole(pattern)}")'
+
+
+def _whole(pattern: str) -> str:
+    """Return ``pattern`` for whole names, in the collector's spelling, which looks not ahead."""
+    plain = pattern.replace("(?!type$)", "")
+    return f"^(?:{plain})$".replace("\\", "\\\\")
 
 
 def _entries() -> Iterator[str]:

@@ -1,0 +1,133 @@
+"""Other people's programs, on loopback: started, waited for, asked over HTTP, and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+PATIENCE = 60.0
+PLACES = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/usr/local/go/bin"
+"""Debian's daemons and a Go of one's own are often not in a user's path."""
+
+T = TypeVar("T")
+
+
+def program(name: str) -> str:
+    """Return where the program ``name`` is; skip the test where it is not."""
+    found = shutil.which(name, path=PLACES)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nobody listens on."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [server.getsockname()[1] for server in servers]
+
+
+def eventually(condition: Callable[[], T], told: str, patience: float = PATIENCE) -> T:
+    """Return what ``condition`` gives once that is true; AssertionError after ``patience`` s."""
+    pause = threading.Event()  # another process's state can only be asked for again
+    deadline = time.monotonic() + patience
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {patience:.0f} s: {told}"
+        pause.wait(0.1)
+    return found
+
+
+def get(url: str, **parameters: str) -> str:
+    """Return what ``url`` answers, or an empty string where nobody does."""
+    asked = f"{url}?{urlencode(parameters)}" if parameters else url
+    with suppress(URLError, ConnectionError), closing(urlopen(asked, timeout=10)) as answer:  # noqa: S310
+        text: str = answer.read().decode()
+        return text
+    return ""
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, ready: str, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``command`` until the end of the block, from when ``ready`` answers."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            cwd=log.parent,
+        )
+    try:
+        told = f"{command[0]} at {ready}; its log is {log}"
+        eventually(lambda: process.poll() is not None or get(ready), told)
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        yield process
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.kill()
+        process.wait()
+
+
+def checked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run ``command`` to its end, which must be a good one, and return what it printed."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+class Prometheus:
+    """A Prometheus that runs, to be asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the series of an instant query; AssertionError for one that cannot be run."""
+        answer = json.loads(get(f"{self.url}/api/v1/query", query=expression) or "{}")
+        assert answer.get("status", "success") == "success", answer
+        found: list[dict[str, Any]] = answer.get("data", {}).get("result", [])
+        return found
+
+    def value(self, expression: str) -> float:
+        """Return the sum of an instant query's series; 0 where there are none."""
+        return sum(float(series["value"][1]) for series in self.query(expression))
+
+    def exemplars(self, expression: str) -> list[dict[str, Any]]:
+        """Return the exemplars of the last hour."""
+        now = time.time()
+        times = {"start": str(now - 3600), "end": str(now + 60)}
+        answer = json.loads(get(f"{self.url}/api/v1/query_exemplars", query=expression, **times))
+        return [one for series in answer["data"] for one in series["exemplars"]]
+
+    def alerts(self, name: str, state: str = "firing") -> list[dict[str, Any]]:
+        """Return the alerts called ``name`` that are in ``state``."""
+        answer = json.loads(get(f"{self.url}/api/v1/alerts") or '{"data": {"alerts": []}}')
+        alerts = answer["data"]["alerts"]
+        return [a for a in alerts if a["labels"]["alertname"] == name and a["state"] == state]

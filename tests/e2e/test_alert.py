@@ -1,0 +1,146 @@
+"""Somebody is told when answers go bad, and told again when they are good.
+
+An app's answers go bad half-way: scores on its spans, the collector's histogram, Prometheus's
+evidence, Alertmanager's message at a webhook. All programs are real, and their files are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.fickle import BAD, Fickle, fickle
+from e2e.programs import PATIENCE, Prometheus, eventually
+from e2e.stack import GATEWAY, alertmanager, collector, prometheus
+from rag_eval_otel.testing import HttpReply, OtlpReceiver
+from rag_eval_otel.testing.openai_server import LoopbackServer
+
+SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
+
+
+class Webhook:
+    """Keeps the messages that Alertmanager posts."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._posted: list[tuple[str, dict[str, Any]]] = []
+        self.server = LoopbackServer(self._take)
+
+    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
+        with self._changed:
+            self._posted.append((path, json.loads(body)))
+            self._changed.notify_all()
+        return HttpReply()
+
+    def alert(self, status: str, **labels: str) -> tuple[str, dict[str, Any]]:
+        """Return the path and the alert of the first message with these, once it is there."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._find(status, labels), PATIENCE)
+        assert found, f"no {status} message for {labels}: {self._posted}"
+        return found
+
+    def _find(self, status: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+        for path, message in self._posted:
+            for alert in message["alerts"]:
+                if alert["status"] == status and labels.items() <= alert["labels"].items():
+                    return path, alert
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """An app, and all that watches it."""
+
+    app: Fickle
+    prometheus: Prometheus
+    webhook: Webhook
+    times: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, what: str) -> None:
+        """Remember when ``what`` happened."""
+        self.times[what] = time.monotonic()
+
+    def counted(self, at_least: int) -> None:
+        """Wait until Prometheus knows of ``at_least`` scores."""
+        expression = (
+            f'rag_evaluation_span_score_count{{service_name="{SERVICE}",'
+            f'gen_ai_evaluation_name="{METRIC}"}}'
+        )
+        told = f"{at_least} scores in Prometheus"
+        eventually(lambda: self.prometheus.value(expression) >= at_least, told)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    """Run everything, for an app that exports nothing but its spans."""
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        webhook = Webhook()
+        webhook.server.start()
+        stack.callback(webhook.server.stop)
+        traces = backend.grpc_endpoint.removeprefix("http://")
+        gateway = stack.enter_context(
+            collector(tmp_path / "gateway", *GATEWAY, RAG_TRACES=traces, RAG_DECISION_WAIT="1s")
+        )
+        manager = stack.enter_context(alertmanager(tmp_path / "am", webhook.server.url))
+        asked = stack.enter_context(prometheus(tmp_path / "prom", gateway, alertmanager=manager))
+        app = stack.enter_context(fickle(gateway, SERVICE, signals="traces"))
+        yield Watched(app=app, prometheus=asked, webhook=webhook)
+
+
+def test_bad_answers_page_and_good_ones_end_it(
+    watched: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The alert names metric, service, change and traces; it is resolved by good answers."""
+    watched.app.ask(5)  # the first count of a series says how many, not how many more
+    watched.counted(5)
+    watched.app.ask(40)
+    watched.counted(45)
+    assert not watched.prometheus.alerts(ALERT)
+
+    watched.mark("answers go bad")
+    watched.app.ask(30, BAD)
+    watched.mark("30 bad answers exported")
+    (alert,) = eventually(
+        lambda: [a for a in watched.prometheus.alerts(ALERT) if _is_ours(a)], "the alert fires"
+    )
+    watched.mark("the alert fires")
+    path, told = watched.webhook.alert(
+        "firing", alertname=ALERT, service_name=SERVICE, gen_ai_evaluation_name=METRIC
+    )
+    watched.mark("the webhook is told")
+    assert path == "/page"
+    assert alert["labels"]["severity"] == "page"
+    summary = told["annotations"]["summary"]
+    assert summary == f"{METRIC} of {SERVICE}: more than 10% of the answers are bad"
+    assert "% in the last 30 minutes" in told["annotations"]["description"]
+    assert f"service={SERVICE}&tags=%7B%22rag.evaluation.{METRIC}" in told["annotations"]["traces"]
+
+    watched.app.ask(120)
+    watched.mark("120 good answers exported")
+    watched.webhook.alert(
+        "resolved", alertname=ALERT, service_name=SERVICE, gen_ai_evaluation_name=METRIC
+    )
+    watched.mark("the webhook is told that it is over")
+    _print(watched, capsys)
+
+
+def _is_ours(alert: Mapping[str, Any]) -> bool:
+    labels = alert["labels"]
+    return bool(labels["gen_ai_evaluation_name"] == METRIC and labels["service_name"] == SERVICE)
+
+
+def _print(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    start = watched.times["answers go bad"]
+    with capsys.disabled():
+        print()  # noqa: T201  # the times are what this run is read for
+        for what, when in watched.times.items():
+            print(f"    {when - start:6.1f} s  {what}")  # noqa: T201

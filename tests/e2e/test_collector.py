@@ -1,0 +1,214 @@
+"""The collector that is built from our manifest does with turns what its configurations say."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import StatusCode
+
+from e2e.fickle import BAD, GOOD, SECRET, Fickle, fickle
+from e2e.programs import eventually, get
+from e2e.stack import GATEWAY, Collector, collector, validate
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
+
+SERVICE = "shop"
+GOOD_TURNS, BAD_TURNS, METRICS = 8, 4, 4
+CARD_LIKE = "4111111111111111"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What 8 good and 4 bad turns came to, behind an agent and a gateway that samples nothing."""
+
+    backend: OtlpReceiver
+    gateway: Collector
+
+    @property
+    def turns(self) -> list[ReceivedSpan]:
+        """The spans that stand for a turn."""
+        return [s for s in self.backend.spans() if "rag.evaluation.status" in s.attributes]
+
+
+def noted(app: Fickle) -> None:
+    """End a span that failed, with a note by the user."""
+    tracer = app.providers.tracer_provider.get_tracer("app")
+    with tracer.start_as_current_span("noted") as span:
+        span.set_attribute("note", f"I am ada@example.com, {SECRET}, {CARD_LIKE}")
+        span.set_attribute("session.id", CARD_LIKE)
+        span.set_status(StatusCode.ERROR)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """Run an app with content on its spans, an agent, a gateway, and stores for what they send."""
+    folder = tmp_path_factory.mktemp("collector")
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        gateway = stack.enter_context(
+            collector(
+                folder / "gateway",
+                *GATEWAY,
+                "events.yaml",
+                RAG_TRACES=backend.grpc_endpoint.removeprefix("http://"),
+                RAG_EVENTS=backend.http_endpoint,
+                RAG_DECISION_WAIT="2s",
+                RAG_SAMPLING_PERCENTAGE="0",
+            )
+        )
+        agent = stack.enter_context(
+            collector(folder / "agent", "agent.yaml", RAG_GATEWAY=gateway.grpc)
+        )
+        app = stack.enter_context(fickle(agent, SERVICE, capture_content="span"))
+        app.ask(GOOD_TURNS)
+        app.ask(BAD_TURNS, BAD)
+        noted(app)
+        app.providers.tracer_provider.force_flush()
+        found = Seen(backend=backend, gateway=gateway)
+        told = f"{BAD_TURNS} turns and a noted span"
+        eventually(
+            lambda: len(found.turns) >= BAD_TURNS and any(_noted(backend)),
+            told,
+        )
+        yield found
+
+
+def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
+    return (span for span in backend.spans() if span.name == "noted")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [GATEWAY, (*GATEWAY, "events.yaml"), ("agent.yaml",)],
+    ids=" ".join,
+)
+def test_configuration_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
+    """The collector itself accepts each combination that the documents name."""
+    validate(*names, environment={"RAG_QUEUE": str(tmp_path)})
+
+
+def test_what_failed_is_kept_whole(seen: Seen) -> None:
+    """With nothing sampled, the traces of the bad turns arrive with all their spans."""
+    assert len(seen.turns) == BAD_TURNS
+    assert all(span.attributes["rag.evaluation.label"] == "fail" for span in seen.turns)
+    scores = [span.attributes["rag.evaluation.faithfulness.score"] for span in seen.turns]
+    assert scores == [0.0] * BAD_TURNS
+    turns = [s for s in seen.backend.spans() if s.name != "noted"]
+    kinds = Counter(span.attributes.get("gen_ai.operation.name") for span in turns)
+    assert kinds["retrieval"] == kinds["chat"] == BAD_TURNS
+
+
+def test_texts_are_gone_and_scores_are_there(seen: Seen) -> None:
+    """Nothing that was asked, found or answered leaves the gateway."""
+    told = " ".join(str(v) for span in seen.backend.spans() for v in span.attributes.values())
+    assert "Borealis" not in told
+    assert "cheese" not in told
+    for span in seen.turns:
+        assert span.attributes["rag.evaluation.status"] == "scored"
+        assert isinstance(span.attributes["rag.evaluation.answer_relevancy.score"], float)
+
+
+def test_secrets_are_masked_and_ids_are_not(seen: Seen) -> None:
+    """An address, a key and the number of a card in a note are masked; a session's id is not."""
+    span = next(_noted(seen.backend))
+    assert span.attributes["note"] == "I am ****, ****, ****"
+    assert span.attributes["session.id"] == CARD_LIKE
+
+
+def counts(address: str, name: str) -> dict[str, int]:
+    """Return the count of each metric's histogram ``name`` that a collector shows."""
+    pattern = rf'^{name}_count{{.*gen_ai_evaluation_name="(\w+)".*}} (\d+)'
+    found: Counter[str] = Counter()
+    for metric, count in re.findall(pattern, get(f"http://{address}/metrics"), re.MULTILINE):
+        found[metric] += int(count)
+    return found
+
+
+def test_scores_are_counted_before_sampling(seen: Seen) -> None:
+    """The histogram of the spans has the good turns that were not kept, and so has the app's."""
+    turns = GOOD_TURNS + BAD_TURNS
+    for address, name in (
+        (seen.gateway.spans, "rag_evaluation_span_score"),
+        (seen.gateway.apps, "rag_evaluation_score"),
+    ):
+        found = eventually(lambda a=address, n=name: counts(a, n), f"{name} at {address}")
+        assert len(found) == METRICS
+        assert set(found.values()) == {turns}
+
+
+def test_points_of_the_app_lead_to_its_traces(seen: Seen) -> None:
+    """Among the exemplars are the ids of bad turns, which are kept."""
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    asked = Request(f"http://{seen.gateway.apps}/metrics", headers=accept)
+    with urlopen(asked, timeout=10) as answer:  # noqa: S310
+        text = answer.read().decode()
+    lines = [line for line in text.splitlines() if line.startswith("rag_evaluation_score_bucket")]
+    found = {i for line in lines for i in re.findall(r'trace_id="(\w+)"', line)}
+    assert found & {f"{span.trace_id:032x}" for span in seen.turns}
+
+
+def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:
+    """Events are not sampled: there is one for each score of every turn."""
+    turns = GOOD_TURNS + BAD_TURNS
+    seen.backend.wait_for(lambda store: len(store.logs()) >= turns * METRICS, 60)
+    events = Counter(log.event_name for log in seen.backend.logs())
+    assert events == {"gen_ai.evaluation.result": turns * METRICS}
+
+
+def test_nothing_is_lost_where_many_send_at_once(seen: Seen) -> None:
+    """Spans that come in 200 requests from 8 threads are all counted."""
+    threads, each = 8, 25
+
+    def send(number: int) -> None:
+        exporter = OTLPSpanExporter(endpoint=seen.gateway.grpc, insecure=True)
+        provider = TracerProvider(resource=Resource({"service.name": "crowd"}))
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        for _ in range(each):
+            with provider.get_tracer("crowd").start_as_current_span("turn") as span:
+                span.set_attribute("rag.evaluation.mrr.score", 1.0)
+        provider.shutdown()
+
+    crowd = [threading.Thread(target=send, args=(number,)) for number in range(threads)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+    eventually(
+        lambda: (
+            counts(seen.gateway.spans, "rag_evaluation_span_score").get("mrr", 0) == threads * each
+        ),
+        "200 spans counted",
+    )
+
+
+def test_agent_keeps_what_the_gateway_does_not_take(tmp_path: Path) -> None:
+    """Turns that end while the gateway is away arrive when it is back, the agent restarted."""
+    with OtlpReceiver() as backend:
+        away = "127.0.0.1:9"
+        with (
+            collector(tmp_path / "agent", "agent.yaml", RAG_GATEWAY=away) as agent,
+            fickle(agent, SERVICE, signals="traces") as app,
+        ):
+            app.ask(3, GOOD)
+        gateway = collector(
+            tmp_path / "gateway",
+            *GATEWAY,
+            RAG_TRACES=backend.grpc_endpoint.removeprefix("http://"),
+            RAG_DECISION_WAIT="1s",
+            RAG_SAMPLING_PERCENTAGE="100",
+        )
+        with gateway as back, collector(tmp_path / "agent", "agent.yaml", RAG_GATEWAY=back.grpc):
+            backend.wait_for_spans(9, 60)
+        statuses = [s.attributes.get("rag.evaluation.status") for s in backend.spans()]
+    assert Counter(filter(None, statuses)) == {"scored": 3}

@@ -1,0 +1,211 @@
+"""Rules and dashboards, asked of a real Prometheus while data flows from a real app."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.trace import SpanContext
+
+from e2e.fickle import BAD, GOOD, fickle
+from e2e.programs import Prometheus, checked, eventually, get, program
+from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, prometheus
+from rag_eval_otel.alerting.rules import render
+from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.providers import Providers
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.testing import OtlpReceiver
+from rag_eval_otel.types import Evaluation, Score, Usage
+
+SHOP, DESK = "shop", "desk"
+METRICS = 4
+ROUNDS = ((4, GOOD), (2, BAD), (4, GOOD), (30, BAD))
+"""Each answer twice: what a series begins with is no increase."""
+TARGETS = (
+    Target(),
+    Target(slo=0.5, tau=0.05, every=1000),
+    Target(slo=0.95, tau=0.95, interval="30s"),
+    Target(slo=0.9999, traces="https://traces.example/{service}?q={metric}"),
+)
+QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "generate.py"))["queries"]())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A Prometheus that has seen good and bad turns of two services, and where traces went."""
+
+    prometheus: Prometheus
+    backend: OtlpReceiver
+
+
+class Desk:
+    """A service whose judge costs something, and that has every kind of trouble there is."""
+
+    def __init__(self, providers: Providers) -> None:
+        self._meters = providers.meter_provider
+        self._sink = InstrumentSink(self._meters)
+        self._sink.watch_held(self.held)
+
+    def held(self) -> int:
+        """Return how many spans wait."""
+        return 2
+
+    def work(self) -> None:
+        """Score a turn, lose others, and export what was counted."""
+        usage = Usage(judge_requests=3, prompt_tokens=900, completion_tokens=90)
+        self._sink.emit(
+            Evaluation(
+                span=SpanContext(trace_id=1, span_id=1, is_remote=False),
+                scores=(Score(name="faithfulness", value=0.9, label="pass"),),
+                duration=0.4,
+                lag=0.7,
+                judge="judge-model",
+                usage=usage,
+            )
+        )
+        self._sink.turn("dropped", "overload")
+        self._sink.turn("error", "transport")
+        self._sink.turn("skipped", "budget")
+        self._sink.internal_error("sink")
+        assert self._meters.force_flush()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """Let two services work, before and after Prometheus has looked for the first time."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        traces = backend.grpc_endpoint.removeprefix("http://")
+        gateway = stack.enter_context(
+            collector(folder / "gateway", *GATEWAY, RAG_TRACES=traces, RAG_DECISION_WAIT="1s")
+        )
+        found = stack.enter_context(prometheus(folder / "prometheus", gateway))
+        app = stack.enter_context(fickle(gateway, SHOP))
+        desk = stack.enter_context(_desk(gateway))
+        asked = 0
+        for round_, (turns, answer) in enumerate(ROUNDS, 1):
+            app.ask(turns, answer)
+            desk.work()
+            asked += turns
+            _counted(found, SHOP, asked * METRICS)
+            _counted(found, DESK, round_)
+        eventually(lambda: found.alerts("RagAnswersGoBad"), "the alert fires")
+        yield Seen(prometheus=found, backend=backend)
+
+
+@contextmanager
+def _desk(gateway: Collector) -> Iterator[Desk]:
+    exporter = OTLPMetricExporter(endpoint=f"{gateway.http}/v1/metrics")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_SERVICE_NAME", DESK)
+        providers = Providers.exporting(traces=[], metrics=[exporter], logs=[])
+    yield Desk(providers)
+    providers.shutdown()
+
+
+def _counted(found: Prometheus, service: str, scores: int) -> None:
+    series = f'rag_evaluation_score_count{{service_name="{service}"}}'
+    eventually(lambda: found.value(series) >= scores, f"{scores} scores of {service}")
+
+
+def test_every_rule_can_be_run(seen: Seen) -> None:
+    """Prometheus has evaluated each rule, without an error."""
+
+    def run() -> list[dict[str, Any]]:
+        groups = json.loads(get(f"{seen.prometheus.url}/api/v1/rules"))["data"]["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        return rules if all(rule["health"] != "unknown" for rule in rules) else []
+
+    rules = eventually(run, "all rules were run")
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"} == {}
+
+
+@pytest.mark.parametrize("expression", QUERIES, ids=range(len(QUERIES)))
+def test_no_panel_is_empty(seen: Seen, expression: str) -> None:
+    """Each query of the dashboards finds something."""
+    for variable, value in (
+        ('="$metric"', '="faithfulness"'),
+        ("$metric", ".+"),
+        ("$service", ".+"),
+        ("$__rate_interval", "5m"),
+    ):
+        expression = expression.replace(variable, value)
+    eventually(lambda: seen.prometheus.query(expression), expression)
+
+
+def test_points_lead_to_traces_that_are_kept(seen: Seen) -> None:
+    """The exemplars of low scores are the ids of bad turns, which the backend has."""
+    failed = f'service_name="{SHOP}", gen_ai_evaluation_score_label="fail"'
+    low = f"rag_evaluation_score_bucket{{{failed}}}"
+    found = eventually(lambda: seen.prometheus.exemplars(low), "exemplars of low scores")
+    ids = {one["labels"]["trace_id"] for one in found}
+    eventually(
+        lambda: ids & {f"{span.trace_id:032x}" for span in seen.backend.spans()},
+        "a trace that an exemplar names",
+    )
+
+
+def test_services_are_told_apart(seen: Seen) -> None:
+    """The label that rules group by is the application's own service name."""
+    counted = seen.prometheus.query("group by (service_name) (rag_evaluation_score_count)")
+    assert {series["metric"]["service_name"] for series in counted} == {SHOP, DESK}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.slo:g}-{target.tau:g}")
+def test_rules_of_any_target_are_valid(target: Target, tmp_path: Path) -> None:
+    """`promtool check rules` has nothing to say."""
+    (tmp_path / "rules.yaml").write_text(render(target), encoding="utf-8")
+    checked([program("promtool"), "check", "rules", str(tmp_path / "rules.yaml")])
+
+
+def test_rules_wake_when_they_should() -> None:
+    """The scenarios in `rules_test.yaml` come out as written."""
+    told = checked([program("promtool"), "test", "rules", str(_prometheus("rules_test.yaml"))])
+    assert "SUCCESS" in told
+
+
+def test_prometheus_reads_its_configuration() -> None:
+    """`promtool check config` accepts it, and the rules it names."""
+    checked([program("promtool"), "check", "config", str(_prometheus("prometheus.yaml"))])
+
+
+def _prometheus(name: str) -> Path:
+    return COLLECTOR / "prometheus" / name
+
+
+def test_alertmanager_reads_its_routing() -> None:
+    """`amtool check-config` accepts it, and routes pages and tickets apart."""
+    config = str(COLLECTOR / "alertmanager" / "alertmanager.yaml")
+    checked([program("amtool"), "check-config", config])
+    route = [program("amtool"), "config", "routes", "test", f"--config.file={config}"]
+    assert checked([*route, "severity=page"]).strip() == "page"
+    assert checked([*route, "severity=ticket"]).strip() == "ticket"
+
+
+def test_the_message_names_what_matters(tmp_path: Path) -> None:
+    """The text of a message has the metric, the service, the change, and where the traces are."""
+    annotations = {
+        "summary": "faithfulness of shop: more than 10% of the answers are bad",
+        "description": "Bad answers: 38% in the last 30 minutes, 8% in the day before.",
+        "traces": "http://localhost:16686/search?service=shop",
+    }
+    alert = {"status": "firing", "labels": {}, "annotations": annotations}
+    (tmp_path / "data.json").write_text(json.dumps({"status": "resolved", "alerts": [alert]}))
+    command = [
+        *(program("amtool"), "template", "render"),
+        f"--template.glob={COLLECTOR / 'alertmanager' / 'message.tmpl'}",
+        f"--template.data={tmp_path / 'data.json'}",
+        '--template.text={{ template "rag.title" . }}\n{{ template "rag.text" . }}',
+    ]
+    title, summary, description, traces = checked(command).strip().splitlines()
+    assert title == f"Resolved: {annotations['summary']}"
+    assert (summary, description) == (annotations["summary"], annotations["description"])
+    assert traces == f"Traces: {annotations['traces']}"
