@@ -28,7 +28,12 @@ def _line(row: Sequence[str], widths: Sequence[int], *, left: int) -> str:
 def metrics_table(metrics: Sequence[MetricSummary]) -> str:
     """Return one line per metric; a dash where there is no number, reasons below."""
     lines = [aligned([_COLUMNS, *map(_cells, metrics)])]
-    lines += [line for metric in metrics for line in _remarks(metric)]
+    told: set[str | None] = {None}
+    for metric in metrics:
+        lines += _remarks(metric)
+        if metric.first_failure not in told:
+            lines.append(f"    the first: {shorten(metric.first_failure or '', _TOLD)}")
+        told.add(metric.first_failure)
     return "\n".join(lines)
 
 
@@ -51,8 +56,6 @@ def _remarks(metric: MetricSummary) -> Iterator[str]:
     if metric.reasons:
         counted = ", ".join(f"{n} {reason}" for reason, n in sorted(metric.reasons.items()))
         yield f"  {metric.name}: {counted}"
-    if metric.first_failure:
-        yield f"    the first: {shorten(metric.first_failure, _TOLD)}"
     if len(metric.versions) > 1:
         yield f"  {metric.name}: a mixture of versions: {', '.join(metric.versions)}"
 
