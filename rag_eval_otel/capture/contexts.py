@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from operator import itemgetter
+from typing import TypeAlias
 
 from rag_eval_otel.capture.fragment import Fragment
 from rag_eval_otel.capture.matching import normalised, place
@@ -10,7 +15,12 @@ from rag_eval_otel.capture.retrievals import paragraphs
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
+_Place: TypeAlias = "tuple[int, int]"
+_Placed: TypeAlias = "tuple[_Place, Passage]"
+_Behind: TypeAlias = "tuple[_Place | None, str]"
+
 _BEGINNING = 40  # characters by which a document is known that was cut
+_END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # what may follow a passage that was cut
 _LINK = 20  # characters from which an LLM's output found in a later prompt is no coincidence
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
@@ -58,17 +68,63 @@ def _of_variables(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...]
 def _shown(
     turn: Turn, generator: Fragment, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown; of documents that were cut, all."""
-    direct = [(at, p) for p in retrieved if (at := place(p.text, generator.prompt))]
-    behind = prompts_behind(turn, generator)
-    used = tuple(p for p in retrieved if place(p.text, behind)) if behind else ()
+    """Return those of ``retrieved`` that were shown, cut as they were; where none is known, all."""
+    behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
+    prompts = [text for _, text in behind]
+    own = [text for at, text in behind if at is None]
+    used = [(at, p) for p in retrieved if (at := place(p.text, prompts))]
+    direct = [(at, p) for at, p in used if at[0] < len(own)]
     if len(used) > len(direct):
-        return used
+        if direct:
+            return tuple(p for _, p in used)
+        return "partial" if _lacks_passages(turn, generator) else _by_link(used, behind)
+    direct += _cut_ones(retrieved, own, known=direct)
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     retrieved = reranked or retrieved  # where the prompt does not tell
     if direct or turn.is_whole or not retrieved or is_unseen(generator):
-        return tuple(p for _, p in sorted(direct, key=lambda pair: pair[0])) or retrieved
-    return retrieved if any(_begins(p, behind) for p in retrieved) else "partial"
+        return tuple(p for _, p in sorted(direct, key=itemgetter(0))) or retrieved
+    return retrieved if any(_begins(p, prompts) for p in retrieved) else "partial"
+
+
+def _lacks_passages(turn: Turn, generator: Fragment) -> bool:
+    """Tell whether the generator builds upon a call of which no passage is known, nor a query."""
+    found = [p.text for one in turn.retrievers for p in one.documents or ()]
+    queries = [one.input or "" for one in turn.retrievers]
+    return not turn.is_whole and any(
+        len(call.output or "") >= _LINK
+        and place(call.output or "", generator.prompt) is not None
+        and place(call.output or "", queries) is None
+        and not any(place(text, prompts_behind(turn, call)) for text in found)
+        for call in (*turn.calls, *turn.rewrites)
+        if call is not generator
+    )
+
+
+def _by_link(used: Sequence[_Placed], behind: Sequence[_Behind]) -> tuple[Passage, ...]:
+    """Return passages in the order of what was made of them, as the generator was shown it."""
+    return tuple(p for _, p in sorted(used, key=lambda one: behind[one[0][0]][0] or ()))
+
+
+def _cut_ones(
+    passages: Sequence[Passage], messages: Sequence[str], *, known: Sequence[_Placed]
+) -> list[_Placed]:
+    """Return those of ``passages`` of which only the beginning was shown, cut by its length.
+
+    What ends with a sentence may be a quotation.
+    """
+    taken = {at for at, _ in known}
+    found = []
+    for passage in passages:
+        at = place(passage.text[:_BEGINNING], messages)
+        if at is None or at in taken or place(passage.text[-_BEGINNING:], messages) is not None:
+            continue
+        message = messages[at[0]][at[1] :]
+        pairs = zip(passage.text, message, strict=False)
+        seen = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        is_sentence = seen.rstrip().endswith((".", "!", "?"))
+        if len(seen) >= _BEGINNING and not is_sentence and _END.match(message[len(seen) :]):
+            found.append((at, replace(passage, text=seen.rstrip())))
+    return found
 
 
 def is_unseen(generator: Fragment) -> bool:
@@ -94,14 +150,20 @@ def _distinct(retrievers: Sequence[Fragment]) -> Iterator[Passage]:
 
 def prompts_behind(turn: Turn, generator: Fragment) -> tuple[str, ...]:
     """Return the generator's prompt and those of the earlier calls whose output it was shown."""
-    seen = list(generator.prompt)
+    return tuple(text for _, text in _behind(turn, generator))
+
+
+def _behind(turn: Turn, generator: Fragment) -> list[_Behind]:
+    """Return prompts that the generator has seen or builds upon, each with where it shows there."""
+    seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [
         call for call in turn.calls if call is not generator and len(call.output or "") >= _LINK
     ]
     grown = True
     while grown:
-        linked = [call for call in open_calls if place(call.output or "", seen)]
-        open_calls = [call for call in open_calls if call not in linked]
-        seen += [message for call in linked for message in call.prompt]
+        texts = [text for _, text in seen]
+        linked = [(at, c) for c in open_calls if (at := place(c.output or "", texts))]
+        open_calls = [call for call in open_calls if all(call is not c for _, c in linked)]
+        seen += [(seen[at[0]][0] or at, text) for at, call in linked for text in call.prompt]
         grown = bool(linked)
-    return tuple(seen)
+    return seen

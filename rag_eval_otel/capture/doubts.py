@@ -34,7 +34,7 @@ def doubt_of(
     told = "documents" in said
     if _lacks_tools(turn, generator) or (not told and _lacks_retrieval(turn, prompts)):
         return "partial"
-    if _has_stray_answer(turn, generator) or _is_answered_by_tool(turn, answer):
+    if _has_stray_answer(turn, generator, answer) or _is_answered_by_tool(turn, answer):
         return "ambiguous"
     return None if told or _kept_on_purpose(turn, contexts, prompts) else "partial"
 
@@ -59,7 +59,7 @@ def _lacks_tools(turn: Turn, generator: Fragment) -> bool:
     asking = [
         call
         for call in (*turn.calls, *turn.rewrites)
-        if call.calls_tools and call.start < generator.start
+        if call.calls_tools and call.start < generator.start and call.id not in turn.within_tools
     ]
     needed = max(len(asking), *(len(step.results) for step in (generator, *turn.line)))
     if not needed:
@@ -76,10 +76,16 @@ def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
     return any(place(text, prompts) for text in unknown)
 
 
-def _has_stray_answer(turn: Turn, generator: Fragment) -> bool:
-    """Tell whether another call said something at length that nobody made use of."""
+def _has_stray_answer(turn: Turn, generator: Fragment, answer: str) -> bool:
+    """Tell whether another call said something at length that nobody made use of.
+
+    That matters little where it was shown no passage, and the turn is known to return ``answer``.
+    """
+    returned = is_same(turn.anchor.output, answer) and is_same(generator.output, answer)
+    found = [p.text for one in turn.retrievers for p in one.documents or ()]
     return any(
         call is not generator
+        and not (returned and call.prompt and not any(place(t, call.prompt) for t in found))
         and not call.calls_tools
         and len(call.output or "") >= ANSWER_LENGTH
         and not is_used(call, turn)
@@ -101,12 +107,23 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
-    left = [passage for text, passage in found.items() if text not in kept]
+    left = [p for text, p in found.items() if not text.startswith(tuple(kept))]
     if not left or not prompts:
         return True
     if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):
+        return True
+    if any(_drops(step, left, contexts) for step in turn.steps):
         return True
     if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
         return any(one.kind == "reranker" for one in turn.retrievers)
     graders = [call for call in turn.calls if 0 < len(call.output or "") < ANSWER_LENGTH]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
+
+
+def _drops(step: Fragment, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
+    """Tell whether ``step`` was handed what was ``left`` out, and wrote down just what was kept."""
+    handed = {normalised(passage.text) for passage in step.shown}
+    written = (step.output or "",)
+    return all(
+        normalised(p.text) in handed and place(p.text, written) is None for p in left
+    ) and all(place(p.text, written) is not None for p in kept)

@@ -130,14 +130,16 @@ def _is_reworded(turn: Turn, message: str) -> bool:
     return not message.strip() and any(call.start < first for call in silent)
 
 
-def _was_shown(turn: Turn, generator: Fragment | None, asked: str) -> bool:
-    """Tell whether the generator may have been shown what the application was asked.
-
-    Itself, or what an earlier call made of it.
-    """
-    if turn.is_whole or generator is None or is_unseen(generator):
-        return True
+def _led_there(turn: Turn, generator: Fragment | None, asked: str) -> bool:
+    """Tell whether the generator, or a call that it builds upon, was asked just that."""
+    if turn.is_whole or generator is None:
+        return False
     return any(is_in(asked, message) for message in prompts_behind(turn, generator))
+
+
+def _is_unknown(turn: Turn, generator: Fragment | None) -> bool:
+    """Tell whether there is nothing to compare with what the application was asked."""
+    return turn.is_whole or generator is None or is_unseen(generator)
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
@@ -168,7 +170,8 @@ def _question(turn: Turn, generator: Fragment | None, contexts: tuple[Passage, .
     if asked is not None and (
         is_same(asked, message)
         or is_in(asked, message)
-        or (is_same(asked, searched) and _was_shown(turn, generator, asked))
+        or (is_same(asked, searched) and _is_unknown(turn, generator))
+        or _led_there(turn, generator, asked)
     ):
         return asked
     seen = searched if turn.is_whole or is_in(searched or "", message) else None

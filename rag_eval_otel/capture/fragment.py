@@ -52,6 +52,8 @@ class Fragment:
     variables: Mapping[str, str] = field(default_factory=dict)
     results: tuple[str, ...] = ()
     """What tools had answered, as an LLM was shown it."""
+    said: tuple[str, ...] = ()
+    """What an LLM was shown as its own earlier words."""
     shown: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
     calls_tools: bool = False

@@ -89,7 +89,13 @@ class FragmentTree:
         if chosen.prompt or "prompt" in chosen.hidden:
             return chosen
         shown = next((one for one in outer if one.prompt), chosen)
-        return replace(chosen, input=shown.input, prompt=shown.prompt, results=shown.results)
+        return replace(
+            chosen,
+            input=shown.input,
+            prompt=shown.prompt,
+            said=shown.said,
+            results=shown.results,
+        )
 
 
 def _each_once(calls: Iterable[Fragment]) -> Iterator[Fragment]:

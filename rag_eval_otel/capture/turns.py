@@ -1,8 +1,8 @@
 """Grouping: which fragments of a trace make up one RAG turn, and which span stands for it.
 
 The *anchor* of an LLM call is its deepest ancestor that also holds a retrieval begun before the
-call. LLM calls with one anchor are one turn. This looks at structure only, never at texts, so it
-is cheap enough for the application's thread.
+call. LLM calls with one anchor are one turn. This looks at structure, and at texts only where one
+turn is within another, so it is cheap enough for the application's thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.flat import parted
 from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
+from rag_eval_otel.capture.nesting import Groups, Nesting, Owners, unwritten
 from rag_eval_otel.capture.retrievals import find_retrievals
 from rag_eval_otel.capture.tree import FragmentTree, in_order
 from rag_eval_otel.types import SkipReason
@@ -59,13 +60,6 @@ class Turn:
         return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
-Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
-"""LLM calls by the id of their anchor."""
-
-Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-"""For each anchor the one whose turn it is part of: itself, unless it is used as a tool."""
-
-
 def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
 
@@ -74,7 +68,8 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
     tree = FragmentTree(fragments)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
-    owners = {anchor: _owner(tree, anchor, groups) for anchor in groups}
+    nesting = Nesting(tree, groups)
+    owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
     calls: dict[Hashable, list[Fragment]] = {}
     for anchor, found in groups.items():
@@ -88,7 +83,7 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
             calls=sorted(found, key=in_order),
             rewrites=rewrites[anchor],
             retrievers=retrievers[anchor],
-            doubt="partial" if _is_torn(tree, anchor) else None,
+            doubt=_doubt(tree, anchor, nesting),
         )
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
@@ -98,16 +93,21 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
         found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used])
         below = _below(tree, owners)
         found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
+        odd = unwritten(tree, users)
+        found_turns = [_doubted(tree, turn, odd) for turn in found_turns]
     return [part for turn in found_turns for part in parted(turn)]
 
 
 def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator[Turn]:
     """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
+    filled = {h.id for one in retrievals if one.documents != () for h in _holders(tree, one)}
+    busy = called | filled
     found: dict[Hashable, list[Fragment]] = defaultdict(list)
     for one in retrievals:
         for holder in _holders(tree, one):
-            if _answers(holder, one) and (holder.id not in called or "output" in holder.explicit):
+            found_nothing = holder.id not in busy and holder.output is not None
+            if found_nothing or "output" in holder.explicit:
                 found[holder.id].append(one)
                 break
     for anchor, retrievers in found.items():
@@ -115,11 +115,6 @@ def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator
         step = tree.by_id[anchor]
         line = tree.line(step)
         yield _turn(step, line, calls=(), rewrites=(), retrievers=retrievers, doubt=doubt)
-
-
-def _answers(holder: Fragment, retrieval: Fragment) -> bool:
-    found_nothing = retrieval.documents == () and holder.output is not None
-    return "output" in holder.explicit or found_nothing
 
 
 def _below(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]:
@@ -142,9 +137,15 @@ def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Tu
         is_whole=False,
         steps=(turn.anchor, *steps),
         tools=tuple(tools),
-        within_tools=_within(tree, turn.calls, tools),
-        doubt=turn.doubt or ("partial" if _lacks_user(tree, turn, tools) else None),
+        within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
+        doubt=turn.doubt or ("partial" if _lacks_user(tree, turn, below) else None),
     )
+
+
+def _doubted(tree: FragmentTree, turn: Turn, odd: Container[Hashable]) -> Turn:
+    """Return ``turn``, in doubt if it is within one of the ``odd`` steps."""
+    is_odd = any(above.id in odd for above in tree.ancestors(turn.anchor))
+    return replace(turn, doubt=turn.doubt or "partial") if is_odd else turn
 
 
 def _within(
@@ -154,13 +155,14 @@ def _within(
     return frozenset(c.id for c in calls if any(a.id in inner for a in tree.ancestors(c)))
 
 
-def _lacks_user(tree: FragmentTree, turn: Turn, tools: Sequence[Fragment]) -> bool:
+def _lacks_user(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> bool:
     """Tell whether a tool retrieved in one call and not in another, or nobody used what it said."""
     around = tree.line(turn.anchor)
     if any(step.kind == "tool" for step in around[:-1]):
         return True
-    above = {a.id for one in turn.retrievers for a in tree.ancestors(one)}
-    called = [tool for tool in tools if tool.kind == "tool" and tool.error is None]
+    searches = (*turn.retrievers, *(one for one in tree.fragments if one.kind in RETRIEVALS))
+    above = {a.id for one in searches for a in tree.ancestors(one)}
+    called = [one for one in below if one.kind == "tool" and one.error is None]
     retrieving = {tool.name for tool in called if tool.id in above}
     return any(tool.name in retrieving and tool.id not in above for tool in called)
 
@@ -183,6 +185,12 @@ def _turn(
         size=_size((*line, *calls, *rewrites, *retrievers)),
         doubt=doubt,
     )
+
+
+def _doubt(tree: FragmentTree, anchor: Hashable, nesting: Nesting) -> SkipReason | None:
+    if _is_torn(tree, anchor):
+        return "partial"
+    return "ambiguous" if nesting.may_be_step(anchor) else None
 
 
 def _is_torn(tree: FragmentTree, anchor: Hashable) -> bool:
@@ -235,26 +243,6 @@ def _holders(tree: FragmentTree, retrieval: Fragment) -> Iterable[Fragment]:
     """Return what a retrieval is below; documents the application set are on the holder itself."""
     explicit = retrieval.kind not in RETRIEVALS
     return tree.line(retrieval) if explicit else tree.ancestors(retrieval)
-
-
-def _owner(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable | None:
-    """Return the outermost anchor that uses this one as a tool, or itself; None in a circle."""
-    seen: set[Hashable] = set()
-    above: Hashable | None = anchor
-    while above is not None and above not in seen:
-        seen.add(above)
-        anchor, above = above, _enclosing(tree, above, groups)
-    return anchor if above is None else None
-
-
-def _enclosing(tree: FragmentTree, anchor: Hashable, groups: Groups) -> Hashable | None:
-    """Return the next anchor above a tool that this one is or is below."""
-    below_tool = tree.by_id[anchor].kind == "tool"
-    for ancestor in tree.ancestors(tree.by_id[anchor]):
-        below_tool = below_tool or ancestor.kind == "tool"
-        if below_tool and ancestor.id in groups:
-            return ancestor.id
-    return None
 
 
 def _retrievers(

@@ -159,6 +159,7 @@ def llm(
         "llm",
         input=next((text for role, text in reversed(shown) if role == "user"), None),
         prompt=tuple(text for _, text in shown),
+        said=tuple(text for role, text in shown if role == "assistant"),
         results=_results(shown),
         output=losses.text("output", said, text),
         calls_tools=calls_tools,

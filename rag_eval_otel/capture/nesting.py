@@ -1,0 +1,116 @@
+"""Turns within turns: which of them are parts of the one around them.
+
+A tool works for whoever calls it, so what retrieves below one is part of the caller's turn. So is
+what a later call of the turn around it was shown, unless what it said is what comes out in the end:
+then the later call only graded it, or named it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeAlias
+
+from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.matching import is_in, is_same, normalised
+from rag_eval_otel.capture.tree import FragmentTree
+
+_MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square
+
+Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
+"""LLM calls by the id of their anchor."""
+
+Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
+"""For each anchor the one whose turn it is part of: itself, unless another leads it."""
+
+
+class Nesting:
+    """Which anchors are within others, and what these made of them."""
+
+    def __init__(self, tree: FragmentTree, groups: Groups) -> None:
+        """Look at the anchors of ``groups`` in ``tree``."""
+        self._tree = tree
+        self._groups = groups
+        self._shown: dict[Hashable, str] = {}
+        anchors = (tree.by_id[anchor] for anchor in groups)
+        self._held = Counter(above.id for one in anchors for above in tree.ancestors(one))
+
+    def owners(self) -> Owners:
+        """Return for each anchor the outermost that leads it, or itself; None in a circle."""
+        leaders = {anchor: self._leader(anchor) for anchor in self._groups}
+        return {anchor: _outermost(anchor, leaders) for anchor in self._groups}
+
+    def _leader(self, anchor: Hashable) -> Hashable | None:
+        """Return the next anchor above that uses this one as a tool, or as a step of its own."""
+        inner = self._tree.by_id[anchor]
+        below_tool = inner.kind == "tool"
+        for above in self._tree.ancestors(inner):
+            below_tool = below_tool or above.kind == "tool"
+            if above.id in self._groups and (below_tool or self._is_step(inner, above)):
+                return above.id
+        return None
+
+    def _is_step(self, inner: Fragment, above: Fragment) -> bool:
+        """Tell whether what ``above`` returns was made by a later call of what ``inner`` told."""
+        if above.flat or above.input is None or above.output is None:
+            return False
+        told = self._told(inner)
+        if any(is_same(text, above.output) for text in told):
+            return False
+        return self._was_shown(above, told)
+
+    def may_be_step(self, anchor: Hashable) -> bool:
+        """Tell whether a turn may be a mere step of the one around, which does not tell its answer.
+
+        Not one of several: they are a loop over questions.
+        """
+        inner, within = self._tree.by_id[anchor], 1
+        for above in self._tree.ancestors(inner):
+            is_alone = self._held[above.id] == within
+            within += above.id in self._groups
+            if above.id not in self._groups or above.flat or above.output is not None:
+                continue
+            if is_alone and self._was_shown(above, self._told(inner)):
+                return True
+        return False
+
+    def _told(self, anchor: Fragment) -> list[str]:
+        return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
+
+    def _was_shown(self, above: Fragment, texts: Sequence[str]) -> bool:
+        """Tell whether the calls of ``above`` were shown one of ``texts``, as it is or escaped."""
+        if self._held[above.id] > _MANY:
+            return False
+        if above.id not in self._shown:
+            prompts = (text for call in self._groups[above.id] for text in call.prompt)
+            self._shown[above.id] = normalised("\n".join(prompts))
+        shown = self._shown[above.id]
+        return any(
+            normalised(form) in shown
+            for text in texts
+            if text.strip()
+            for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+        )
+
+
+def _outermost(anchor: Hashable, leaders: Owners) -> Hashable | None:
+    seen: set[Hashable] = set()
+    above: Hashable | None = anchor
+    while above is not None and above not in seen:
+        seen.add(above)
+        anchor, above = above, leaders[above]
+    return anchor if above is None else None
+
+
+def unwritten(tree: FragmentTree, users: Mapping[Hashable, set[Hashable | None]]) -> set[Hashable]:
+    """Return the steps around several turns whose output none of the calls below them wrote."""
+    shared = (one for one in tree.fragments if len(users.get(one.id, ())) > 1)
+    left = {one.id: one.output for one in shared if one.output and not one.flat}
+    for call in tree.generators if left else ():
+        said = call.output or ""
+        for above in tree.ancestors(call):
+            told = left.get(above.id, "")
+            if is_in(said, told) or is_in(told, said):
+                del left[above.id]
+    return set(left)
