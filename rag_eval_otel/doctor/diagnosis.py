@@ -86,7 +86,7 @@ def _in_force(config: Config | None, ran: Ran) -> tuple[Config | None, Sequence[
     if config is None or not notes:
         return config, PARTS
     note = notes[-1]
-    parts = tuple(part for part in PARTS if _can_be_asked(note, part))
+    parts: tuple[Part, ...] = tuple(part for part in PARTS if _can_be_asked(note, part))
     return replace(
         config,
         judge=note.judge if "judge" in parts else config.judge,

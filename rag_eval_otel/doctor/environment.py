@@ -34,7 +34,7 @@ def for_program(folder: Path) -> dict[str, str]:
 
 def with_bootstrap(path: str) -> str:
     """Return a ``PYTHONPATH`` that begins with our folder."""
-    others = [part for part in path.split(os.pathsep) if part and part != _BOOTSTRAP]
+    others = [part for part in path.split(os.pathsep) if part != _BOOTSTRAP] if path else []
     return os.pathsep.join([_BOOTSTRAP, *others])
 
 

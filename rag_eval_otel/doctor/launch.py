@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -64,10 +65,11 @@ def resolved(command: Sequence[str]) -> list[str]:
 def run_watched(command: Sequence[str]) -> Ran:
     """Run ``command`` to its end, whatever that is; raises `ConfigError` if it cannot be started.
 
-    Signals that ask us to end go to the program; those of a terminal reach it anyway.
+    Signals that ask us to end are handed on to the program.
     """
     arguments = resolved(command)
-    with tempfile.TemporaryDirectory(prefix="rag-eval-doctor-") as name:
+    # What the program leaves running may still write there.
+    with tempfile.TemporaryDirectory(prefix="rag-eval-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with _handing_on() as hands:
             try:
@@ -105,9 +107,18 @@ class _Hands:
         self._send(number)
 
     def _send(self, number: int) -> None:
-        """Hand on all but ^C, which the terminal sends to the program as well."""
-        if self.child is not None and number != signal.SIGINT and self.child.poll() is None:
+        if self.child is None or (number == signal.SIGINT and is_from_terminal()):
+            return
+        if self.child.poll() is None:
             self.child.send_signal(number)
+
+
+def is_from_terminal() -> bool:
+    """Tell whether ^C comes from a terminal, which has sent it to the program as well."""
+    if not hasattr(os, "tcgetpgrp"):  # Windows sends it to all who share the console
+        return True
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+    return any(os.tcgetpgrp(fd) == os.getpgrp() for fd in terminals)
 
 
 @contextmanager

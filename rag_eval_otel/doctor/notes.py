@@ -106,7 +106,7 @@ def read_notes(folder: Path) -> tuple[list[ProcessNote], list[Strange]]:
 def _process(data: dict[str, Any]) -> ProcessNote:
     kinds = {"providers": ProviderNote, "pipelines": PipelineNote, "exports": ExportNote}
     for name, kind in kinds.items():
-        data[name] = tuple(kind(**one) for one in data[name])
+        data[name] = tuple(kind(**one) for one in data.get(name, ()))
     for name in ("refused_providers", "failures"):
-        data[name] = tuple(data[name])
+        data[name] = tuple(data.get(name, ()))
     return ProcessNote(**data)

@@ -1,51 +1,41 @@
-"""The doctor's eyes: begun in every Python of the program it runs, before anything else is.
+"""The doctor's eyes in a program that uses OpenTelemetry or LangChain.
 
-It imports nothing that the program does not, until there is a span or a LangChain run. Then it
-attaches, with the options of the environment, what the program has not attached itself; where the
-program does so later, ours makes way.
+At the first span or LangChain run it attaches, with the options of the environment, what the
+program has not attached itself; where the program does so later, ours makes way.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
-import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
-from rag_eval_otel.doctor.environment import keep_watching
-from rag_eval_otel.doctor.imports import AfterImport, ImportHook
+from rag_eval_otel.config import Signal
+from rag_eval_otel.doctor.imports import AfterImport
 from rag_eval_otel.doctor.installed import versions
 from rag_eval_otel.doctor.notes import Ended, ProcessNote, write_note
-from rag_eval_otel.doctor.patches import before
 from rag_eval_otel.doctor.providers import Exports, Providers
 from rag_eval_otel.doctor.watched import Pipelines
 from rag_eval_otel.guard import Edge
 
 _SECONDS: Final = 0.5  # between two notes
-_EXPORTERS: Final = {
+_EXPORTERS: Final[Mapping[str, tuple[Signal, str]]] = {
     "trace_exporter": ("traces", "OTLPSpanExporter"),
     "metric_exporter": ("metrics", "OTLPMetricExporter"),
     "_log_exporter": ("logs", "OTLPLogExporter"),
 }
 
 
-def begin(folder: str) -> Observer:
-    """Watch this process and leave notes in ``folder``."""
-    observer = Observer(Path(folder))
-    observer.start()
-    return observer
-
-
 class Observer:
-    """Watches one process."""
+    """Watches one process, which runs ``program()``, and notes in ``path`` what it sees."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: str, *, program: Callable[[], str]) -> None:
         """Watch nothing yet."""
-        self._folder = folder
+        self._program = program
         self._failures: list[str] = []
         self._edge = Edge("the doctor", on_error=self._failures.append)
         self._pipelines = Pipelines(edge=self._edge, on_attached=self._attached)
@@ -54,70 +44,42 @@ class Observer:
         )
         self._exports = Exports()
         self._versions: dict[str, str] = {}
-        self._ended: Ended | None = None
-        self._begin_notes()
+        self._begin_notes(path)
 
-    def _begin_notes(self) -> None:
-        self._path = self._folder / f"{os.getpid()}-{time.time_ns()}.json"
+    def _begin_notes(self, path: str) -> None:
+        self._path = Path(path)
+        self._ended: Ended | None = None
         self._ticking: threading.Thread | None = None
         self._lock = threading.RLock()
 
-    def start(self) -> None:
-        """Stand at the doors through which everything that matters comes."""
-        atexit.register(self.close, "exit")  # the first to be registered is the last to run
-        before(os, "_exit", lambda *_: self.close("os._exit"))
-        for name in ("execv", "execve"):
-            before(os, name, self._about_to_exec)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
-        ImportHook(self._doors()).install()
-        self.write()
-
-    def _doors(self) -> dict[str, AfterImport]:
-        exporters: dict[str, AfterImport] = {
-            f"opentelemetry.exporter.otlp.proto.{protocol}.{module}": self._exports.door(
-                protocol, *names
-            )
-            for protocol in ("grpc", "http")
-            for module, names in _EXPORTERS.items()
+    def opened(self, name: str, module: ModuleType) -> None:
+        """Look on at ``module``, which has just been imported."""
+        doors: Mapping[str, AfterImport] = {
+            "opentelemetry.trace": self._providers.watch_global,
+            "opentelemetry.sdk.trace": self._providers.watch_made,
+            "langchain_core.tracers.context": self._pipelines.watch_langchain,
+            "rag_eval_otel.instrumentation": self._pipelines.watch_attached,
+            "rag_eval_otel.capture.langchain": self._pipelines.watch_handlers,
         }
-        return {
-            "opentelemetry.trace": self._guarded(self._providers.watch_global),
-            "opentelemetry.sdk.trace": self._guarded(self._providers.watch_made),
-            "langchain_core.tracers.context": self._guarded(self._pipelines.watch_langchain),
-            "rag_eval_otel.instrumentation": self._guarded(self._pipelines.watch_attached),
-            "rag_eval_otel.capture.langchain": self._guarded(self._pipelines.watch_handlers),
-            **exporters,
-        }
-
-    def _guarded(self, call: AfterImport) -> AfterImport:
-        def guarded(module: ModuleType) -> None:
-            with self._edge:
-                call(module)
-
-        return guarded
-
-    def _about_to_exec(self, _path: Any, _args: Any, environ: Any = None) -> None:
         with self._edge:
-            keep_watching(environ)
-        self.close("exec")
+            if name in doors:
+                doors[name](module)
+            else:
+                protocol, _, kind = name.rpartition(".proto.")[2].partition(".")
+                signal, exporter = _EXPORTERS[kind]
+                self._exports.watch(getattr(module, exporter), signal=signal, protocol=protocol)
 
-    def _after_fork(self) -> None:
-        """Begin anew: what was counted so far is the parent's."""
+    def after_fork(self, path: str) -> None:
+        """Begin anew, in ``path``: what was counted so far is the parent's."""
         had_thread = self._ticking is not None
-        self._begin_notes()
-        self._ended = None
+        self._begin_notes(path)
         self._providers.reset()
         self._exports.reset()
         if had_thread:
             self._attached()
 
     def _look_at_versions(self) -> None:
-        """Look, where it matters, and not at the end: what that imports would hide a ^C by then.
-
-        Python forgets that it has been interrupted when code is compiled after it, and leaves with
-        another status.
-        """
+        """Look where it matters, and not at the end, when nothing should be imported any more."""
         if not self._versions:
             self._versions = dict(versions())
 
@@ -151,7 +113,7 @@ class Observer:
         return ProcessNote(
             pid=os.getpid(),
             parent=os.getppid(),
-            program=_program(),
+            program=self._program(),
             executable=sys.executable,
             ended=self._ended,
             versions=self._versions,
@@ -165,9 +127,3 @@ class Observer:
             ignored_options=self._pipelines.ignored_options,
             failures=tuple(self._pipelines.failures),
         )
-
-
-def _program() -> str:
-    """Return what runs here, without its arguments, which may be secret."""
-    arguments = getattr(sys, "argv", None) or [""]
-    return Path(arguments[0]).name or Path(sys.executable).name

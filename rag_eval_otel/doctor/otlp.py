@@ -156,7 +156,10 @@ def _of_os_error(error: OSError) -> Verdict:
         (ConnectionError, "protocol"),  # it hung up on us
         (FileNotFoundError, "tls"),
     )
-    return next((verdict for kind, verdict in kinds if isinstance(error, kind)), "error")
+    for kind, verdict in kinds:
+        if isinstance(error, kind):
+            return verdict
+    return "error"
 
 
 def _over_grpc(target: Target, timeout: float) -> Answer:
@@ -216,8 +219,10 @@ def _of_code(code: str, details: str) -> Verdict:
     }
     if code in found:
         return found[code]
-    said = details.lower()
-    return next((verdict for sign, verdict in _SIGNS if sign in said), "error")
+    for sign, verdict in _SIGNS:
+        if sign in details.lower():
+            return verdict
+    return "error"
 
 
 _BY_PROTOCOL: Mapping[Protocol, Callable[[Target, float], Answer]] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.doctor.imports import AfterImport
+from rag_eval_otel.config import Signal
 from rag_eval_otel.doctor.notes import ExportNote, ProviderNote
 from rag_eval_otel.doctor.patches import after
 from rag_eval_otel.doctor.watched import Pipelines
@@ -114,15 +114,15 @@ class Exports:
         """Count from zero, in a forked child."""
         self._counts.clear()
 
-    def door(self, protocol: str, signal: str, exporter: str) -> AfterImport:
-        """Return what looks on at the class ``exporter`` once its module is there."""
+    def watch(self, exporter: type[Any], *, signal: Signal, protocol: str) -> None:
+        """Look on at what exporters of a class deliver."""
 
         def exported(result: Any, one: Any, *_args: Any, **_options: Any) -> None:
             endpoint = str(getattr(one, "_endpoint", ""))
             succeeded = getattr(result, "name", "") == "SUCCESS"
             self._counts[signal, protocol, endpoint, succeeded] += 1
 
-        return lambda module: after(getattr(module, exporter), "export", exported)
+        after(exporter, "export", exported)
 
     def notes(self) -> Iterator[ExportNote]:
         """Yield how the exports of each exporter went."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,7 @@ import pytest
 
 from rag_eval_otel.doctor.causes import CAUSES, Finding, causes_text
 from rag_eval_otel.doctor.diagnosis import Diagnosis, diagnose
-from rag_eval_otel.doctor.findings import of_variables
+from rag_eval_otel.doctor.findings import of_answers, of_variables
 from rag_eval_otel.doctor.launch import Ran, resolved
 from rag_eval_otel.doctor.notes import (
     ExportNote,
@@ -22,10 +23,12 @@ from rag_eval_otel.doctor.notes import (
     read_notes,
     write_note,
 )
+from rag_eval_otel.doctor.otlp import Answer
 from rag_eval_otel.doctor.program import of_run, without_explained
 from rag_eval_otel.doctor.reach import Reached
 from rag_eval_otel.doctor.reasons import cause_of
 from rag_eval_otel.doctor.report import as_text
+from rag_eval_otel.doctor.targets import target_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sinks.instruments import DropReason
 from rag_eval_otel.types import Reason, SkipReason
@@ -242,6 +245,27 @@ def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
     """A share of none is none; one of all is no finding."""
     sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": argument}
     assert [one.cause.id for one in of_variables({**QUIET, **sampler})] == expected
+
+
+def test_a_protocol_that_follows_from_the_port() -> None:
+    """Where port 4318 alone says HTTP, others speak gRPC; the hint is told with what fails."""
+    target = target_of("traces", "http", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318"})
+    (guess,) = of_answers([Answer(target=target, verdict="ok")])
+    assert (guess.cause.id, guess.level) == ("otlp-protocol-unset", "info")
+    named = replace(target, named_protocol=True)
+    assert list(of_answers([Answer(target=named, verdict="ok")])) == []
+    (wrong,) = of_answers([Answer(target=named, verdict="protocol", told="no", hint="grpc would")])
+    assert wrong.seen.endswith("over http: no; grpc would")
+
+
+def test_what_other_signals_meet_alone_is_a_warning() -> None:
+    """Traces arrive; that metrics do not is a lesser evil. The default endpoint is no problem."""
+    over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
+    traces, metrics = (target_of(one, "http", over) for one in ("traces", "metrics"))
+    late = [Answer(target=traces, verdict="ok"), Answer(target=metrics, verdict="timeout")]
+    assert levels(of_answers(late)) == {"otlp-timeout": "warning"}
+    nowhere = Answer(target=target_of("traces", "grpc", {}), verdict="refused")
+    assert levels(of_answers([nowhere])) == {"otlp-unset": "warning"}
 
 
 def test_options_that_leave_nothing_to_score() -> None:

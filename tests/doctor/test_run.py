@@ -156,8 +156,9 @@ def test_the_program_s_options_win(run: Run) -> None:
         RAG
         + PROVIDER
         + "trace.get_tracer('app').start_span('start-up').end()\n"
-        + "from rag_eval_otel import instrument\n"
-        + "handle = instrument(hold_seconds=7)\n"
+        + "from rag_eval_otel import HashingEmbedder, instrument\n"
+        + "options = {'judge_api_key': 'in-code', 'embedder': HashingEmbedder()}\n"
+        + "handle = instrument(hold_seconds=7, **options)\n"
         + "assert handle.config.hold_seconds == 7\n"
         + "instrument(hold_seconds=8)\n"
         + f"{ASK}); handle.shutdown()"
@@ -166,6 +167,12 @@ def test_the_program_s_options_win(run: Run) -> None:
     assert report["program"]["turns"] == {"scored": 1}
     warnings = {name for name, level in report.levels.items() if level == "warning"}
     assert warnings == {"callback-missing", "options-ignored"}
+    (process,) = report["program"]["processes"]
+    assert [(one["by"], one["judge_key"], one["embedder"]) for one in process["pipelines"]] == [
+        ("doctor", "none", "hashing"),
+        ("program", "code", "an object, HashingEmbedder"),
+    ]
+    assert "in-code" not in json.dumps(report)
 
 
 def test_children_are_watched(run: Run) -> None:
@@ -223,9 +230,30 @@ def test_a_provider_that_is_set_too_late(run: Run) -> None:
 def test_bad_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that cannot be used is named, by what attached and by what would have asked."""
     monkeypatch.setenv("RAG_EVAL_HOLD_SECONDS", "soon")
-    report = run(PROVIDER + SPANS + "answer(trace.get_tracer('openinference'))")
+    attempt = (
+        "from rag_eval_otel import instrument\n"
+        "try: instrument(judge='of fashion')\n"
+        "except ValueError: pass\n"
+    )
+    report = run(PROVIDER + attempt + SPANS + "answer(trace.get_tracer('openinference'))")
     assert report.levels["attach-failed"] == report.levels["config-invalid"] == "problem"
-    assert "RAG_EVAL_HOLD_SECONDS" in report.seen["attach-failed"]
+    told = [one["seen"] for one in report["findings"] if one["id"] == "attach-failed"]
+    assert all("RAG_EVAL_HOLD_SECONDS" in one for one in told)
+    (process,) = report["program"]["processes"]
+    assert len(process["failures"]) == 2  # the program's own attempt, and the doctor's
+
+
+def test_a_python_without_this_library(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is named with its error; the program runs as ever, its own ``sitecustomize`` too."""
+    (tmp_path / "rag_eval_otel.py").write_text("raise ImportError('too old')")
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = run("print('done')")
+    assert capfd.readouterr() == ("customized\ndone\n", "")
+    assert report.levels["not-installed-there"] == "problem"
+    assert report.seen["not-installed-there"] == f"{sys.executable}: ImportError: too old"
 
 
 def test_exports_that_fail(run: Run, receiver: OtlpReceiver) -> None:
@@ -249,46 +277,51 @@ def test_a_killed_program(run: Run) -> None:
     assert report.seen["program-failed"] == "ended by SIGKILL"
 
 
-def test_an_interrupt_ends_both_with_a_report(tmp_path: Path) -> None:
-    """^C, which a terminal sends to both: the program ends as it does, and is reported on."""
-    script, output = tmp_path / "app.py", tmp_path / "report.json"
-    script.write_text("import signal; print('ready', flush=True); signal.pause()")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "PYTEST"))}
-    with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "doctor", "--json", "--output", str(output), str(script)],
-        env={**kept, "PYTHONPATH": str(TESTS.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as doctor:
-        assert doctor.stdout is not None
-        assert doctor.stdout.readline() == b"ready\n"
-        os.killpg(doctor.pid, signal.SIGINT)
-        assert doctor.wait(60) == 1
-    report = json.loads(output.read_text())
-    assert not report["program"]["failed"]
-    assert next(one["id"] for one in report["findings"]) == "nothing-seen"
+WAITS = "import signal; print('ready', flush=True); signal.pause()"
 
 
-def test_termination_is_handed_on(tmp_path: Path) -> None:
-    """SIGTERM to the doctor ends the program; the report goes to stderr as text."""
-    script = tmp_path / "app.py"
-    script.write_text("import signal; print('ready', flush=True); signal.pause()")
+def doctor_of(script: Path, prelude: str = "", **popen: Any) -> subprocess.Popen[bytes]:
+    """Start a doctor in a process of its own, on a program that waits to be ended."""
+    script.write_text(WAITS)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "PYTEST"))}
-    with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "doctor", "--", sys.executable, str(script)],
+    doctor = subprocess.Popen(
+        [sys.executable, "-c", prelude + MAIN, "doctor", "--", sys.executable, str(script)],
         env={**kept, "PYTHONPATH": str(TESTS.parent)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    ) as doctor:
-        assert doctor.stdout is not None
-        assert doctor.stdout.readline() == b"ready\n"
-        doctor.terminate()
+        **popen,
+    )
+    assert doctor.stdout is not None
+    assert doctor.stdout.readline() == b"ready\n"
+    return doctor
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_both_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
+    """A signal to the doctor ends the program, which is no failure; the report is on stderr."""
+    with doctor_of(tmp_path / "app.py") as doctor:
+        doctor.send_signal(number)
         out, err = doctor.communicate(timeout=60)
-        assert doctor.returncode == 1
-    assert out == b""
-    assert b"ended by SIGTERM" in err
+    assert (doctor.returncode, out) == (1, b"")
+    assert f"ended by {number.name}".encode() in err
     assert b"PROBLEM nothing-seen" in err
+
+
+def test_an_interrupt_by_a_terminal(tmp_path: Path) -> None:
+    """^C on a terminal reaches the program by itself, and is not handed on a second time."""
+    ours, theirs = os.openpty()
+    on_terminal = (
+        "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "from rag_eval_otel.doctor.launch import is_from_terminal; assert is_from_terminal()\n"
+    )
+    options = {"stdin": theirs, "start_new_session": True}
+    with doctor_of(tmp_path / "app.py", prelude=on_terminal, **options) as doctor:
+        os.write(ours, b"\x03")
+        _, err = doctor.communicate(timeout=60)
+    for end in (ours, theirs):
+        os.close(end)
+    assert doctor.returncode == 1
+    assert b"ended by SIGINT" in err
 
 
 @pytest.mark.parametrize(
@@ -297,9 +330,23 @@ def test_termination_is_handed_on(tmp_path: Path) -> None:
         (["--"], "no command after --"),
         (["--", "no-such-command"], "no command 'no-such-command'"),
         (["--output", "/no/such/folder/report", "--", "python"], "--output"),
+        (["--", "BROKEN"], "cannot be started"),
     ],
 )
-def test_misuse(command: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse(
+    command: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A command that cannot be run is refused with a way out, before anything is done."""
-    assert main(["doctor", *command]) == 2
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    assert main(["doctor", *(str(broken) if one == "BROKEN" else one for one in command)]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+def test_a_time_limit_has_to_be_one(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who is asked gets some time, and not for ever."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", f"--timeout={seconds}"])
+    assert "--timeout" in capsys.readouterr().err

@@ -16,7 +16,7 @@ def _begin() -> None:
     if not folder:
         return
     try:
-        begin = importlib.import_module("rag_eval_otel.doctor.observer").begin
+        begin = importlib.import_module("rag_eval_otel.doctor.doors").begin
     except (ImportError, SyntaxError) as error:  # not there, or the Python is too old for it
         note = os.path.join(folder, "%d.strange" % os.getpid())  # noqa: PTH118, UP031
         with open(note, "w") as file:  # noqa: PTH123
