@@ -32,7 +32,7 @@ class Redactor:
         return text
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with question, contexts, answer and reference without what matches."""
+        """Return ``sample`` with all its texts without what matches, but for its rubric."""
         if not self.patterns:
             return sample
         contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
@@ -43,6 +43,7 @@ class Redactor:
             contexts=tuple(contexts),
             answer=self.text(sample.answer),
             reference=reference,
+            extra={name: self.text(text) for name, text in sample.extra.items()},
         )
 
     def value(self, value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 
 from pipeline import good_answers, running
 from rag_eval_otel import Config, Evaluation, Passage, Sample, record_answer, record_question
+from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.explicit import record_retrieval
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.redaction import Redactor, redactor
-from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.testing import FakeJudge, ScriptedOpenAI
+from support import good_parts
 
 CARD = r"\b\d{4}-\d{4}\b"
 SAID = "My card is 1234-5678, and my name is Ada."
@@ -30,6 +33,7 @@ def test_all_texts_of_a_sample() -> None:
         answer=SAID,
         reference=SAID,
         relevant_ids={"Ada": 2.0},
+        extra={"Ada": SAID},
     )
     clean = redactor((CARD, "(?i)ada")).sample(sample)
     assert clean == Sample(
@@ -38,6 +42,7 @@ def test_all_texts_of_a_sample() -> None:
         answer=SHOWN,
         reference=SHOWN,
         relevant_ids={"Ada": 2.0},
+        extra={"Ada": SHOWN},
     )
     assert Redactor().sample(sample) is sample
 
@@ -132,3 +137,18 @@ def test_nobody_sees_what_is_redacted() -> None:
     for seen in (str(judge.requests), str(embedder.texts), str(sink.told), exported):
         assert "[redacted]" in seen
         assert not any(text in seen for text in ("1234-5678", "Ada"))
+
+
+def test_datasets_are_redacted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line reads the same variable; its judge sees no more than the one of traces."""
+    data, output = tmp_path / "data.jsonl", tmp_path / "scores.jsonl"
+    data.write_text(json.dumps({"question": SAID, "contexts": [SAID], "answer": SAID}) + "\n")
+    monkeypatch.setenv("RAG_EVAL_REDACT", f"{CARD}\nAda")
+    with ScriptedOpenAI(good_parts) as server:
+        monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+        options = ["--judge", "openai/m", "--embedder", "hashing", "--metrics", "faithfulness"]
+        assert main(["evaluate", str(data), "--output", str(output), *options]) == 0
+        asked = str([request.body for request in server.requests])
+    assert "[redacted]" in asked
+    assert not any(text in asked for text in ("1234-5678", "Ada"))

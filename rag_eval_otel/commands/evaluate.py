@@ -124,6 +124,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
     from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
     from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
+    from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
     return Plan(
         metrics=resolve_metrics(config.metrics),
@@ -136,6 +137,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         raise_on_failure=options.raise_on_failure,
         cache=cache,
         budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
+        redactor=redactor(config.redact),
     )
 
 

@@ -17,6 +17,7 @@ from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.suppression import silence
 from rag_eval_otel.types import Evaluation, Fusion, Sample
 
@@ -37,6 +38,7 @@ class Plan:
     raise_on_failure: bool = False
     cache: Path | None = None
     budget: Budget | None = None
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -100,7 +102,7 @@ class _Scorer:
         self._replies = ReplyCache(_REPLIES)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
-        index, sample = item
+        index, sample = item[0], self._plan.redactor.sample(item[1])
         silence()  # each row is a task, with a context of its own
         known = self._cache.get(sample) if self._cache else {}
         missing = [metric for metric in self._plan.metrics if metric.name not in known]

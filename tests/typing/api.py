@@ -20,6 +20,9 @@ from rag_eval_otel import (
     Score,
     evaluate,
     instrument,
+    record_answer,
+    record_question,
+    record_retrieval,
 )
 from rag_eval_otel.metrics import (
     METRICS,
@@ -126,3 +129,15 @@ def a_sample_may_have_more() -> None:
 
 def a_score_may_be_normalized(score: Score) -> None:
     assert_type(score.normalized, float | None)
+
+
+def an_application_may_say_it_itself(handle: Handle) -> None:
+    record_question("What is it?")
+    record_retrieval("it", ["A text.", Passage(text="Another."), {"text": "A third.", "id": 3}])
+    record_answer("It is.")
+    handle.install_langchain_hook()
+    handle.remove_langchain_hook()
+
+
+def an_evaluation_says_whose_turn_it_was(evaluation: Evaluation) -> None:
+    assert_type(evaluation.about.get("session.id"), str | bool | int | float | None)
