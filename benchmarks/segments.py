@@ -49,7 +49,7 @@ def main() -> None:
     watch.clear()
     gc.collect()
     without = tracemalloc.get_traced_memory()[0]
-    sys.stdout.write(f"{setting()}\n{len(kept)} traces under way, five spans of 6 kB each\n")
+    sys.stdout.write(f"{setting()}\n{len(kept)} traces under way: each five spans, 6 kB of text\n")
     sys.stdout.write(
         f"kept for us: {(total - without) / 1e6:.1f} MB; counted as {told / 1e6:.1f}\n"
     )
