@@ -127,7 +127,9 @@ def judge_errors() -> Iterator[None]:
     except openai.APIStatusError as error:
         raise _status_error(error) from error
     except openai.APIError as error:
-        raise JudgeTransportError(_said(error)) from error
+        place = error.request.url.netloc.decode()
+        msg = f"{place}: {_said(error)}"
+        raise JudgeTransportError(msg) from error
     except openai.OpenAIError as error:  # no client could be made: there is no key
         raise JudgeAuthError(_said(error)) from error
 

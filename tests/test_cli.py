@@ -89,6 +89,7 @@ def test_options_are_heard(
         (["DATA", "--judge", "gpt"], "openai/<model>"),
         (["DATA", "--output", "scores.xlsx"], "cannot write .xlsx"),
         (["DATA", "--output", "DATA"], "is the file that is read; name another"),
+        (["DATA", "--output", "FOLDER"], "folder.csv is a folder; name a file"),
         (["DATA", "--concurrency", "0"], "concurrency"),
         (["DATA", "--columns", "question=prompt"], "has no column 'prompt'"),
     ],
@@ -97,7 +98,9 @@ def test_misuse_is_told(
     arguments: list[str], told: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 2 and the way out on stderr."""
-    assert main(["evaluate", *(str(data) if a == "DATA" else a for a in arguments)]) == 2
+    places = {"DATA": data, "FOLDER": data.with_name("folder.csv")}
+    places["FOLDER"].mkdir()
+    assert main(["evaluate", *(str(places.get(a, a)) for a in arguments)]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -23,6 +23,9 @@ def check_output(path: Path) -> None:
     if path.suffix.lower() not in _WRITERS:
         msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {', '.join(_WRITERS)}"
         raise ConfigError(msg)
+    if path.is_dir():
+        msg = f"{path} is a folder; name a file"
+        raise ConfigError(msg)
     if path.suffix.lower() == ".parquet":
         require("pyarrow")
 
