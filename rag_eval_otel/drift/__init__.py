@@ -1,0 +1,35 @@
+"""Drift: have the scores changed, since when, by how much, and is it the system or the judge.
+
+`detector` makes the default detector; `BettingDetector`, `CusumDetector` and `PageHinkleyDetector`
+can be had by name. `DriftMonitor` keeps one for each service, metric and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag_eval_otel.drift.betting import BettingDetector
+from rag_eval_otel.drift.control import CusumDetector, PageHinkleyDetector
+from rag_eval_otel.drift.monitor import DriftMonitor
+from rag_eval_otel.drift.records import Alarm, Drift, NewBaseline, Stream
+
+__all__ = [
+    "Alarm",
+    "BettingDetector",
+    "CusumDetector",
+    "Drift",
+    "DriftMonitor",
+    "NewBaseline",
+    "PageHinkleyDetector",
+    "Stream",
+    "detector",
+]
+
+
+def detector(
+    target: float | None = None,
+    reference: Sequence[float | None] | None = None,
+    A: float = 100_000,  # noqa: N803  # the letter of the papers
+) -> BettingDetector:
+    """Return a `BettingDetector` with at most one false alarm in ``A`` scores."""
+    return BettingDetector(target=target, reference=reference, every=A)

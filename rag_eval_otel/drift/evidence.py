@@ -1,0 +1,159 @@
+"""`Evidence`: what all bets against one baseline have come to."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+from rag_eval_otel.drift.baseline import Baseline, Views
+from rag_eval_otel.drift.bets import BETS, bets_on, no_bets
+from rag_eval_otel.drift.recent import Recent, changed_since
+
+Directions: TypeAlias = Literal["both", "down", "up"]
+ToViews: TypeAlias = Callable[[float], Views]
+
+_SHARES: Mapping[Directions, tuple[float, ...]] = {
+    "both": (0.4, 0.2, 0.2, 0.2),
+    "down": (0.5, 0.25, 0.25, 0.0),
+    "up": (0.0, 0.0, 0.0, 1.0),
+}
+"""Of the budget for false alarms, for the views level, tail, spread and rise."""
+
+_ENDS = tuple(accumulate(BETS, initial=0))
+_RESERVE = 1.5  # a learned baseline may be off: it takes so much more evidence
+_DATING = 1  # the bet that dates a change: a small one, so that it gathers for small changes, too
+_RUN = 4  # numbers of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The scores since the evidence of a view last began to gather."""
+
+    start: int
+    n: int
+    mean: float
+    variance: float
+
+
+class Evidence:
+    """Four views of the scores and some bets on each, kept in flat arrays to be small.
+
+    ``M_k <- (M_k + 1) * (a_k - b_k * y)``; the evidence is the mean over the bets of a view,
+    summed over the views by their shares.
+    """
+
+    __slots__ = ("_a", "_b", "_m", "_plan", "_recent", "_runs", "_squares", "_total", "value")
+
+    def __init__(self, baseline: Baseline, *, every: float, direction: Directions = "both") -> None:
+        """Begin at none."""
+        bets = [
+            bets_on(level, count=count, every=every) if level else no_bets(count)
+            for level, count in zip(baseline.levels, BETS, strict=True)
+        ]
+        self._a = array("d", [a for bet in bets for a in bet.a])
+        self._b = array("d", [b for bet in bets for b in bet.b])
+        known = tuple(level is not None for level in baseline.levels)
+        self._plan = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._m = array("d", bytes(8 * _ENDS[-1]))
+        self._runs = array("d", bytes(8 * _RUN * len(BETS)))  # evidence, start, total, squares
+        self._total = self._squares = 0.0
+        self._recent = Recent()
+        self.value = 0.0
+        """What it has come to; an alarm is at ``every``."""
+
+    def add(self, views: Views, *, index: int) -> None:
+        """Take the ``index``-th score."""
+        m, a, b, runs = self._m, self._a, self._b, self._runs
+        value = 0.0
+        for view, share, first, last in self._plan:
+            y = views[view]
+            found = 0.0
+            for k in range(first, last):
+                m[k] = one = (m[k] + 1.0) * (a[k] - b[k] * y)
+                found += one
+            value += share * found
+            run = view * _RUN
+            if runs[run] <= 1.0:
+                runs[run : run + _RUN] = array("d", (1.0, index, self._total, self._squares))
+            runs[run] *= a[first + _DATING] - b[first + _DATING] * y
+        self._recent.add(views[0])
+        self._total += views[0]
+        self._squares += views[0] * views[0]
+        self.value = value
+
+    def leading(self) -> int:
+        """Return the view that has most of the evidence."""
+        return max(self._plan, key=lambda one: one[1] * sum(self._m[one[2] : one[3]]))[0]
+
+    def run(self, view: int, *, count: int, mean: float, views: ToViews) -> Run:
+        """Return the scores since the change of ``view``, whose mean was ``mean``."""
+        recent = self._recent.scores()
+        number = changed_since([views(score)[view] for score in recent], mean)
+        if number is not None:
+            return _run(count - number, recent[-number:])
+        _, start, total, squares = self._runs[view * _RUN : (view + 1) * _RUN]
+        n = max(1, count - int(start))
+        after = (self._total - total) / n
+        variance = max(0.0, (self._squares - squares) / n - after * after)
+        return Run(start=int(start), n=n, mean=after, variance=variance)
+
+    def since(self, *, count: int) -> int:
+        """Return from which score on there is any evidence; ``count``, the next one, for none."""
+        starts = [
+            self._runs[run + 1] for run in range(0, len(self._runs), _RUN) if self._runs[run] > 1
+        ]
+        return int(min(starts, default=count))
+
+    def to_state(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return {
+            "value": self.value,
+            "bets": list(self._m),
+            "runs": list(self._runs),
+            "sums": [self._total, self._squares],
+            "recent": self._recent.to_state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` returned; raise KeyError, TypeError, ValueError for others."""
+        bets, runs = array("d", state["bets"]), array("d", state["runs"])
+        total, squares = map(float, state["sums"])
+        value = float(state["value"])
+        ring, held = state["recent"]
+        recent = Recent(bytes.fromhex(ring), held)
+        if len(bets) != len(self._m) or len(runs) != len(self._runs):
+            msg = f"{len(bets)} bets and {len(runs)} numbers of runs"
+            raise ValueError(msg)
+        if not all(0 <= one < math.inf for one in (*bets, *runs, value, total, squares)):
+            msg = "a number is not finite, or below 0"
+            raise ValueError(msg)
+        self._m, self._runs, self.value = bets, runs, value
+        self._total, self._squares, self._recent = total, squares, recent
+
+
+def _run(start: int, scores: Sequence[float]) -> Run:
+    mean = sum(scores) / len(scores)
+    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
+    return Run(start=start, n=len(scores), mean=mean, variance=variance)
+
+
+@cache
+def _plan(
+    direction: Directions, known: tuple[bool, ...], reserve: float
+) -> tuple[tuple[int, float, int, int], ...]:
+    """Return each view that is bet on, the share of each of its bets, and where these are."""
+    shares = [w if there else 0.0 for w, there in zip(_SHARES[direction], known, strict=True)]
+    return tuple(
+        (view, share / sum(shares) / BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
+        for view, share in enumerate(shares)
+        if share
+    )

@@ -1,0 +1,203 @@
+"""`DriftMonitor`: a sink that keeps one detector for each service, metric and version."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+from rag_eval_otel.drift.betting import FORMAT, BettingDetector
+from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
+from rag_eval_otel.drift.worst import WorstTurns
+from rag_eval_otel.types import Evaluation, Score, SpanRef
+
+_log = logging.getLogger("rag_eval_otel")
+
+Report: TypeAlias = "Drift | NewBaseline"
+MAX_STREAMS = 50 * 200
+
+
+class _Watched:
+    """One stream: its detector, and its worst turns."""
+
+    __slots__ = ("detector", "stream", "worst")
+
+    def __init__(self, stream: Stream, detector: BettingDetector) -> None:
+        self.stream = stream
+        self.detector = detector
+        self.worst = WorstTurns()
+
+    def take(self, score: float, span: SpanRef | None) -> Alarm | None:
+        self.worst.add(score, span, index=self.detector.count, since=self.detector.since)
+        return self.detector.alarm if self.detector.update(score) else None
+
+
+class DriftMonitor:
+    """Feeds every score to the detector of its service, metric and version.
+
+    A score in another version than the metric's last starts a new baseline and is reported as
+    `NewBaseline`: another judge, prompt or definition is another measurement, and no drift. Scores
+    that are undefined or failed are no evidence. ``report`` gets a `Drift` for each alarm.
+
+    ``make`` makes a detector; ``service`` is whose evaluations are emitted. At most ``capacity``
+    streams are kept; the one unused for longest is given up, and said. ``cause`` says whose change
+    an alarm is (`rag_eval_otel.drift.canary`). Thread-safe; ``report`` is called outside of the
+    lock, on the caller's thread.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[Report], object],
+        *,
+        make: Callable[[], BettingDetector] = BettingDetector,
+        service: str = "",
+        capacity: int = MAX_STREAMS,
+        cause: Callable[[Stream], Cause] = lambda _: "unknown",
+    ) -> None:
+        """Watch nothing yet."""
+        self._report = report
+        self._make = make
+        self._service = service
+        self._capacity = capacity
+        self._cause = cause
+        self._lock = threading.RLock()
+        self._watched: OrderedDict[Stream, _Watched] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._restored: dict[Stream, Mapping[str, Any]] = {}
+        self._given_up = 0
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Take the scores of ``evaluation``, then report; raises what ``report`` raised, last."""
+        reports: list[Report] = []
+        for score in evaluation.scores:
+            value = score_of(score)
+            if value is not None:
+                stream = Stream(service=self._service, name=score.name, version=score.version)
+                reports += self._take(stream, value, evaluation.span)
+        self._tell(reports)
+
+    def update(self, stream: Stream, score: float, *, span: SpanRef | None = None) -> None:
+        """Take one score in [0, 1] of ``stream``, given to the turn ``span``."""
+        self._tell(self._take(stream, score, span))
+
+    def _tell(self, reports: Iterable[Report]) -> None:
+        with ExitStack() as all_of_them:  # one that raises does not keep the others back
+            for report in reports:
+                all_of_them.callback(self._report, report)
+
+    def _take(self, stream: Stream, score: float, span: SpanRef | None) -> list[Report]:
+        """Return what there is to report of ``score``."""
+        found: list[Report] = []
+        with self._lock:
+            watched = self._watched.get(stream)
+            if watched is None:
+                watched = self._watch(stream)
+                found.extend(self._renewed(stream))
+            self._watched.move_to_end(stream)
+            alarm = watched.take(score, span)
+            if alarm is not None:
+                worst = watched.worst.since(alarm.onset, direction=alarm.direction)
+                cause = self._cause(stream)
+                found.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
+        return found
+
+    def _watch(self, stream: Stream) -> _Watched:
+        watched = self._watched[stream] = _Watched(stream, self._made(stream))
+        self._make_room()
+        return watched
+
+    def _renewed(self, stream: Stream) -> Iterator[NewBaseline]:
+        """Yield a report where ``stream`` is the metric in another version than before."""
+        key = (stream.service, stream.name)
+        previous = self._versions.pop(key, stream.version)
+        self._versions[key] = stream.version
+        if len(self._versions) > self._capacity:
+            self._versions.popitem(last=False)
+        if previous != stream.version:
+            yield NewBaseline(stream=stream, previous=previous)
+
+    def _make_room(self) -> None:
+        while len(self._watched) > self._capacity:
+            gone, _ = self._watched.popitem(last=False)
+            if not self._given_up:
+                _log.warning(
+                    "drift: more than %d streams of scores; gave up %s of %s, unused for longest,"
+                    " and will do so with others; said once",
+                    self._capacity,
+                    gone.name,
+                    gone.service or "unknown service",
+                )
+            self._given_up += 1
+
+    def evidence(self) -> Iterator[tuple[Stream, float]]:
+        """Yield every stream and the log10 of its evidence; an alarm is at log10 of ``every``."""
+        with self._lock:
+            found = [(one.stream, one.detector.log10_evidence) for one in self._watched.values()]
+        yield from found
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what all detectors know, as JSON can hold it."""
+        with self._lock:
+            streams = [
+                {
+                    "service": one.stream.service,
+                    "name": one.stream.name,
+                    "version": one.stream.version,
+                    "detector": one.detector.to_state(),
+                }
+                for one in self._watched.values()
+            ]
+        return {"format": FORMAT, "streams": streams}
+
+    def restore(self, state: object) -> None:
+        """Go on from what `to_state` returned, in another process.
+
+        A stream takes up its part with its first score, if it is of the same version; what cannot
+        be used is left out with a warning, and its baseline is learned anew.
+        """
+        try:
+            found = dict(_parts(state))
+        except _UNUSABLE as error:
+            _log.warning("drift: the state cannot be used (%s); baselines are learned anew", error)
+            return
+        with self._lock:
+            self._restored = found
+            for stream in found:
+                self._versions[stream.service, stream.name] = stream.version
+
+    def _made(self, stream: Stream) -> BettingDetector:
+        detector = self._make()
+        if stream in self._restored:
+            try:
+                detector.restore(self._restored.pop(stream))
+            except _UNUSABLE as error:
+                _log.warning(
+                    "drift: the state of %s cannot be used (%s); its baseline is learned anew",
+                    stream.name,
+                    error,
+                )
+        return detector
+
+
+_UNUSABLE = (AttributeError, KeyError, TypeError, ValueError)  # what a state of any content raises
+
+
+def _parts(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
+    if state["format"] != FORMAT:
+        msg = f"it is of format {state['format']!r}, not {FORMAT}"
+        raise ValueError(msg)
+    for one in state["streams"]:
+        names = {name: str(one[name]) for name in ("service", "name", "version")}
+        yield Stream(**names), one["detector"]
+
+
+def score_of(score: Score) -> float | None:
+    """Return the score on [0, 1]; None where it has none: a failure is never a score."""
+    if score.status != "ok":
+        return None
+    return score.value if score.normalized is None else score.normalized

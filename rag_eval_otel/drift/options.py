@@ -1,0 +1,54 @@
+"""What a detector may be told, and what is a score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rag_eval_otel.errors import ConfigError
+
+_ROUNDING = 1e-6
+_SMALLEST_LEARN = 2
+_FEWEST_EVERY = 10
+
+
+def usable(score: object) -> float | None:
+    """Return ``score`` as a float in [0, 1]; None for what is no score.
+
+    What leaves the range by no more than rounding is brought back to it.
+    """
+    if isinstance(score, bool) or not isinstance(score, (float, int)):
+        return None
+    if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
+        return None
+    return min(1.0, max(0.0, float(score)))
+
+
+def usable_scores(scores: Iterable[object]) -> list[float]:
+    """Return those of ``scores`` that are scores; `ConfigError` for fewer than two."""
+    found = [value for value in map(usable, scores) if value is not None]
+    if len(found) < _SMALLEST_LEARN:
+        msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(found)}"
+        raise ConfigError(msg)
+    return found
+
+
+def check_target(target: float | None) -> None:
+    """Raise `ConfigError` for a mean that scores in [0, 1] cannot fall from and rise from."""
+    if target is not None and not (usable(target) is not None and 0 < target < 1):
+        msg = f"target must be a mean between 0 and 1, as 0.8 is, not {target!r}"
+        raise ConfigError(msg)
+
+
+def check_every(every: float) -> None:
+    """Raise `ConfigError` unless ``every`` is a number of scores."""
+    if isinstance(every, bool) or not _FEWEST_EVERY <= every < math.inf:
+        msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
+        raise ConfigError(msg)
+
+
+def check_count(name: str, value: int, *, least: int = 0) -> None:
+    """Raise `ConfigError` unless ``value`` is a whole number, ``least`` or more."""
+    if isinstance(value, bool) or value != int(value) or value < least:
+        msg = f"{name} must be a whole number, {least} or more, not {value!r}"
+        raise ConfigError(msg)

@@ -1,0 +1,316 @@
+"""The default detector: what it finds, how rarely it is wrong, and what is no evidence."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.drift import BettingDetector, detector
+from rag_eval_otel.errors import ConfigError
+
+GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
+
+
+def scores(count: int, weights: Sequence[float] = GOOD, *, seed: int = 0) -> list[float]:
+    """Return so many scores of three levels."""
+    return random.Random(seed).choices([0.0, 0.5, 1.0], weights, k=count)
+
+
+def first_alarm(found: BettingDetector, stream: Sequence[float | None]) -> int | None:
+    """Return the index in ``stream`` of the first alarm."""
+    return next((i for i, score in enumerate(stream) if found.update(score)), None)
+
+
+def test_a_fall_is_found_dated_and_measured() -> None:
+    """An alarm says that scores fell, from when on, from where to where."""
+    found = BettingDetector(reference=scores(2000))
+    at = first_alarm(found, scores(500, seed=1) + scores(1000, (0.16, 0.32, 0.52), seed=2))
+    alarm = found.alarm
+    assert at is not None
+    assert alarm is not None
+    assert 500 < at < 800
+    assert alarm.direction == "down"
+    assert 400 < alarm.onset < at
+    assert alarm.n == alarm.index + 1 - alarm.onset
+    assert alarm.interval[0] < alarm.change < alarm.interval[1]
+    assert alarm.interval[0] < -0.12 < alarm.interval[1]
+    assert alarm.log10_evidence is not None
+    assert alarm.log10_evidence >= 5
+
+
+def test_the_onset_is_near_the_change() -> None:
+    """Half of the estimates are off by less than 30 scores, of a fall by .12."""
+    errors = []
+    for seed in range(15):
+        found = BettingDetector(reference=scores(2000, seed=seed))
+        first_alarm(found, scores(500, seed=50 + seed) + scores(900, (0.16, 0.32, 0.52), seed=seed))
+        assert found.alarm is not None
+        errors.append(abs(found.alarm.onset - 500))
+    assert sorted(errors)[7] < 30
+
+
+def test_a_rise_is_found() -> None:
+    """Scores that get better without reason are looked at, too."""
+    found = BettingDetector(reference=scores(2000, BAD))
+    assert first_alarm(found, scores(2000, GOOD, seed=1)) is not None
+    assert found.alarm is not None
+    assert found.alarm.direction == "up"
+    assert found.alarm.change > 0
+
+
+def test_a_wider_spread_with_the_same_mean_is_found() -> None:
+    """Fewer scores in the middle and more at both ends: the mean alone would not show it."""
+    found = BettingDetector(reference=[0.25, 0.5, 0.75] * 600)
+    alarm_at = first_alarm(found, random.Random(1).choices([0.0, 1.0], k=500))
+    assert alarm_at is not None
+    assert found.alarm is not None
+    assert found.alarm.view in {"spread", "tail"}
+
+
+@pytest.mark.parametrize(("direction", "weights"), [("down", GOOD), ("up", BAD)])
+def test_a_direction_that_is_not_asked_for_is_not_watched(direction: Any, weights: Any) -> None:
+    """A rise is no alarm of a detector of falls, and the other way round."""
+    reference = scores(2000, BAD if direction == "down" else GOOD)
+    found = BettingDetector(reference=reference, direction=direction)
+    first_alarm(found, scores(2000, weights, seed=3))
+    assert found.alarm is None or found.alarm.direction == "spread"
+
+
+def test_false_alarms_are_as_rare_as_promised() -> None:
+    """With a known target, alarms within n scores are no more than n / every of the runs.
+
+    40 runs of 500 scores at every=1000: at most 20 are expected, and 28 are 2.5 deviations more.
+    """
+    runs = [BettingDetector(target=0.8, every=1000) for _ in range(40)]
+    alarms = sum(first_alarm(d, scores(500, seed=s)) is not None for s, d in enumerate(runs))
+    assert alarms <= 28
+
+
+def test_a_learned_baseline_is_learned_from_the_stream() -> None:
+    """Without target or reference, the first scores say what is normal."""
+    found = BettingDetector(learn=600)
+    assert first_alarm(found, scores(600)) is None
+    assert found.baseline is not None
+    assert found.baseline.level.mean == pytest.approx(0.8, abs=0.05)
+    assert first_alarm(found, scores(600, BAD, seed=5)) is not None
+
+
+def test_a_target_beside_a_reference_is_the_mean() -> None:
+    """The reference then says how scores spread and depend on each other, not where they lie."""
+    found = BettingDetector(target=0.9, reference=scores(2000))
+    assert found.baseline is not None
+    assert found.baseline.level.mean == 0.9
+    assert first_alarm(found, scores(1000, seed=4)) is not None  # at .8, and not at .9
+
+
+def test_the_baseline_does_not_follow_a_slow_decline() -> None:
+    """A fall by .15 over 3,000 scores is found, however slow."""
+    found = BettingDetector(reference=scores(2000))
+    dice = random.Random(8)
+    slow = [float(dice.random() < 0.8 - 0.15 * i / 3000) for i in range(3000)]
+    assert first_alarm(found, slow) is not None
+
+
+def test_after_an_alarm_there_is_a_pause_and_the_evidence_stands() -> None:
+    """So that whoever looks every minute sees it, and the same fall does not alarm every minute."""
+    found = BettingDetector(reference=scores(2000), cooldown=300)
+    at = first_alarm(found, scores(2000, BAD, seed=1))
+    assert at is not None
+    peak = found.log10_evidence
+    assert peak >= 5
+    assert first_alarm(found, scores(299, BAD, seed=2)) is None
+    assert found.log10_evidence == peak
+    assert first_alarm(found, scores(1000, BAD, seed=3)) is not None  # it has not gone away
+
+
+def test_without_a_pause_evidence_starts_over() -> None:
+    """A cool-down of 0 means that the next score counts."""
+    found = BettingDetector(reference=scores(2000), cooldown=0)
+    assert first_alarm(found, scores(2000, BAD, seed=1)) is not None
+    assert found.log10_evidence == 0
+
+
+def test_relearning_starts_over() -> None:
+    """What was accepted as the new normal is no drift any more."""
+    found = BettingDetector(reference=scores(2000), learn=1000)
+    assert first_alarm(found, scores(2000, BAD, seed=1)) is not None
+    found.relearn()
+    assert first_alarm(found, scores(3000, BAD, seed=2)) is None
+    found.relearn(scores(2000))
+    assert first_alarm(found, scores(2000, BAD, seed=3)) is not None
+
+
+# --- strata ---------------------------------------------------------------------------------------
+
+
+def mixed(count: int, share: float, *, fall: float = 0.0, seed: int = 0) -> list[tuple[float, str]]:
+    """Return scores of easy (mean .9) and hard (.6) questions, and which they are."""
+    dice = random.Random(seed)
+    names = ["hard" if dice.random() < share else "easy" for _ in range(count)]
+    level = {"hard": 0.6 - fall, "easy": 0.9 - fall}
+    return [(float(dice.random() < level[name]), name) for name in names]
+
+
+def test_another_mix_of_known_strata_is_no_drift() -> None:
+    """More hard questions lower the mean; each stratum is as good as it was."""
+    plain, stratified = (BettingDetector(learn=2000) for _ in range(2))
+    for score, name in mixed(2000, 0.3) + mixed(3000, 0.7, seed=1):
+        plain.update(score)
+        stratified.update(score, stratum=name)
+    assert plain.alarm is not None
+    assert stratified.alarm is None
+
+
+def test_a_fall_within_strata_is_found() -> None:
+    """A stratum that the baseline does not know is compared with the whole."""
+    found = BettingDetector(learn=2000)
+    for score, name in mixed(2000, 0.3):
+        found.update(score, stratum=name)
+    after = mixed(1500, 0.3, fall=0.15, seed=1)
+    assert any(found.update(s, stratum=n if i % 10 else "new") for i, (s, n) in enumerate(after))
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.floats(),
+            st.booleans(),
+            st.integers(-2, 3),
+            st.text(max_size=2),
+        ),
+        max_size=50,
+    )
+)
+def test_what_is_no_score_changes_nothing(values: list[Any]) -> None:
+    """None, NaN, infinities, booleans, texts and what is out of range are counted, no evidence."""
+    found = BettingDetector(target=0.8)
+    scored = [v for v in values if type(v) in {int, float} and -1e-6 <= v <= 1 + 1e-6]
+    for value in values:
+        found.update(value)
+    assert found.count == len(scored)
+    assert found.ignored == len(values) - len(scored) - values.count(None)
+    assert math.isfinite(found.log10_evidence)
+
+
+def test_the_first_value_that_is_no_score_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Once; a missing score is what a failed evaluation gives, and nothing to warn of."""
+    found = BettingDetector(target=0.8)
+    found.update(None)
+    assert not caplog.records
+    for value in (7.0, float("nan"), -1.0):
+        found.update(value)
+    (record,) = caplog.records
+    assert "7.0 is no score in [0, 1] and was passed over" in record.getMessage()
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.5, 0.8, 1.0])
+def test_a_stream_that_never_moves_is_no_alarm(constant: float) -> None:
+    """All scores alike, for much longer than ``every``."""
+    assert first_alarm(BettingDetector(every=1000, learn=500), [constant] * 5000) is None
+
+
+def test_a_stream_that_stays_at_its_target_is_no_alarm() -> None:
+    """Evidence of nothing does not add up."""
+    assert first_alarm(BettingDetector(every=1000, target=0.8), [0.8] * 5000) is None
+
+
+def test_two_values_only_are_scores_like_others() -> None:
+    """Pass and fail: no alarm while the share stays, an alarm when it falls."""
+    found = BettingDetector(reference=scores(2000, (0.1, 0, 0.9)))
+    assert first_alarm(found, scores(2000, (0.1, 0, 0.9), seed=1)) is None
+    assert first_alarm(found, scores(1000, (0.25, 0, 0.75), seed=2)) is not None
+
+
+def test_one_bad_score_after_many_perfect_ones_is_no_alarm() -> None:
+    """Scores that were all alike do not mean that no other can come."""
+    found = BettingDetector(reference=[1.0] * 2000)
+    assert first_alarm(found, [1.0] * 50 + [0.0] + [1.0] * 500 + [0.0] + [1.0] * 500) is None
+    assert first_alarm(found, [0.0] * 20) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"target": 1.5}, "target must be a mean between 0 and 1"),
+        ({"target": 0.0}, "target must be"),
+        ({"target": float("nan")}, "target must be"),
+        ({"every": 1}, "every must be a number of scores"),
+        ({"every": float("inf")}, "every must be"),
+        ({"learn": 1}, "learn must be a whole number, 2 or more"),
+        ({"cooldown": -1}, "cooldown must be a whole number, 0 or more"),
+        ({"reference": [0.5]}, "a reference needs two scores"),
+        ({"reference": [None, float("nan"), 0.5, 7]}, r"not 1"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], told: str) -> None:
+    """With the name of the option, its value, and what is allowed."""
+    with pytest.raises(ConfigError, match=told):
+        BettingDetector(**options)
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 900))
+def test_a_restored_detector_decides_the_same(cut: int) -> None:
+    """Saved as JSON at any point, while learning or later, it goes on as if nothing had been."""
+    stream = scores(400) + scores(500, BAD, seed=1)
+    whole, begun, resumed = (BettingDetector(learn=300, every=1000) for _ in range(3))
+    for score in stream[:cut]:
+        begun.update(score, stratum="a" if score else "b")
+    resumed.restore(json.loads(json.dumps(begun.to_state())))
+    for score in stream[:cut]:
+        whole.update(score, stratum="a" if score else "b")
+    rest = [(one, "a" if one else "b") for one in stream[cut:]]
+    decided = [[d.update(s, stratum=n) for s, n in rest] for d in (whole, resumed)]
+    assert decided[0] == decided[1]
+    assert whole.to_state() == resumed.to_state()
+
+
+def broken_states() -> list[dict[str, Any]]:
+    """Return states that are not what `to_state` returns."""
+    found = BettingDetector(reference=scores(500))
+    state = found.to_state()
+    evidence = state["evidence"]
+    return [
+        {},
+        {**state, "format": 99},
+        {**state, "every": 7.0},
+        {**state, "kind": "cusum"},
+        {**state, "count": None},
+        {**state, "count": -1},
+        {**state, "strata": ["a"]},
+        {**state, "baseline": {"centre": 0.5}},
+        {**state, "evidence": None},
+        {**state, "evidence": {**evidence, "bets": [1.0]}},
+        {**state, "evidence": {**evidence, "value": -1.0}},
+        {**state, "evidence": {**evidence, "runs": [math.inf] * len(evidence["runs"])}},
+    ]
+
+
+@pytest.mark.parametrize("state", broken_states())
+def test_a_state_that_is_none_changes_nothing(state: dict[str, Any]) -> None:
+    """It is refused whole: the detector is as it was."""
+    found = BettingDetector()
+    before = found.to_state()
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        found.restore(state)
+    assert found.to_state() == before
+
+
+def test_the_factory_makes_the_default() -> None:
+    """`detector` takes target, reference and the scores for each false alarm, by position."""
+    found = detector(0.8, None, 1e4)
+    assert isinstance(found, BettingDetector)
+    assert found.every == 1e4

@@ -1,0 +1,203 @@
+"""The monitor: whose scores go where, what is reported, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.drift import BettingDetector, Drift, DriftMonitor, NewBaseline, Stream
+from rag_eval_otel.types import Evaluation, Score, SpanRef
+
+MAKE = partial(BettingDetector, learn=300, every=1000, cooldown=100)
+STREAM = Stream(service="shop", name="faithfulness", version="1")
+
+
+class Reports(list[Any]):
+    """What a monitor reported."""
+
+    @property
+    def drifts(self) -> list[Drift]:
+        """The alarms."""
+        return [one for one in self if isinstance(one, Drift)]
+
+
+def watch(**options: Any) -> tuple[DriftMonitor, Reports]:
+    """Return a monitor that learns quickly, and its reports."""
+    reports = Reports()
+    return DriftMonitor(reports.append, **{"make": MAKE, "service": "shop", **options}), reports
+
+
+def evaluation(value: float | None, at: int = 1, version: str = "1", **options: Any) -> Evaluation:
+    """Return a turn with one score, or a failed one."""
+    failed = {"status": "error", "reason": "timeout"} if value is None else {}
+    score = Score(name="faithfulness", value=value, version=version, **failed, **options)
+    return Evaluation(scores=(score,), span=SpanRef(trace_id=at, span_id=at))
+
+
+def turns(monitor: DriftMonitor, count: int, mean: float, *, first: int = 0) -> None:
+    """Emit so many turns, scored 0 or 1; their trace ids count from ``first``."""
+    dice = random.Random(first)
+    for at in range(first, first + count):
+        monitor.emit(evaluation(float(dice.random() < mean), at))
+
+
+def test_an_alarm_names_stream_change_and_the_worst_turns() -> None:
+    """The turns are from after the onset, and the worst ones."""
+    monitor, reports = watch()
+    turns(monitor, 400, 0.9)
+    turns(monitor, 300, 0.5, first=400)
+    (drift, *_) = reports.drifts
+    assert drift.stream == STREAM
+    assert drift.alarm.direction == "down"
+    assert drift.cause == "unknown"
+    assert 0 < len(drift.worst) <= 5
+    assert all(one.score == 0 and one.span is not None for one in drift.worst)
+    assert all(one.span.trace_id >= drift.alarm.onset for one in drift.worst if one.span)
+    assert "faithfulness of shop drifted (down): mean 0.8" in str(drift)
+
+
+def test_after_a_rise_the_highest_scores_are_shown() -> None:
+    """What is to be looked at after a rise is what became too good."""
+    monitor, reports = watch()
+    turns(monitor, 400, 0.3)
+    turns(monitor, 300, 0.9, first=400)
+    (drift, *_) = reports.drifts
+    assert drift.alarm.direction == "up"
+    assert {one.score for one in drift.worst} == {1.0}
+
+
+def test_another_version_is_a_new_baseline_and_no_drift() -> None:
+    """Another judge, prompt or definition is another measurement; it is said once."""
+    monitor, reports = watch()
+    turns(monitor, 400, 0.9)
+    for at in range(200):
+        monitor.emit(evaluation(float(at % 2), at, version="2"))
+        monitor.emit(
+            evaluation(float(at % 10 > 0), at, version="1")
+        )  # a gradual roll-out: both are served
+    assert reports == [
+        NewBaseline(stream=Stream(service="shop", name="faithfulness", version="2"), previous="1")
+    ]
+
+
+def test_failed_scores_are_no_evidence() -> None:
+    """However many there are."""
+    monitor, reports = watch()
+    turns(monitor, 400, 0.9)
+    for at in range(2000):
+        monitor.emit(evaluation(None, at))
+    assert not reports
+    assert dict(monitor.evidence())[STREAM] < 3
+
+
+def test_scores_on_other_scales_are_brought_to_one() -> None:
+    """A grade of 4 of 5 counts as its normalized score."""
+    monitor, _ = watch()
+    for at in range(300):
+        monitor.emit(evaluation(4.0, at, normalized=0.75))
+    detector = BettingDetector()
+    detector_state = monitor.to_state()["streams"][0]["detector"]
+    assert detector_state["baseline"]["levels"][0][0] == 0.75
+    assert detector.baseline is None
+
+
+def emit_often(monitor: DriftMonitor, turn: Evaluation) -> None:
+    """Emit ``turn`` until something is reported, or fifty times."""
+    for _ in range(50):
+        monitor.emit(turn)
+
+
+def test_a_report_that_fails_keeps_no_other_back() -> None:
+    """Two metrics drift with one turn, and whoever is told of the first raises."""
+    told: list[str] = []
+
+    def fail(report: Any) -> None:
+        told.append(report.stream.name)
+        raise RuntimeError
+
+    monitor = DriftMonitor(fail, make=partial(BettingDetector, target=0.9, every=100, cooldown=5))
+    both = tuple(Score(name=name, value=0.0, version="1") for name in ("a", "b"))
+    with pytest.raises(RuntimeError):
+        emit_often(monitor, Evaluation(scores=both))
+    assert sorted(told) == ["a", "b"]
+
+
+def test_memory_is_bounded_and_the_loss_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """50 metrics of 200 services fit; beyond, the stream unused for longest goes."""
+    monitor, reports = watch(capacity=100)
+    for service in range(30):
+        for name in range(5):
+            monitor.update(Stream(service=str(service), name=str(name)), 0.5)
+    assert len(dict(monitor.evidence())) == 100
+    assert not reports
+    (record,) = caplog.records
+    assert "more than 100 streams of scores; gave up 0 of 0" in record.getMessage()
+
+
+def restarted(state: Any) -> tuple[DriftMonitor, Reports]:
+    """Return the monitor of the next process."""
+    monitor, reports = watch()
+    monitor.restore(json.loads(json.dumps(state)))
+    return monitor, reports
+
+
+def test_a_restart_goes_on_where_it_was() -> None:
+    """The baseline of yesterday's process finds today's drift."""
+    before, _ = watch()
+    turns(before, 400, 0.9)
+    after, reports = restarted(before.to_state())
+    turns(after, 200, 0.4, first=400)
+    assert reports.drifts
+
+
+def test_a_restart_in_another_version_says_so() -> None:
+    """The old baseline is not used, and the report names both versions."""
+    before, _ = watch()
+    turns(before, 400, 0.9)
+    after, reports = restarted(before.to_state())
+    after.emit(evaluation(0.0, version="2"))
+    (report,) = reports
+    assert report.previous == "1"
+    assert report.stream.version == "2"
+
+
+def spoilt(change: Callable[[Any], object]) -> Any:
+    """Return a state that ``change`` has been at."""
+    monitor, _ = watch()
+    turns(monitor, 400, 0.9)
+    state = monitor.to_state()
+    change(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        {},
+        "state",
+        spoilt(lambda state: state.update(format=0)),
+        spoilt(lambda state: state["streams"].append({})),
+        spoilt(lambda state: state["streams"][0].update(detector=None)),
+        spoilt(lambda state: state["streams"][0]["detector"].update(format=99)),
+        spoilt(lambda state: state["streams"][0]["detector"]["evidence"].update(bets="x")),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_said_and_left(
+    state: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The baseline is learned anew, with a warning and no alarm."""
+    monitor, reports = restarted(state)
+    turns(monitor, 400, 0.2)
+    assert not reports
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "cannot be used" in record.getMessage()
+    assert "learned anew" in record.getMessage()
