@@ -181,9 +181,10 @@ def test_children_are_watched(run: Run) -> None:
         PROVIDER
         + SPANS
         + "import multiprocessing, os, sys\n"
+        + "from rag_eval_otel.seat import find_seat\n"
         + "def work():\n"
         + "    answer(trace.get_tracer('openinference'))\n"
-        + "    assert provider.force_flush()\n"
+        + "    find_seat(provider).owner.flush(60)\n"
         + "if __name__ == '__main__':\n"
         + "    work()\n"
         + "    for how in ('fork', 'spawn'):\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -31,12 +32,16 @@ pytestmark = [
 ]
 
 
-def run_instrumented(script: Path, **environment: str) -> str:
-    """Run ``script`` as a user would and return what it printed."""
+DOCTOR = "import sys; from rag_eval_otel.cli import main; sys.exit(main())"
+
+
+def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment: str) -> str:
+    """Run ``script`` as a user would and return what it printed; under a doctor where asked."""
+    under = [sys.executable, "-c", DOCTOR, *doctor, "--"] if doctor else []
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [str(COMMAND), sys.executable, str(script)],
+        [*under, str(COMMAND), sys.executable, str(script)],
         env={**kept, "PYTHONPATH": paths, **environment},
         capture_output=True,
         text=True,
@@ -137,3 +142,18 @@ def test_sdk_disabled(script: Path, receiver: OtlpReceiver) -> None:
     said = run_instrumented(script, **exporting(receiver.http_endpoint), OTEL_SDK_DISABLED="true")
     assert said.startswith("It was founded")
     assert receiver.spans() == receiver.logs() == []
+
+
+def test_doctor_runs_it(script: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
+    """The doctor sees through ``opentelemetry-instrument``: its pipeline, its turn, its exports."""
+    output = tmp_path / "report.json"
+    run_instrumented(
+        script,
+        **exporting(receiver.http_endpoint),
+        doctor=("doctor", "--json", "--output", str(output)),
+    )
+    report = json.loads(output.read_text())
+    assert [one["id"] for one in report["findings"]] == ["judge-lexical"]
+    assert report["program"]["turns"] == {"scored": 1}
+    assert [one["ended"] for one in report["program"]["processes"]] == ["exec", "exit"]
+    assert {one["signal"] for one in report["program"]["exports"]} == {"traces", "metrics", "logs"}
