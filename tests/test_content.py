@@ -17,7 +17,7 @@ from opentelemetry.trace import Span
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
 from rag_eval_otel import instrument, semconv
 from rag_eval_otel.capture.dialects import DIALECTS
-from rag_eval_otel.capture.dialects.content import is_foreign, is_own
+from rag_eval_otel.capture.dialects.content import owner_of
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.testing.recordings import RecordedSpan, load
@@ -111,7 +111,7 @@ def test_every_dialect_says_what_its_content_is() -> None:
         "vectordb": "db.query.embeddings.vector",
     }
     assert set(examples) == {dialect.name for dialect in DIALECTS}
-    assert all(map(is_foreign, examples.values()))
+    assert {owner_of(name) for name in examples.values()} == {"foreign"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_every_dialect_says_what_its_content_is() -> None:
 )
 def test_events(event: str, attribute: str, *, content: bool) -> None:
     """An event's attributes hold texts by its name and theirs."""
-    assert is_foreign(attribute, event) is content
+    assert (owner_of(attribute, event) == "foreign") is content
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,7 @@ def test_events(event: str, attribute: str, *, content: bool) -> None:
 )
 def test_what_is_no_content(name: str) -> None:
     """Names that are merely similar are left alone."""
-    assert not is_foreign(name)
-    assert not is_own(name)
+    assert owner_of(name) is None
 
 
 # --- one span -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import Event
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import native
-from rag_eval_otel.capture.dialects.content import is_foreign, is_own
+from rag_eval_otel.capture.dialects.content import Owner, owner_of
 from rag_eval_otel.capture.view import attribute_names
 from rag_eval_otel.config import Content, ContentCapture
 from rag_eval_otel.redaction import Redactor
@@ -40,10 +40,11 @@ class ContentFilter:
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span
-        if self.foreign == "keep" and native.NAMES.isdisjoint(attribute_names(span)):
+        names = attribute_names(span)
+        if self.foreign == "keep" and native.NAMES.isdisjoint(names):
             return span
         events = [self._event(event) for event in span.events]
-        attributes = self._left(span.attributes or {})
+        attributes = self._left(span.attributes or {}) if any(map(owner_of, names)) else None
         if attributes is None and not any(events):
             return span
         return copied(
@@ -67,7 +68,7 @@ class ContentFilter:
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
         """Return what is left of ``attributes``; None where that is all."""
-        fates = {name: self._fate(name, event) for name in attributes}
+        fates = {name: self._fate(owner_of(name, event)) for name in attributes}
         if all(fate == "keep" for fate in fates.values()):
             return None
         return {
@@ -76,9 +77,8 @@ class ContentFilter:
             if fates[name] != "drop"
         }
 
-    def _fate(self, attribute: str, event: str | None) -> Fate:
-        if is_own(attribute):
-            if self.own == "off":
-                return "drop"
-            return "redact" if self.redactor else "keep"
-        return "drop" if self.foreign == "strip" and is_foreign(attribute, event) else "keep"
+    def _fate(self, owner: Owner | None) -> Fate:
+        if owner == "own":
+            kept: Fate = "redact" if self.redactor else "keep"
+            return "drop" if self.own == "off" else kept
+        return "drop" if owner == "foreign" and self.foreign == "strip" else "keep"

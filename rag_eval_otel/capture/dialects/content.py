@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.dialects import (
     genai,
@@ -18,6 +18,8 @@ from rag_eval_otel.capture.dialects import (
     traceloop,
     vectordb,
 )
+
+Owner: TypeAlias = Literal["own", "foreign"]
 
 _FOREIGN: Final = (
     *genai.CONTENT,
@@ -44,17 +46,17 @@ _EVENTS: Final = tuple((re.compile(name), re.compile(what)) for name, what in _F
 
 
 @lru_cache(_NAMES)
-def is_foreign(attribute: str, event: str | None = None) -> bool:
-    """Tell whether ``attribute``, of a span or of its ``event``, holds content of a dialect."""
-    if _IS_FOREIGN(attribute):
-        return True
-    return event is not None and any(
-        name.fullmatch(event) and what.fullmatch(attribute) for name, what in _EVENTS
-    )
+def owner_of(attribute: str, event: str | None = None) -> Owner | None:
+    """Tell whose content ``attribute``, of a span or of its ``event``, holds; None if it is none.
+
+    ``own`` is what the application said itself, in our own names, ``foreign`` that of a dialect.
+    """
+    if _IS_OWN(attribute):
+        return "own"
+    if _IS_FOREIGN(attribute) or (event is not None and _is_in_event(attribute, event)):
+        return "foreign"
+    return None
 
 
-@lru_cache(_NAMES)
-def is_own(attribute: str, event: str | None = None) -> bool:
-    """Tell whether ``attribute`` holds what the application said itself, in our own names."""
-    del event  # they are called the same
-    return _IS_OWN(attribute) is not None
+def _is_in_event(attribute: str, event: str) -> bool:
+    return any(name.fullmatch(event) and what.fullmatch(attribute) for name, what in _EVENTS)
