@@ -24,6 +24,7 @@ nox.options.sessions = [
     "gevent",
     "haystack",
     "collector",
+    "phoenix",
     "pythons",
 ]
 
@@ -165,6 +166,14 @@ def collector(session: nox.Session) -> None:
     session.install("--editable", ".[test]")
     tests = ("test_collector.py", "test_prometheus.py", "test_alert.py")
     session.run("pytest", *(f"tests/e2e/{name}" for name in tests), *session.posargs)
+
+
+@nox.session
+def phoenix(session: nox.Session) -> None:
+    """Send scored turns to Phoenix, read them back, and look at its page."""
+    session.install("--editable", ".[test]", "arize-phoenix==20.26.1")
+    # Phoenix brings a plugin for pytest, which warns of its own parts.
+    session.run("pytest", "-p", "no:phoenix", "tests/e2e/test_phoenix.py", *session.posargs)
 
 
 @nox.session(python=PYTHONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
@@ -16,7 +16,6 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from apps import company
 from apps.fakes import ScriptedChat
 from apps.parts import rag
-from e2e.stack import Collector
 from rag_eval_otel import Handle, instrument
 from rag_eval_otel.providers import Providers
 
@@ -25,6 +24,18 @@ BAD = "The moon is a wheel of green cheese, made in Paris."
 SECRET = "sk-live-0123456789abcdefghij"
 
 Signals = Literal["traces", "all"]
+
+
+class Target(Protocol):
+    """Where OTLP is taken."""
+
+    @property
+    def grpc(self) -> str:
+        """Host and port."""
+
+    @property
+    def http(self) -> str:
+        """The address, without a path."""
 
 
 @dataclass(kw_only=True)
@@ -54,7 +65,7 @@ class Fickle:
 
 @contextmanager
 def fickle(
-    target: Collector, service: str, *, signals: Signals = "all", **options: Any
+    target: Target, service: str, *, signals: Signals = "all", **options: Any
 ) -> Iterator[Fickle]:
     """Run the app ``service``, which exports to ``target``."""
     with pytest.MonkeyPatch.context() as patch:

@@ -64,7 +64,12 @@ def get(url: str, **parameters: str) -> str:
 
 @contextmanager
 def running(
-    command: Sequence[str], *, ready: str, log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    ready: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    patience: float = PATIENCE,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``command`` until the end of the block, from when ``ready`` answers."""
     with log.open("wb") as out:
@@ -77,7 +82,7 @@ def running(
         )
     try:
         told = f"{command[0]} at {ready}; its log is {log}"
-        eventually(lambda: process.poll() is not None or get(ready), told)
+        eventually(lambda: process.poll() is not None or get(ready), told, patience)
         assert process.poll() is None, log.read_text(errors="replace")[-3000:]
         yield process
     finally:

@@ -1,0 +1,128 @@
+"""Phoenix as the tracing backend: scores arrive, are searched for, and are there to be seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from e2e.fickle import BAD, GOOD, fickle
+from e2e.programs import checked, eventually, free_ports, get, program, running
+
+SERVICE, TURNS = "shop", 3
+COMMAND = Path(sys.executable).with_name("phoenix")
+ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
+LOW = "attributes['rag']['evaluation']['faithfulness']['score'] <= 0.5"
+PATIENCE = 240.0  # it makes its tables first
+
+pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phoenix:
+    """A Phoenix that runs, and what it has of the service."""
+
+    http: str
+    grpc: str
+
+    def read(self, path: str) -> Any:
+        """Return the data of its REST API at ``path``; nothing where there is none."""
+        return json.loads(get(f"{self.http}/v1/{path}") or '{"data": []}')["data"]
+
+    def query(self, text: str) -> Any:
+        """Return what its GraphQL API answers."""
+        body = json.dumps({"query": text}).encode()
+        told = {"Content-Type": "application/json"}
+        asked = Request(f"{self.http}/graphql", body, told)  # noqa: S310
+        with urlopen(asked, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)["data"]
+
+    @property
+    def project(self) -> str:
+        """The id of the service's project."""
+        (found,) = [one["id"] for one in self.read("projects") if one["name"] == SERVICE]
+        return str(found)
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The spans that stand for a turn, the bad one first."""
+        spans = self.read(f"projects/{SERVICE}/spans?limit=100")
+        turns = [span for span in spans if "rag.evaluation.status" in span["attributes"]]
+        return sorted(turns, key=lambda turn: turn["attributes"]["rag.evaluation.label"])
+
+
+@pytest.fixture(scope="module")
+def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
+    """Run Phoenix, and let an app send it two good turns and a bad one."""
+    folder = tmp_path_factory.mktemp("phoenix")
+    port, grpc = free_ports(2)
+    environment = {
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc),
+        "PHOENIX_WORKING_DIR": str(folder),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+    }
+    found = Phoenix(http=f"http://127.0.0.1:{port}", grpc=f"127.0.0.1:{grpc}")
+    with running(
+        [str(COMMAND), "serve"],
+        ready=f"{found.http}/healthz",
+        log=folder / "phoenix.log",
+        environment=environment,
+        patience=PATIENCE,
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={SERVICE}")
+            with fickle(found, SERVICE, signals="traces") as app:
+                app.ask(TURNS - 1, GOOD)
+                app.ask(1, BAD)
+        eventually(lambda: len(found.turns()) == TURNS, f"{TURNS} turns in Phoenix")
+        yield found
+
+
+def test_scores_are_read_back(phoenix: Phoenix) -> None:
+    """Each turn is there once, its scores as numbers, its children beside it."""
+    bad, *good = (turn["attributes"] for turn in phoenix.turns())
+    assert bad["rag.evaluation.faithfulness.score"] == 0.0
+    assert bad["rag.evaluation.label"] == "fail"
+    assert [turn["rag.evaluation.faithfulness.score"] for turn in good] == [1.0] * (TURNS - 1)
+    spans = phoenix.read(f"projects/{SERVICE}/spans?limit=100")
+    assert len(spans) == 3 * TURNS
+
+
+def test_low_scores_are_searched_for(phoenix: Phoenix) -> None:
+    """The filter that the documents name finds the bad turn alone."""
+    spans = f'spans(first: 10, filterCondition: "{LOW}") {{ edges {{ node {{ spanId }} }} }}'
+    found = phoenix.query(f'{{ node(id: "{phoenix.project}") {{ ... on Project {{ {spans} }} }} }}')
+    ids = [edge["node"]["spanId"] for edge in found["node"]["spans"]["edges"]]
+    assert ids == [phoenix.turns()[0]["context"]["span_id"]]
+
+
+def test_scores_are_seen(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
+    """The page of the bad turn shows the names of its scores and their values."""
+    turn = phoenix.turns()[0]
+    trace = f"projects/{phoenix.project}/traces/{turn['context']['trace_id']}"
+    url = f"{phoenix.http}/{trace}?selectedSpanNodeId={turn['id']}"
+    picture = ARTEFACTS / "artefacts" / "phoenix.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.unlink(missing_ok=True)
+    page = checked(
+        [
+            *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
+            *("--disable-dev-shm-usage", f"--user-data-dir={tmp_path}", "--window-size=2200,1400"),
+            *("--virtual-time-budget=30000", "--dump-dom", f"--screenshot={picture}", url),
+        ]
+    )
+    text = re.sub("<[^>]+>", "", page)  # long names may be broken at each dot
+    for name in ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness"):
+        assert f"rag.evaluation.{name}.score" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with capsys.disabled():
+        print(f"\n    {picture}")  # noqa: T201  # for people to look at
