@@ -69,6 +69,7 @@ class ProcessNote:
     handlers: int = 0
     langchain_runs: int = 0
     refused_providers: tuple[str, ...] = ()
+    tracers: tuple[str, ...] = ()
     ignored_options: int = 0
     failures: tuple[str, ...] = ()
 
@@ -107,6 +108,6 @@ def _process(data: dict[str, Any]) -> ProcessNote:
     kinds = {"providers": ProviderNote, "pipelines": PipelineNote, "exports": ExportNote}
     for name, kind in kinds.items():
         data[name] = tuple(kind(**one) for one in data.get(name, ()))
-    for name in ("refused_providers", "failures"):
+    for name in ("refused_providers", "tracers", "failures"):
         data[name] = tuple(data.get(name, ()))
     return ProcessNote(**data)

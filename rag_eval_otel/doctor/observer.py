@@ -124,6 +124,7 @@ class Observer:
             handlers=self._pipelines.handlers,
             langchain_runs=self._pipelines.langchain_runs,
             refused_providers=tuple(self._providers.refused),
+            tracers=tuple(sorted(self._providers.asked)),
             ignored_options=self._pipelines.ignored_options,
             failures=tuple(self._pipelines.failures),
         )

@@ -24,6 +24,7 @@ _EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
     "sampler-off": _SILENT - {"attached-by-doctor"},
     "provider-noop": _SILENT | {"provider-foreign"},
     "provider-unwatched": frozenset({"no-spans", "no-turns", "no-dialect", "attached-by-doctor"}),
+    "provider-unset": frozenset({"no-otlp-exporter"}),
     "nothing-seen": frozenset({"no-otlp-exporter"}),
     "callback-missing": frozenset({"attached-by-doctor"}),
 }
@@ -52,7 +53,7 @@ def of_run(ran: Ran) -> Iterator[Finding]:
     yield from _of_processes(ran.processes, totals)
     yield from _of_providers(ran.processes, totals)
     yield from _of_attaching(ran.processes, totals)
-    yield from _of_silence(totals)
+    yield from _of_silence(ran.processes, totals)
     yield from _of_turns(totals)
     yield from _of_exports(totals)
 
@@ -133,11 +134,15 @@ def _of_attaching(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[
         yield found("provider-foreign", f"the tracer provider is {', '.join(names)}")
 
 
-def _of_silence(totals: Totals) -> Iterator[Finding]:
+def _of_silence(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[Finding]:
     """Yield why nothing was captured, if nothing was."""
     if totals.turns or totals.sources.get("callback") or totals.waiting:
         return
-    if not (totals.providers or totals.pipelines or totals.langchain_runs):
+    tracers = sorted({name for one in processes for name in one.tracers})
+    is_bare = not (totals.providers or totals.pipelines or totals.langchain_runs)
+    if is_bare and tracers:
+        yield found("provider-unset", f"no provider was set; tracers of {', '.join(tracers)}")
+    elif is_bare:
         handlers = "; a handler was made, and no run reported to it" if totals.handlers else ""
         yield found("nothing-seen", f"no provider, no LangChain run{handlers}")
     elif not totals.spans and not totals.langchain_runs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.config import Signal
 from rag_eval_otel.doctor.notes import ExportNote, ProviderNote
-from rag_eval_otel.doctor.patches import after
+from rag_eval_otel.doctor.patches import after, before
 from rag_eval_otel.doctor.watched import Pipelines
 from rag_eval_otel.guard import Edge
 
@@ -32,6 +32,8 @@ class Providers:
         self._edge = edge
         self._known: list[tuple[TracerProvider, SpanCounter]] = []
         self.refused: list[str] = []
+        self.asked: set[str] = set()
+        """Who has asked the API's stand-in for a tracer, which it may use once there is one."""
 
     def reset(self) -> None:
         """Count from zero, in a forked child."""
@@ -58,13 +60,17 @@ class Providers:
         after(module.TracerProvider, "__init__", made)
 
     def watch_global(self, module: ModuleType) -> None:
-        """Look on while a provider is made the global one, or refused."""
+        """Look on while a provider is made the global one, or refused, or there is none yet."""
 
         def was_set(_: None, provider: Any) -> None:
             if module.get_tracer_provider() is not provider:
                 self.refused.append(_type_of(provider))
 
+        def asked(_: Any, name: str, *_args: Any, **_options: Any) -> None:
+            self.asked.add(str(name))
+
         after(module, "set_tracer_provider", was_set)
+        before(module.ProxyTracerProvider, "get_tracer", asked)
 
     def global_name(self) -> str:
         """Return the type of the global provider; empty where nobody has asked for one."""

@@ -174,6 +174,10 @@ CASES: dict[str, tuple[Ran, dict[str, str]]] = {
         run(process(provider(), counted(), export(), langchain_runs=2, handlers=1)),
         {"no-turns": "problem"},
     ),
+    "spans without a provider": (
+        run(process(tracers=("openinference",), global_provider="ProxyTracerProvider")),
+        {"provider-unset": "problem"},
+    ),
     "a handler that no run reports to": (run(process(handlers=1)), {"nothing-seen": "problem"}),
     "early leavers": (
         run(process(provider(), counted(turn={"scored": 1}, released={"timeout": 1}), export())),

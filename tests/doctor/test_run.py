@@ -203,12 +203,14 @@ def test_children_are_watched(run: Run) -> None:
     [
         ("from opentelemetry.sdk.trace.sampling import ALWAYS_OFF as s\n", "sampler-off"),
         ("s = None\n", "provider-unwatched"),
+        ("from opentelemetry import trace as p\n", "provider-unset"),
     ],
 )
 def test_spans_that_nobody_sees(run: Run, setup: str, cause: str) -> None:
-    """A sampler that drops all, and a provider that nobody knows of, are the only problem named."""
-    made = "from opentelemetry.sdk.trace import TracerProvider\n"
-    made += f"{setup}p = TracerProvider(sampler=s)\n"
+    """No provider, one that nobody knows of, or a sampler that drops all: the one problem named."""
+    made = setup
+    if cause != "provider-unset":
+        made += "from opentelemetry.sdk.trace import TracerProvider as T; p = T(sampler=s)\n"
     if cause == "sampler-off":
         made += "from opentelemetry import trace; trace.set_tracer_provider(p)\n"
     report = run(made + SPANS + "answer(p.get_tracer('openinference'))")
