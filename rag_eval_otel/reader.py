@@ -21,6 +21,8 @@ from rag_eval_otel.scorer import Done, TurnScorer
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Outcome
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
+_STEPS = 300  # calls and retrievals of one turn; to compare them takes the square of their number
+
 
 class Release(Protocol):
     """Hands a held span on."""
@@ -123,6 +125,8 @@ class TurnReader:
     def _submit_turn(self, segment: Segment, turn: Turn) -> None:
         if turn.anchor.end is None:  # more of it may be to come
             turn = replace(turn, doubt="partial")
+        elif len(turn.calls) + len(turn.retrievers) > _STEPS:
+            turn = replace(turn, doubt="ambiguous")
         ids = (cast("int", step.id) for step in turn.line)  # dialects take those of the spans
         waits = next((one for one in ids if one in segment.held), None)
         done: Done = _nothing

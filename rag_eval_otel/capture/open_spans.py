@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class OpenSpans:
         """Know of none."""
         self._starts: deque[ReadableSpan] = deque(maxlen=_STARTED)
         self._open: dict[int, list[ReadableSpan]] = {}
+        self._looking = threading.Lock()
         self.gone: deque[Bystander] = deque(maxlen=_GONE)
         """Spans that ended without being a step of RAG; their trace may become one of RAG yet."""
         self.note_start = self._starts.append
@@ -104,12 +106,14 @@ class OpenSpans:
 
     def look(self) -> None:
         """Sort what has started since the last look, and forget what has ended."""
-        begun = [self._starts.popleft() for _ in range(len(self._starts))]
-        known = list({id(span): span for span in (*self, *begun)}.values())
-        self._open = {}
-        for span in [span for span in known if span.end_time is None][-_OPEN:]:
-            self._open.setdefault(trace_of(span), []).append(span)
-        self.gone.extend(_gone(known))
+        with self._looking:  # not the watch's lock, for which the application's threads wait
+            begun = [self._starts.popleft() for _ in range(len(self._starts))]
+            known = list({id(span): span for span in (*self, *begun)}.values())
+            found: dict[int, list[ReadableSpan]] = {}
+            for span in [span for span in known if span.end_time is None][-_OPEN:]:
+                found.setdefault(trace_of(span), []).append(span)
+            self._open = found
+            self.gone.extend(list(_gone(known)))
 
     def just_gone(self, trace_id: int) -> Iterator[Bystander]:
         """Yield what has started lately in a trace and has ended, without a look."""

@@ -136,8 +136,12 @@ class Segment:
 
 def size_of(view: SdkSpan) -> int:
     """Return about how many bytes ``view``, with what is written on it, keeps alive."""
-    written = sum(_weight(values) for _, values in view.events)
-    return OVERHEAD + _weight(view.attributes) + written + sum(map(size_of_log, view.logs))
+    size = OVERHEAD
+    for value in view.attributes.values():  # on the application's thread: nearly all are texts
+        size += _ENTRY + (getsizeof(value) if isinstance(value, str) else _weight(value, 1))
+    for _, values in view.events:
+        size += _weight(values)
+    return size + sum(map(size_of_log, view.logs))
 
 
 def size_of_log(record: LogView) -> int:

@@ -155,8 +155,9 @@ class SpanWatch:
     def sweep(self) -> None:
         """Hand on the segments, and the parts of them, that are complete."""
         now = self._clock()
+        self.open_spans.look()
         with self._lock:
-            self._look()
+            self._add_gone()
             ready = [one for one in self._segments.values() if self._is_complete(one, now)]
             ready += self._parted(now - self._limits.quiet, apart_from=ready)
             self._finish(ready)
@@ -166,8 +167,9 @@ class SpanWatch:
 
     def flush(self) -> None:
         """Hand on whatever of the segments is over, without waiting any longer."""
+        self.open_spans.look()
         with self._lock:
-            self._look()
+            self._add_gone()
             ready = [one for one in self._segments.values() if not self._is_busy(one)]
             ready += self._parted(self._clock(), apart_from=ready)
             self._finish(ready)
@@ -176,8 +178,9 @@ class SpanWatch:
     def close(self) -> None:
         """Hand on all segments, complete or not, and begin no more."""
         self._is_open = False
+        self.open_spans.look()
         with self._lock:
-            self._look()
+            self._add_gone()
             ready = list(self._segments.values())
             self._finish(ready)
             self._logs.clear()
@@ -187,10 +190,9 @@ class SpanWatch:
         for segment in ready:
             self._on_ready(segment)
 
-    def _look(self) -> None:
-        """Look who is open, and add what had ended before anybody knew of its trace."""
-        self.open_spans.look()
-        for view in self.open_spans.gone:
+    def _add_gone(self) -> None:
+        """Add what had ended before anybody knew of its trace."""
+        for view in self.open_spans.gone.copy():
             segment = self._segments.get(view.trace_id)
             if segment is not None:
                 self._bytes += segment.stand_by(view)

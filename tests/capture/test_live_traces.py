@@ -137,6 +137,19 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.statuses() == {"scored": 1, None: 6}
 
 
+def test_a_turn_of_hundreds_of_calls() -> None:
+    """It is refused: no answer was made of hundreds of calls, and to compare them takes minutes."""
+    with attached() as app:
+        chain = app.chain()
+        for number in range(200):
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+        assert app.statuses() == {None: 401}
+
+
 def test_an_agent_that_goes_on_is_not_scored_by_its_first_tool() -> None:
     """A chain used as a step of an agent that is still at work is no turn of its own."""
     with attached() as app:
