@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
@@ -16,8 +17,10 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
+from rag_eval_otel.capture.dialects import native
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.view import SdkSpan, attribute_names
 from rag_eval_otel.capture.watch import SpanWatch
 from rag_eval_otel.config import Explanations
 from rag_eval_otel.fork import call_in_child
@@ -210,6 +213,8 @@ class RagEvalSpanProcessor(SpanProcessor):
         turn = self._assembler.take(key)
         if turn is None:
             return False
+        if not native.NAMES.isdisjoint(attribute_names(span)):
+            turn = replace(turn, span=SdkSpan(span))
         held = settled = False
         try:
             with self._edge:

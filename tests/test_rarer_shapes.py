@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,10 +19,10 @@ from opentelemetry.trace import set_span_in_context
 from apps import company
 from apps.compat import START, RetrievalQA, StateGraph, make_agent, quietly
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM, WordEmbeddings
-from apps.parts import PROMPT, handbook, join, lookup
+from apps.parts import PROMPT, handbook, join, lookup, rag
 from apps.replies import calling, from_pages, saying, unavailable
-from pipeline import running, turns_counted
-from rag_eval_otel import record_retrieval
+from pipeline import good_judge, running, turns_counted
+from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.fragment import Fragment
 from rag_eval_otel.capture.loose import LooseRuns
 from rag_eval_otel.capture.runs import RunTree
@@ -78,6 +79,19 @@ def test_a_tool_that_searches_by_itself() -> None:
     ((question, contexts, answer),) = captured.truths
     assert (question, contexts) == FOUNDED
     assert answer == "It was founded in 1987. [History; Founder]"
+
+
+def test_events_of_the_first_version() -> None:
+    """The older stream of events tells the same."""
+    captured = capture()
+
+    async def read() -> None:
+        with quietly():
+            stream = rag().astream_events(company.FOUNDED, with_handler(captured), version="v1")
+            assert [event async for event in stream]
+
+    asyncio.run(read())
+    assert [truth[:2] for truth in captured.truths] == [FOUNDED]
 
 
 @contextmanager
@@ -257,6 +271,30 @@ def test_a_plain_function_is_scored_on_its_span() -> None:
         counted = turns_counted(app.receiver)
     assert spans["ask"].attributes["rag.evaluation.status"] == "scored"
     assert counted == {("scored", None): 1}
+
+
+@pytest.mark.parametrize("chain", [True, False], ids=["chain", "function"])
+def test_what_is_said_wins_until_the_span_ends(*, chain: bool) -> None:
+    """The span of the application stands for the turn, and what it says last counts."""
+    judge = good_judge()
+    with running(spans="none", judge=judge) as app:
+        call: Any = {"callbacks": [app.handle.callback]}
+        with app.tracer.start_as_current_span("ask"):
+            if chain:
+                (lookup() | PROMPT | ScriptedChat()).invoke(company.FOUNDED, call)
+            else:
+                documents = handbook().invoke(company.FOUNDED, call)
+                ScriptedChat().invoke(prompt(join(documents), company.FOUNDED), call)
+            record_question("What was asked?")
+            record_answer("What was shown.")
+        app.stop()
+        (span,) = app.receiver.spans()
+    assert span.attributes["rag.evaluation.status"] == "scored"
+    asked = str(judge.requests)
+    assert "What was asked?" in asked
+    assert "What was shown." in asked
+    assert company.HISTORY in asked
+    assert "It was founded in 1987." not in asked
 
 
 # --- models that are no models of LangChain -------------------------------------------------------

@@ -7,8 +7,10 @@ other, or somebody has hidden one of them, a refusal is better than a guess.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rag_eval_otel.capture.contexts import contexts_of, is_unseen, prompts_behind
+from rag_eval_otel.capture.dialects import read
 from rag_eval_otel.capture.doubts import doubt_of
 from rag_eval_otel.capture.fragment import Fragment, Part
 from rag_eval_otel.capture.generator import generator_of
@@ -33,9 +35,17 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
 def extract(turn: Turn) -> Sample | SkipReason:
     """Return the sample of ``turn``, or why it can't be scored."""
     try:
-        return _sample(turn)
+        return _sample(_with_said(turn))
     except Refused as refused:
         return refused.reason
+
+
+def _with_said(turn: Turn) -> Turn:
+    """Return ``turn`` with what the application has said on its span until that ended."""
+    if turn.span is None:
+        return turn
+    around = (step for step in turn.line if step.id != turn.span.span_id)
+    return replace(turn, line=(*around, read(turn.span)))
 
 
 def _sample(turn: Turn) -> Sample:

@@ -18,6 +18,7 @@ from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
 from rag_eval_otel.capture.nesting import Groups, Nesting, Owners, unwritten
 from rag_eval_otel.capture.retrievals import find_retrievals
 from rag_eval_otel.capture.tree import FragmentTree, in_order
+from rag_eval_otel.capture.view import SpanView
 from rag_eval_otel.types import SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -51,6 +52,8 @@ class Turn:
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
+    span: SpanView | None = None
+    """The span that stands for it, where the application has said something on it."""
 
     @property
     def explicit(self) -> frozenset[Part]:
