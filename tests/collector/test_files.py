@@ -24,6 +24,7 @@ from rag_eval_otel.types import Evaluation, Score, Usage
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
 TEXTS = [*COLLECTOR.glob("prometheus/*.yaml"), *COLLECTOR.glob("grafana/dashboards/*.json")]
+LABELS = ("status", "judge", "label", "drift_direction", "drift_cause")
 SUFFIXES = {"1": "", "s": "_seconds"}
 
 
@@ -84,9 +85,9 @@ def test_rules_and_dashboards_name_what_there_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     rules = (COLLECTOR / "prometheus" / "rules.yaml").read_text(encoding="utf-8")
     recorded = set(re.findall(r"record: (\S+)", rules))
-    labels = {"rag_evaluation_status", "rag_evaluation_judge", "rag_evaluation_label"}
+    labels = {f"rag_evaluation_{name}" for name in LABELS}
     groups = {"rag_evaluation_records", "rag_evaluation_alerts"}
-    asked = set(re.findall(r"\brag_evaluation[\w:]+", text))
+    asked = {name.rstrip(":") for name in re.findall(r"\brag_evaluation[\w:]+", text)}
     assert asked - known_names() - recorded - labels - groups == set()
 
 

@@ -25,6 +25,8 @@ from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 
 SERVICE = "shop"
 GOOD_TURNS, BAD_TURNS, METRICS = 8, 4, 4
+DOCUMENT = Path(__file__).parents[2] / "docs" / "backends.md"
+SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 CARD_LIKE = "4111111111111111"
 
 
@@ -96,6 +98,14 @@ def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
 def test_configuration_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
     """The collector itself accepts each combination that the documents name."""
     validate(*names, environment={"RAG_QUEUE": str(tmp_path)})
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_what_the_page_on_backends_shows_is_valid(number: int, tmp_path: Path) -> None:
+    """Each exporter in `docs/backends.md` is accepted beside the gateway's configuration."""
+    shown = tmp_path / "backend.yaml"
+    shown.write_text(SNIPPETS[number], encoding="utf-8")
+    validate(*GATEWAY, str(shown), environment={"RAG_QUEUE": str(tmp_path)})
 
 
 def test_what_failed_is_kept_whole(seen: Seen) -> None:
