@@ -112,6 +112,9 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):
         return True
+    names = {passage.id for passage in contexts}
+    if any(step.kept and set(step.kept) == names for step in turn.steps):
+        return True
     if any(_drops(step, left, contexts) for step in turn.steps):
         return True
     if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):

@@ -56,6 +56,8 @@ class Fragment:
     """What an LLM was shown as its own earlier words."""
     shown: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
+    kept: tuple[str, ...] = ()
+    """The ids of those that it handed on, where that is all it tells of them."""
     calls_tools: bool = False
     is_remote: bool = False
     """Whether its parent is not to be expected: it is in another process, or made up."""

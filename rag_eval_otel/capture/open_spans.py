@@ -100,7 +100,9 @@ class OpenSpans:
 
     def note_current(self, trace_id: int) -> None:
         """Note the current span, if it is of this trace: its start may be long forgotten."""
-        span = get_current_span()
+        span: Any = get_current_span()
+        while hasattr(span, "__wrapped__"):  # a proxy, as OpenInference's, is another span later on
+            span = span.__wrapped__
         if isinstance(span, Span) and trace_of(span) == trace_id:
             self.note_start(span)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fragments import chain, llm, retriever, tool
 from rag_eval_otel.capture.assemble import outcomes
 from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.types import Sample
+from rag_eval_otel.types import Passage, Sample
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
@@ -92,6 +92,15 @@ def test_pages_that_were_left_out() -> None:
     assert found(root(), two, write()) == ["partial"]
     assert found(root(), two, pick, write()) == [TOLD]
     assert found(root(), two, grader, write()) == [TOLD]
+
+
+def test_pages_that_were_left_out_by_their_ids() -> None:
+    """A step that only says which it handed on says so, too, if it was just those."""
+    pages = (Passage(text=PAGE, id="1"), Passage(text=OTHER, id="2"))
+    two = replace(retriever("r", "app", at=(5, 8), query=ASKED, found=[]), documents=pages)
+    pick = chain("pick", "app", at=(10, 11))
+    assert found(root(), two, replace(pick, kept=("1",)), write()) == [TOLD]
+    assert found(root(), two, replace(pick, kept=("2",)), write()) == ["partial"]
 
 
 def test_a_prompt_without_the_pages() -> None:

@@ -14,6 +14,7 @@ from llama_index.core.llms import (
     LLMMetadata,
 )
 from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import BaseQueryEngine
 from llama_index.core.schema import TextNode
 
@@ -84,6 +85,12 @@ class HandbookEngine:
         """Answer, awaited."""
         return str(await self._engine(Writer()).aquery(question))
 
+    def ask_filtered(self, question: str) -> str:
+        """Answer from those of four pages that are near enough."""
+        near = SimilarityPostprocessor(similarity_cutoff=0.4)
+        engine = self._engine(Writer(), similarity_top_k=4, node_postprocessors=[near])
+        return str(engine.query(question))
+
     def stream(self, question: str) -> str:
         """Answer in pieces, joined."""
         return "".join(self._engine(Writer(), streaming=True).query(question).response_gen)
@@ -98,4 +105,4 @@ class HandbookEngine:
         return Writer().complete(greeting).text
 
     def _engine(self, llm: Writer, **options: Any) -> BaseQueryEngine:
-        return self._index.as_query_engine(llm=llm, similarity_top_k=2, **options)
+        return self._index.as_query_engine(llm=llm, **{"similarity_top_k": 2, **options})

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps import company
-from e2e.checks import CHECKS, assert_refused, assert_streamed_turn
+from e2e.checks import CHECKS, assert_refused, assert_scored, assert_streamed_turn
 from e2e.llamaindex_app import HandbookEngine
 from e2e.watched import Watched, watched
 
@@ -32,6 +32,11 @@ TOLD = [check for check in CHECKS if check is not assert_streamed_turn]
 def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
     """Scores once, spans once, and only what is scored waits."""
     check(watch, HandbookEngine())
+
+
+def test_nodes_that_were_filtered_out_are_no_contexts(watch: Watched) -> None:
+    """Of what was retrieved, only what a postprocessor has kept is in the sample."""
+    assert_scored(watch, lambda: HandbookEngine().ask_filtered(company.FOUNDED), company.FOUNDED)
 
 
 def test_a_stream_is_not_guessed(watch: Watched) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from apps import company
-from e2e.checks import CHECKS, assert_refused
+from e2e.checks import CHECKS, assert_refused, assert_scored
 from e2e.llamaindex_app import HandbookEngine
 from e2e.watched import Watched, watched
 
@@ -35,6 +35,11 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
     """Scores once, spans once, and only what is scored waits."""
     check(watch, HandbookEngine())
+
+
+def test_nodes_that_were_filtered_out_are_no_contexts(watch: Watched) -> None:
+    """Of what was retrieved, only what a postprocessor has kept is in the sample."""
+    assert_scored(watch, lambda: HandbookEngine().ask_filtered(company.FOUNDED), company.FOUNDED)
 
 
 @pytest.mark.parametrize(

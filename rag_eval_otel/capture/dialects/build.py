@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from rag_eval_otel.capture.dialects.documents import count_in, passages_in, shown_in
+from rag_eval_otel.capture.dialects.documents import count_in, ids_in, passages_in, shown_in
 from rag_eval_otel.capture.dialects.fragments import Losses, fragment
 from rag_eval_otel.capture.dialects.values import (
     Lost,
@@ -85,6 +85,7 @@ def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) 
         output=output,
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
+        kept=tuple(ids_in(told)),
         results=_results(_shown(told)) if isinstance(told, Mapping) and "messages" in told else (),
         losses=losses,
         **more,

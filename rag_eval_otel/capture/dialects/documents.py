@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage",
 _LIST_KEYS = ("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages")
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
+_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.*?)\)(?:, score=.*)?\)>")  # of LlamaIndex
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 
 
@@ -89,6 +91,17 @@ def shown_in(data: Any) -> Iterator[Passage]:
         for item in data.values():
             if isinstance(item, list | Mapping):
                 yield from shown_in(item)
+
+
+def ids_in(data: Any) -> Iterator[str]:
+    """Yield the id of every node anywhere in ``data`` that is written as its id and score only."""
+    if isinstance(data, str):
+        found = _NODE.fullmatch(data)
+        if found is not None:
+            yield found[1]
+    elif isinstance(data, list | Mapping):
+        for item in data.values() if isinstance(data, Mapping) else data:
+            yield from ids_in(item)
 
 
 def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import JSON, read
 from rag_eval_otel.capture.fragment import Fragment, Kind
 from rag_eval_otel.capture.view import SpanView
@@ -65,9 +67,10 @@ def to_fragment(view: SpanView, of: Kind) -> Fragment:
         return build.retrieval(view, asked=None, documents=nodes, kind=of)
     if of == "llm":
         return build.llm(view, messages=_messages(view), said=_said(view))
-    return build.step(
-        view, of, asked=_get(view, "QueryStart", "query", "query.query_str"), told=_told(view)
-    )
+    asked = _get(view, "QueryStart", "query", "query.query_str")
+    step = build.step(view, of, asked=asked, told=_told(view))
+    sources = _get(view, "SynthesizeEnd", "response.source_nodes")
+    return replace(step, shown=passages_in(sources) or ())
 
 
 def _messages(view: SpanView) -> Any:

@@ -1,0 +1,41 @@
+"""The current span is noted as it is, whatever stands for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from rag_eval_otel.capture.open_spans import OpenSpans
+
+
+@dataclass
+class Proxy(trace.NonRecordingSpan):
+    """Stands for a span, and for another one later, as OpenInference's current span does."""
+
+    __wrapped__: Any
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """Look like what it stands for."""
+        return type(self.__wrapped__)
+
+    def get_span_context(self) -> trace.SpanContext:
+        """Return what it stands for says."""
+        context: trace.SpanContext = self.__wrapped__.get_span_context()
+        return context
+
+
+def test_a_proxy_that_stands_for_another_span_later() -> None:
+    """The span it stood for is open, and not what became of the proxy."""
+    spans = OpenSpans()
+    span = TracerProvider().get_tracer("app").start_span("session")
+    proxy = Proxy(span)
+    trace_id = span.get_span_context().trace_id
+    with trace.use_span(proxy):
+        spans.note_current(trace_id)
+    proxy.__wrapped__ = trace.INVALID_SPAN
+    spans.look()
+    assert spans.of(trace_id) == [span]
