@@ -25,7 +25,6 @@ ContentCapture = Literal["off", "span"]
 Explanations = Literal["off", "on"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
-
 _log = logging.getLogger("rag_eval_otel")
 
 PREFIX = "RAG_EVAL_"
@@ -57,6 +56,9 @@ class Config:
     """How often a refused or failed judge request is tried again."""
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
+
+    drift: Any = "on"
+    """``on``, ``off``, or a `drift.DriftOptions`: whether and how scores are watched for drift."""
 
     # How much of the traffic
     sample_rate: float = 1.0
@@ -131,9 +133,9 @@ class Config:
 def error_mode(environ: Mapping[str, str] | None = None) -> ErrorMode:
     """Return what our failures do where no option in code says so."""
     environ = os.environ if environ is None else environ
-    given = environ.get(_variable("errors"), "").strip()
-    raises = given == "raise" or (not given and "PYTEST_CURRENT_TEST" in environ)
-    return "raise" if raises else "swallow"
+    default = "raise" if "PYTEST_CURRENT_TEST" in environ else "swallow"
+    given = environ.get(_variable("errors"), "").strip() or default
+    return "raise" if given == "raise" else "swallow"
 
 
 def _refuse_unknown(options: Mapping[str, object]) -> None:
@@ -169,6 +171,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "content": get_args(Content),
     "capture_content": get_args(ContentCapture),
     "explanations": get_args(Explanations),
+    "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
 }
 _INF = float("inf")
@@ -221,7 +224,7 @@ def _standard_content(environ: Mapping[str, str]) -> ContentCapture:
 def _check_choices(config: Config) -> None:
     for name, allowed in _CHOICES.items():
         value = getattr(config, name)
-        if value not in allowed:
+        if value not in allowed and not (name == "drift" and hasattr(value, "detector")):
             msg = f"{name} ({_variable(name)}) must be one of {', '.join(allowed)}, not {value!r}"
             raise ConfigError(msg)
 
@@ -267,9 +270,6 @@ def _check_model(name: str, value: object) -> None:
     raise ConfigError(msg)
 
 
-_HTTP_PORT = "4318"
-
-
 def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the exporters that the standard ``OTEL_*`` variables ask for, as entry point names.
 
@@ -290,7 +290,7 @@ def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
     protocol = read("PROTOCOL")
     if protocol:
         return protocol.startswith("http")
-    return f":{_HTTP_PORT}" in read("ENDPOINT")
+    return ":4318" in read("ENDPOINT")
 
 
 def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:

@@ -31,15 +31,14 @@ from rag_eval_otel.redaction import redactor
 from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
 from rag_eval_otel.seat import Seat, find_seat
 from rag_eval_otel.sinks.content import ContentFilter
-from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.online import online_sinks
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.metrics import MeterProvider
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
-
 
 _log = logging.getLogger(__name__)
 
@@ -159,11 +158,12 @@ def instrument(
             if asked_for and seat.owner.config != config:
                 _log.warning("already instrumented: the options of the first call stay in force")
             return seat.owner
+        ours = online_sinks(config, provider=provider, meters=meter_provider, logs=logger_provider)
         assembly = _Assembly(
             config,
             provider=NoOpTracerProvider() if config.sdk_disabled else provider,
             instruments=InstrumentSink(meter_provider),
-            sinks=(*sinks, EventSink(logger_provider, explanations=config.explanations)),
+            sinks=(*sinks, *ours),
         )
         return assembly.handle(seat, wrap, logs=logger_provider_or_global(logger_provider))
 

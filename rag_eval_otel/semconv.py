@@ -73,6 +73,11 @@ METADATA_PREFIX: Final = "rag.metadata."
 DOCUMENT_COUNT: Final = "rag.retrieval.document_count"
 DATASET_NAME: Final = "rag.dataset.name"
 DATASET_ROW: Final = "rag.dataset.row"
+DRIFT_EVENT: Final = "rag.evaluation.drift"
+BASELINE_EVENT: Final = "rag.evaluation.drift.baseline"
+DRIFT_PREFIX: Final = "rag.evaluation.drift"
+DRIFT_DIRECTION: Final = "rag.evaluation.drift.direction"
+DRIFT_CAUSE: Final = "rag.evaluation.drift.cause"
 
 # Instruments
 SCORE: Final = "rag.evaluation.score"
@@ -88,6 +93,7 @@ OUTCOME: Final = "outcome"
 REASON: Final = "reason"
 PLACE: Final = "place"
 DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
+DRIFT_EVIDENCE: Final = "rag.evaluation.drift.log10_evidence"
 
 # What our collector counts of exported spans, beside what the application counts itself
 SPAN_SCORE: Final = "rag.evaluation.span.score"

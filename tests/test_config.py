@@ -19,6 +19,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "judge_timeout": ("1.5", 1.5),
     "judge_retries": ("0", 0),
     "fusion": ("off", "off"),
+    "drift": ("off", "off"),
     "sample_rate": ("0.25", 0.25),
     "max_turns_per_minute": ("90", 90.0),
     "hold_seconds": ("0", 0.0),
@@ -45,6 +46,7 @@ CHOICES = {
     "content": "keep, strip",
     "capture_content": "off, span",
     "explanations": "off, on",
+    "drift": "on, off",
     "errors": "swallow, raise",
 }
 

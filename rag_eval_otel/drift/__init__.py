@@ -12,6 +12,7 @@ from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.control import CusumDetector, PageHinkleyDetector
 from rag_eval_otel.drift.monitor import DriftMonitor
 from rag_eval_otel.drift.records import Alarm, Drift, NewBaseline, Stream
+from rag_eval_otel.drift.settings import DriftOptions
 
 __all__ = [
     "Alarm",
@@ -19,6 +20,7 @@ __all__ = [
     "CusumDetector",
     "Drift",
     "DriftMonitor",
+    "DriftOptions",
     "NewBaseline",
     "PageHinkleyDetector",
     "Stream",

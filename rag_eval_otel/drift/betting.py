@@ -12,6 +12,7 @@ from rag_eval_otel.drift.baseline import Baseline, given, learned, moved, views_
 from rag_eval_otel.drift.evidence import Directions, Evidence
 from rag_eval_otel.drift.options import (
     check_count,
+    check_direction,
     check_every,
     check_target,
     usable,
@@ -85,6 +86,7 @@ class BettingDetector:
         check_every(every)
         check_count("learn", learn, least=2)
         check_count("cooldown", cooldown)
+        check_direction(direction)
         self.every = float(every)
         self.tail = float(tail)
         self.cooldown = cooldown

@@ -52,3 +52,13 @@ def check_count(name: str, value: int, *, least: int = 0) -> None:
     if isinstance(value, bool) or value != int(value) or value < least:
         msg = f"{name} must be a whole number, {least} or more, not {value!r}"
         raise ConfigError(msg)
+
+
+def check_direction(direction: str) -> None:
+    """Raise `ConfigError` for what is no direction."""
+    if direction not in _DIRECTIONS:
+        msg = f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}"
+        raise ConfigError(msg)
+
+
+_DIRECTIONS = ("both", "down", "up")

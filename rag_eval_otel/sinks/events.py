@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from opentelemetry import _logs
 
 from rag_eval_otel import semconv
+from rag_eval_otel.drift.records import Drift, NewBaseline
 from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, exportable_attributes
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Score
@@ -63,3 +64,59 @@ class EventSink:
             yield semconv.EVALUATION_JUDGE, evaluation.judge
         if self._explanations == "on" and score.explanation:
             yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
+
+
+class DriftEvents:
+    """Emits an event for each alarm, in the trace of its worst turn, and for each new baseline."""
+
+    def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
+        """Emit through ``logger_provider``, by default the global one."""
+        provider = logger_provider or _logs.get_logger_provider()
+        self._logger = provider.get_logger(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
+
+    def drift(self, drift: Drift) -> None:
+        """Emit an alarm; its text says what its attributes say."""
+        worst = drift.worst[0].span if drift.worst else None
+        self._logger.emit(
+            event_name=semconv.DRIFT_EVENT,
+            context=span_context(worst),
+            severity_number=_logs.SeverityNumber.WARN,
+            body=str(drift),
+            attributes=exportable_attributes(_drift_attributes(drift)),
+        )
+
+    def new_baseline(self, found: NewBaseline) -> None:
+        """Emit that what is normal is learned again."""
+        stream = found.stream
+        self._logger.emit(
+            event_name=semconv.BASELINE_EVENT,
+            context=span_context(None),
+            severity_number=_logs.SeverityNumber.INFO,
+            body=f"{stream.name} is another measurement: its baseline is learned anew",
+            attributes=exportable_attributes(
+                [
+                    (semconv.GEN_AI_EVALUATION_NAME, stream.name),
+                    (semconv.EVALUATION_VERSION, stream.version),
+                    (f"{semconv.EVALUATION_VERSION}.previous", found.previous),
+                ]
+            ),
+        )
+
+
+def _drift_attributes(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
+    alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
+    yield semconv.GEN_AI_EVALUATION_NAME, drift.stream.name
+    yield semconv.EVALUATION_VERSION, drift.stream.version
+    yield semconv.DRIFT_DIRECTION, alarm.direction
+    yield semconv.DRIFT_CAUSE, drift.cause
+    yield f"{prefix}.before", alarm.before
+    yield f"{prefix}.after", alarm.after
+    yield f"{prefix}.change", alarm.change
+    yield f"{prefix}.change_low", alarm.interval[0]
+    yield f"{prefix}.change_high", alarm.interval[1]
+    yield f"{prefix}.scores_since_onset", alarm.n
+    if alarm.log10_evidence is not None:
+        yield semconv.DRIFT_EVIDENCE, alarm.log10_evidence
+    ids = [f"{one.span.trace_id:032x}" for one in drift.worst if one.span is not None]
+    if ids:
+        yield f"{prefix}.worst_traces", ids

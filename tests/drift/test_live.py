@@ -1,0 +1,183 @@
+"""Drift of live scores: what reaches a backend, and what a failing callback or file costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from pipeline import good_judge, running
+from rag_eval_otel import instrument
+from rag_eval_otel.config import Config
+from rag_eval_otel.drift import Drift, DriftOptions, NewBaseline
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.sinks.online import DriftSink, online_sinks
+from rag_eval_otel.types import Evaluation, Score, SpanRef
+
+QUICK = {"every": 100, "learn": 100, "cooldown": 50}
+
+
+class Backend:
+    """A pipeline's sinks for drift, and what arrives from them."""
+
+    def __init__(self, **options: Any) -> None:
+        """Watch with ``options``."""
+        self.reader = InMemoryMetricReader()
+        self.logs = InMemoryLogRecordExporter()
+        provider = LoggerProvider()
+        provider.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
+        self.config = Config(drift=DriftOptions(**{**QUICK, **options}))
+        resource = Resource.create({"service.name": "shop"})
+        _, sink = online_sinks(
+            self.config,
+            provider=TracerProvider(resource=resource),
+            meters=MeterProvider([self.reader]),
+            logs=provider,
+        )
+        assert isinstance(sink, DriftSink)
+        self.sink = sink
+        self.turns = 0
+
+    def score(self, *values: float, version: str = "1") -> None:
+        """Emit a turn for each of ``values``."""
+        for value in values:
+            self.turns += 1
+            score = Score(name="faithfulness", value=value, version=version)
+            span = SpanRef(trace_id=self.turns, span_id=1)
+            self.sink.emit(Evaluation(scores=(score,), span=span))
+
+    def events(self) -> list[Any]:
+        """Return the log records so far."""
+        return [record.log_record for record in self.logs.get_finished_logs()]
+
+    def points(self, name: str) -> list[Any]:
+        """Collect, and return the points of one instrument."""
+        data = self.reader.get_metrics_data()
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
+        return [p for m in metrics if m.name == name for p in m.data.data_points]
+
+
+def test_an_alarm_is_an_event_a_count_and_evidence() -> None:
+    """The event lies in the trace of the worst turn and says what to know; the gauge holds."""
+    told: list[Any] = []
+    backend = Backend(on_drift=told.append)
+    backend.score(*[1.0] * 100, *[0.0] * 20)
+    (event, *_) = backend.events()
+    attributes = dict(event.attributes)
+    assert event.event_name == "rag.evaluation.drift"
+    assert 100 < event.trace_id <= 120
+    assert "faithfulness of shop drifted (down)" in event.body
+    assert attributes["gen_ai.evaluation.name"] == "faithfulness"
+    assert attributes["rag.evaluation.drift.direction"] == "down"
+    assert attributes["rag.evaluation.drift.cause"] == "unknown"
+    assert attributes["rag.evaluation.drift.change"] == -1
+    assert f"{event.trace_id:032x}" in attributes["rag.evaluation.drift.worst_traces"]
+    (count,) = backend.points("rag.evaluation.drift.alarms")
+    assert count.value == 1
+    assert isinstance(told[0], Drift)
+
+
+def test_evidence_stands_for_two_collections() -> None:
+    """Also when it has begun anew between them."""
+    backend = Backend(cooldown=0)
+    backend.score(*[1.0] * 100)
+    while not backend.events():
+        backend.score(0.0)
+    name = "rag.evaluation.drift.log10_evidence"
+    values = [backend.points(name)[0].value for _ in range(3)]
+    assert values[0] == values[1] >= 2
+    assert values[2] == 0
+
+
+def test_a_new_version_is_an_event() -> None:
+    """It names the measurement before it."""
+    told: list[Any] = []
+    backend = Backend(on_drift=told.append)
+    backend.score(1.0)
+    backend.score(0.0, version="2")
+    (event,) = backend.events()
+    assert event.event_name == "rag.evaluation.drift.baseline"
+    assert event.attributes["rag.evaluation.version.previous"] == "1"
+    assert isinstance(told[0], NewBaseline)
+    assert not backend.points("rag.evaluation.drift.alarms")
+
+
+def test_state_is_kept_for_the_next_process(tmp_path: Path) -> None:
+    """It is written now and then, and taken up."""
+    path = tmp_path / "drift.json"
+    before = Backend(state=path)
+    before.score(*[1.0] * 150)
+    before.sink.save()
+    assert not list(tmp_path.glob("*.part"))
+    after = Backend(state=path)
+    after.score(*[0.0] * 20)
+    assert after.events()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 7, "streams": []}'])
+def test_a_state_file_that_is_none_is_said(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process starts as if there were none, and writes over it."""
+    path = tmp_path / "drift.json"
+    path.write_text(content, encoding="utf-8")
+    backend = Backend(state=path)
+    backend.score(*[1.0] * 120)
+    assert "learned anew" in caplog.text
+    assert json.loads(path.read_text(encoding="utf-8"))["streams"]
+
+
+def test_a_state_file_that_cannot_be_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scores go on being watched."""
+    backend = Backend(state=tmp_path / "absent" / "drift.json")
+    backend.score(*[1.0] * 250, *[0.0] * 20)
+    assert caplog.text.count("cannot be written") == 1
+    assert backend.events()
+
+
+def test_drift_can_be_switched_off() -> None:
+    """Then nothing is watched, and no instrument is made."""
+    (sink,) = online_sinks(Config(drift="off"), provider=None)
+    assert isinstance(sink, EventSink)
+
+
+def test_options_are_checked_where_they_are_given() -> None:
+    """Like all others."""
+    with pytest.raises(ConfigError, match="direction must be one of both, down, up"):
+        DriftOptions(direction="sideways")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="drift"):
+        instrument(drift="sometimes")
+
+
+def test_a_callback_that_fails_harms_nothing() -> None:
+    """The turns are exported with their scores, and the failures are counted."""
+    told: list[Any] = []
+
+    def fail(report: Any) -> None:
+        told.append(report)
+        raise RuntimeError
+
+    judge = good_judge()
+    with running(judge=judge, drift=DriftOptions(on_drift=fail), errors="swallow") as app:
+        app.run_turns(1)
+        assert app.handle.flush()
+        judge.model = "another"
+        app.start_turn().end()
+        assert app.handle.flush()
+        app.stop()
+        spans, points = app.receiver.spans(), app.receiver.metrics()
+    assert told
+    assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}
+    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
+    assert {p.attributes["place"] for p in errors} == {"sink"}
