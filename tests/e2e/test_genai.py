@@ -16,6 +16,7 @@ from e2e.checks import CHECKS, assert_refused
 from e2e.langchain_apps import HandbookChain
 from e2e.watched import Watched, watched
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.types import SkipReason
 
 langchain = pytest.importorskip("opentelemetry.instrumentation.genai.langchain")
 langchain_openai = pytest.importorskip("langchain_openai")
@@ -29,7 +30,9 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
     instrumentor = langchain.LangChainInstrumentor()
     with pytest.MonkeyPatch.context() as patch, watched() as found:
         patch.setenv(CAPTURE, getattr(request, "param", "span_only"))
-        instrumentor.instrument(tracer_provider=found.provider)
+        instrumentor.instrument(
+            tracer_provider=found.provider, logger_provider=found.providers.logger_provider
+        )
         yield found
         instrumentor.uninstrument()
 
@@ -62,7 +65,14 @@ def test_the_spans_are_enough(
     check(watch, chain)
 
 
-@pytest.mark.parametrize("watch", ["no_content", "event_only"], indirect=True, scope="module")
-def test_content_that_is_not_on_spans_is_not_guessed(watch: Watched, chain: HandbookChain) -> None:
-    """Where nothing is captured, or only in logs, which nobody here reads, the turn is refused."""
-    assert_refused(watch, lambda: chain.ask(company.FOUNDED), "no_answer")
+@pytest.mark.parametrize(
+    ("watch", "reason"),
+    [("no_content", "no_answer"), ("event_only", "no_contexts")],
+    indirect=["watch"],
+    scope="module",
+)
+def test_content_that_is_not_there_is_not_guessed(
+    watch: Watched, chain: HandbookChain, reason: SkipReason
+) -> None:
+    """Where no content is captured, or only the messages, in events, the turn is refused."""
+    assert_refused(watch, lambda: chain.ask(company.FOUNDED), reason)
