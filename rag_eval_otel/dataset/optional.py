@@ -10,9 +10,9 @@ from rag_eval_otel.errors import MissingDependencyError
 EXTRA = "dataset"
 
 
-def require(module: str) -> Any:
-    """Return ``module``; raise `MissingDependencyError` where it is not installed."""
+def require(module: str, extra: str = EXTRA) -> Any:
+    """Return ``module``, which ``extra`` brings; `MissingDependencyError` if it is not there."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingDependencyError(module.partition(".")[0], EXTRA) from error
+        raise MissingDependencyError(module.partition(".")[0], extra) from error

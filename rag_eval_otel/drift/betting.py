@@ -18,7 +18,7 @@ from rag_eval_otel.drift.options import (
     usable,
     usable_scores,
 )
-from rag_eval_otel.drift.records import DIRECTIONS, VIEWS, Alarm, change_interval
+from rag_eval_otel.drift.records import VIEWS, Alarm, change_interval, direction_of
 from rag_eval_otel.drift.warn import warn_of_value
 
 FORMAT = 1
@@ -38,8 +38,8 @@ class BettingDetector:
     figures are in ``docs/drift.md``.
 
     Every score feeds bets on four views of it: a lower level, more scores at or below ``tail``,
-    scores further from the centre, a higher level; ``direction`` leaves some out. An alarm ends the
-    evidence; the next ``cooldown`` scores are passed over, and then it is gathered anew against the
+    scores further from the centre, a higher level; ``direction`` takes the first two (down) or the
+    last (up) alone. An alarm ends the evidence; the next ``cooldown`` scores are passed over, and then it is gathered anew against the
     same baseline. The baseline never follows the stream, which would absorb slow drift; `relearn`
     starts over.
 
@@ -215,7 +215,7 @@ class BettingDetector:
             index=self.count - 1,
             onset=run.start,
             n=run.n,
-            direction=DIRECTIONS[VIEWS[view]],
+            direction=direction_of(VIEWS[view], interval),
             view=VIEWS[view],
             before=level.mean,
             after=run.mean,

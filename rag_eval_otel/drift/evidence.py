@@ -19,7 +19,7 @@ ToViews: TypeAlias = Callable[[float], Views]
 
 _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "both": (0.4, 0.2, 0.2, 0.2),
-    "down": (0.5, 0.25, 0.25, 0.0),
+    "down": (0.6, 0.4, 0.0, 0.0),
     "up": (0.0, 0.0, 0.0, 1.0),
 }
 """Of the budget for false alarms, for the views level, tail, spread and rise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,12 +18,21 @@ Direction = Literal["down", "up", "spread"]
 Cause = Literal["judge", "system", "unknown"]
 """Whose change it is, as the canary set tells; ``unknown`` without one."""
 
-DIRECTIONS: dict[View, Direction] = {
+_DIRECTIONS: Mapping[View, Direction] = {
     "level": "down",
     "tail": "down",
     "spread": "spread",
     "rise": "up",
 }
+
+
+def direction_of(view: View, interval: tuple[float, float]) -> Direction:
+    """Return where the mean has moved; where it may not have, what the view says."""
+    low, high = interval
+    if high < 0:
+        return "down"
+    return "up" if low > 0 else _DIRECTIONS[view]
+
 
 _NORMAL = 2.5  # not 1.96: the onset is the one that makes the change look largest
 

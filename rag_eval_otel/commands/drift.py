@@ -1,0 +1,241 @@
+"""``rag-eval-otel drift``: have the scores of a file changed, since when, and by how much."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_eval_otel.commands import Commands
+from rag_eval_otel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rag_eval_otel.commands.drift_rows import Point, Series
+    from rag_eval_otel.drift import Alarm
+
+_DESCRIPTION = """\
+Looks for drift in the scores of FILE, in the order in which they stand there. FILE is .csv, .jsonl
+or .parquet, each row one of
+
+  {"score": 0.8, "metric": "faithfulness", "time": "2026-11-21T09:00:00Z"}
+  {"scores": {"faithfulness": 0.8}}
+  {"faithfulness": 0.8}                          with --metric faithfulness
+  what `rag-eval-otel evaluate --output` wrote
+
+or spans and log records as OTLP JSON, .json or .jsonl, as a collector's file exporter writes them.
+Services, metrics and versions are looked at apart.
+
+Exit status: 0 no drift, 1 drift, 2 misuse.
+"""
+_FEWEST, _USUAL = 50, 2000  # scores to learn from
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "drift",
+        help="find drift in the scores of a file",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument(
+        "--target", type=float, metavar="MEAN", help="the mean that scores should have"
+    )
+    parser.add_argument(
+        "--reference", type=Path, metavar="FILE", help="learn what is normal from this file"
+    )
+    parser.add_argument(
+        "--learn",
+        type=int,
+        metavar="N",
+        help="else from the first N scores (default: 2000, of short files half)",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=100_000,
+        metavar="N",
+        help="allow one false alarm in N scores (default: 100000)",
+    )
+    parser.add_argument(
+        "--direction", choices=("both", "down", "up"), default="both", help="(default: both)"
+    )
+    parser.add_argument(
+        "--detector",
+        choices=("betting", "cusum", "page-hinkley"),
+        default="betting",
+        help="betting (default) keeps --every; the others have usual limits and no guarantee",
+    )
+    parser.add_argument(
+        "--stratum", metavar="COLUMN", help="what differs by this column is no drift"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the scores: .png, .svg, .pdf"
+    )
+    parser.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        default="text",
+        help="print the alarms as JSON",
+    )
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One stream: its scores, what was normal, and the alarms with the places they are at."""
+
+    series: Series
+    points: tuple[Point, ...]
+    learned: int
+    before: float | None
+    alarms: tuple[Alarm, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "service": self.series.stream.service,
+            "metric": self.series.stream.name,
+            "version": self.series.stream.version,
+            "scores": len(self.points),
+            "without_score": len(self.series.points) - len(self.points),
+            "learned_from": self.learned,
+            "baseline": self.before,
+            "alarms": [self._alarm(alarm) for alarm in self.alarms],
+        }
+
+    def _alarm(self, alarm: Alarm) -> dict[str, Any]:
+        return {
+            **asdict(alarm),
+            "change": alarm.change,
+            "at": self.points[alarm.index].place,
+            "since": self.points[alarm.onset].place,
+            "worst": [point.place for point in self.worst(alarm)],
+        }
+
+    def worst(self, alarm: Alarm) -> list[Point]:
+        """Return the five worst scores from the onset to the alarm."""
+        seen = self.points[alarm.onset : alarm.index + 1]
+        sign = -1 if alarm.direction == "up" else 1
+        return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the alarms of each stream."""
+    from rag_eval_otel.commands.drift_rows import read_series  # noqa: PLC0415  # --help is quick
+
+    found = read_series(options.file, metric=options.metric, stratum=options.stratum)
+    reference = _reference(options)
+    findings = [_look(series, options, reference.get(series.stream.name)) for series in found]
+    shown = [finding.to_dict() for finding in findings]
+    text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
+    sys.stdout.write(f"{text}\n")
+    if options.plot is not None:
+        from rag_eval_otel.commands.drift_plot import plot  # noqa: PLC0415  # matplotlib
+
+        plot(findings, options.plot)
+    return 1 if any(finding.alarms for finding in findings) else 0
+
+
+def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
+    """Return the scores of the reference file by metric."""
+    from rag_eval_otel.commands.drift_rows import read_series  # noqa: PLC0415
+
+    if options.reference is None:
+        return {}
+    found: dict[str, list[float | None]] = {}
+    for series in read_series(options.reference, metric=options.metric):
+        found.setdefault(series.stream.name, []).extend(p.value for p in series.points)
+    return found
+
+
+def _look(
+    series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
+) -> Finding:
+    from rag_eval_otel.drift.options import usable  # noqa: PLC0415
+
+    if options.reference is not None and reference is None:
+        msg = f"{options.reference} has no scores of {series.stream.name}"
+        raise ConfigError(msg)
+    points = tuple(point for point in series.points if usable(point.value) is not None)
+    learned = 0 if reference or options.target is not None else _learn(options.learn, len(points))
+    detector = _detector(options, reference, max(learned, 2))
+    alarms = []
+    for point in series.points:
+        keep = {} if options.detector != "betting" else {"stratum": point.stratum}
+        if detector.update(point.value, **keep):
+            alarms.append(detector.alarm)
+    before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
+    return Finding(
+        series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)
+    )
+
+
+def _learn(wanted: int | None, count: int) -> int:
+    return wanted or min(_USUAL, max(_FEWEST, count // 2))
+
+
+def _mean(
+    points: Sequence[Point],
+    learned: int,
+    reference: Sequence[float | None] | None,
+    target: float | None,
+) -> float | None:
+    if target is not None:
+        return target
+    values = reference or [point.value for point in points[:learned]]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _detector(options: argparse.Namespace, reference: Any, learn: int) -> Any:
+    from rag_eval_otel import drift  # noqa: PLC0415
+
+    given = {"target": options.target, "reference": reference}
+    if options.detector == "cusum":
+        return drift.CusumDetector(learn=learn, **given)
+    if options.detector == "page-hinkley":
+        return drift.PageHinkleyDetector(**given)
+    return drift.BettingDetector(
+        learn=learn, every=options.every, direction=options.direction, **given
+    )
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    return "\n\n".join("\n".join(_lines(finding)) for finding in findings)
+
+
+def _lines(finding: Finding) -> list[str]:
+    stream, count = finding.series.stream, len(finding.points)
+    without = len(finding.series.points) - count
+    head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
+    normal = "unknown" if finding.before is None else f"{finding.before:.3f}"
+    lines = [
+        f"{head}: {count} scores, {without} without; baseline {normal}"
+        + (f" from the first {finding.learned}" if finding.learned else "")
+    ]
+    if finding.learned > count:
+        lines.append(f"  too few scores: it takes {finding.learned} to learn what is normal")
+    elif not finding.alarms:
+        lines.append("  no drift")
+    return [*lines, *(_line(finding, alarm) for alarm in finding.alarms)]
+
+
+def _line(finding: Finding, alarm: Alarm) -> str:
+    low, high = alarm.interval
+    evidence = "" if alarm.log10_evidence is None else f", evidence 10^{alarm.log10_evidence:.1f}"
+    worst = ", ".join(point.place for point in finding.worst(alarm))
+    return (
+        f"  {alarm.direction:6} at {finding.points[alarm.index].place}, since about"
+        f" {finding.points[alarm.onset].place}: mean {alarm.before:.3f} -> {alarm.after:.3f},"
+        f" change {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}]{evidence}\n"
+        f"         worst: {worst}"
+    )
