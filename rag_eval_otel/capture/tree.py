@@ -8,8 +8,11 @@ from functools import cached_property
 
 from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
 
+ACTIVE = RETRIEVALS | {"tool"}
+"""What does something outside of the LLM."""
+
 _LEAKING = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
-_DEPTH = 500  # of parents that are looked at; recursion beyond that is not anybody's turn
+_DEPTH = 100  # of parents that are looked at; recursion beyond that is not anybody's turn
 _TOGETHER = 30_000_000  # ns by which two records of one call begin and end apart, at most
 
 
@@ -31,6 +34,7 @@ class FragmentTree:
         for fragment in fragments:
             self.by_id.setdefault(fragment.id, fragment)
         self.fragments = tuple(sorted(self.by_id.values(), key=in_order))
+        self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
     def ancestors(self, fragment: Fragment) -> Iterator[Fragment]:
         """Yield the parents of ``fragment``, nearest first."""
@@ -57,6 +61,19 @@ class FragmentTree:
     def orphans(self) -> tuple[int, ...]:
         """When those fragments began whose parent is missing, sorted."""
         return tuple(f.start for f in self.fragments if self.is_orphan(f))
+
+    def active_above(self, fragment: Fragment) -> tuple[Hashable, ...]:
+        """Return the ids of the tools and retrievals above ``fragment``: few, so worth keeping."""
+        if fragment.id not in self._active:
+            above = tuple(a.id for a in self.ancestors(fragment) if a.kind in ACTIVE)
+            self._active[fragment.id] = above
+        return self._active[fragment.id]
+
+    @cached_property
+    def searching(self) -> frozenset[Hashable]:
+        """The ids of what has a retrieval below it."""
+        found = (one for one in self.fragments if one.kind in RETRIEVALS)
+        return frozenset(above.id for one in found for above in self.ancestors(one))
 
     def is_inside(self, fragment: Fragment, kinds: frozenset[str]) -> bool:
         """Tell whether ``fragment`` is below one of ``kinds``."""

@@ -17,7 +17,7 @@ from rag_eval_otel.capture.flat import parted
 from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
 from rag_eval_otel.capture.nesting import Groups, Nesting, Owners, unwritten
 from rag_eval_otel.capture.retrievals import find_retrievals
-from rag_eval_otel.capture.tree import FragmentTree, in_order
+from rag_eval_otel.capture.tree import ACTIVE, FragmentTree, in_order
 from rag_eval_otel.capture.view import SpanView
 from rag_eval_otel.types import SkipReason
 
@@ -132,8 +132,7 @@ def _below(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]
 
 def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Turn:
     """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing."""
-    active = RETRIEVALS | {"tool"}
-    tools = [one for one in below if one.kind in active and not tree.is_inside(one, active)]
+    tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = (one for one in below if one.kind in {"chain", "agent"})
     return replace(
         turn,
@@ -155,7 +154,7 @@ def _within(
     tree: FragmentTree, calls: Sequence[Fragment], tools: Sequence[Fragment]
 ) -> frozenset[Hashable]:
     inner = {tool.id for tool in tools}
-    return frozenset(c.id for c in calls if any(a.id in inner for a in tree.ancestors(c)))
+    return frozenset(call.id for call in calls if not inner.isdisjoint(tree.active_above(call)))
 
 
 def _lacks_user(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> bool:
@@ -163,8 +162,7 @@ def _lacks_user(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> bo
     around = tree.line(turn.anchor)
     if any(step.kind == "tool" for step in around[:-1]):
         return True
-    searches = (*turn.retrievers, *(one for one in tree.fragments if one.kind in RETRIEVALS))
-    above = {a.id for one in searches for a in tree.ancestors(one)}
+    above = tree.searching | {a.id for one in turn.retrievers for a in tree.ancestors(one)}
     called = [one for one in below if one.kind == "tool" and one.error is None]
     retrieving = {tool.name for tool in called if tool.id in above}
     return any(tool.name in retrieving and tool.id not in above for tool in called)

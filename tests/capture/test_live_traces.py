@@ -435,6 +435,20 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
 
 
+def test_a_span_of_another_make() -> None:
+    """A span that lacks what the SDK's spans have goes on, and the failure is counted."""
+
+    class Odd:
+        context = instrumentation_scope = None
+
+    with attached(errors="swallow") as app:
+        passed: list[object] = []
+        app.processor._export = passed.append  # type: ignore[assignment,method-assign]  # noqa: SLF001
+        odd = Odd()
+        app.processor.on_end(odd)  # type: ignore[arg-type]
+        assert passed == [odd]
+
+
 def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something of ours fails after a span was held, it leaves at once, and once."""
 

@@ -344,3 +344,19 @@ def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None
     fragments = data.draw(forests())
     shuffled = data.draw(st.permutations(fragments))
     assert find_turns(shuffled) == find_turns(fragments)
+
+
+def test_deep_recursion_is_read_at_once() -> None:
+    """Turns within each other, as endless recursion leaves them, are looked through.
+
+    What is done for each must not grow with all the others, or one trace stops all scoring.
+    """
+    fragments: list[Fragment] = []
+    for depth in range(800):
+        own, start, end = f"chain {depth}", depth * 10, 10**6 - depth * 10
+        fragments += [
+            chain(own, f"chain {depth - 1}" if depth else None, at=(start, end)),
+            retriever(f"search {depth}", own, at=(start + 1, start + 2)),
+            llm(f"call {depth}", own, at=(end - 5, end - 1)),
+        ]
+    assert len(find_turns(fragments, loss="possible")) == 800
