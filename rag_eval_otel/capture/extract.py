@@ -12,6 +12,7 @@ from dataclasses import replace
 from rag_eval_otel.capture.contexts import contexts_of, is_unseen, prompts_behind
 from rag_eval_otel.capture.dialects import read
 from rag_eval_otel.capture.doubts import doubt_of
+from rag_eval_otel.capture.flat import may_grade
 from rag_eval_otel.capture.fragment import Fragment, Part
 from rag_eval_otel.capture.generator import generator_of
 from rag_eval_otel.capture.matching import is_in, is_same
@@ -59,6 +60,8 @@ def _sample(turn: Turn) -> Sample:
     generator = generator_of(turn, answer)
     if generator is None and turn.calls and not said >= {"documents", "output"}:
         raise Refused(reason="partial")
+    if generator is not None and not _is_told(turn) and may_grade(generator, turn):
+        raise Refused(reason="ambiguous")
     contexts = contexts_of(turn, generator)
     if isinstance(contexts, str):
         raise Refused(reason=contexts)
@@ -89,6 +92,11 @@ def _answer(turn: Turn) -> str:
     if answer is None:
         raise Refused(reason="no_answer")
     return answer
+
+
+def _is_told(turn: Turn) -> bool:
+    """Tell whether the answer is what the turn returned, not just what its last call said."""
+    return "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
 
 
 def _spoken(steps: Iterable[Fragment], part: Part) -> str | None:

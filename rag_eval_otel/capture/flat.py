@@ -6,6 +6,7 @@ an LLM call may belong to each other or to two requests. Only their texts can te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,10 +31,37 @@ def parted(turn: Turn) -> list[Turn]:
     grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
-    return [
+    parts = [
         replace(turn, anchor=call, line=(call,), calls=(call,), rewrites=(), retrievers=used)
         for call, used in grounded
     ]
+    return [
+        replace(part, doubt="ambiguous") if may_grade(part.anchor, turn) else part for part in parts
+    ]
+
+
+def may_grade(call: Fragment, turn: Turn) -> bool:
+    """Tell whether ``call`` was shown what an earlier one made of the same passages.
+
+    Then it may grade, name or translate that, or put it better: nobody can tell. What a tool has
+    said is there to be used.
+    """
+    found = [p.text for one in turn.retrievers for p in one.documents or ()]
+    shown = {text for text in found if place(text, call.prompt)}
+    for one in turn.calls:
+        if one.start >= call.start or not one.output or one.id in turn.within_tools:
+            continue
+        seen = {text for text in found if place(text, one.prompt)}
+        if seen and shown <= seen and _is_quoted(one.output or "", call.prompt):
+            return True
+    return False
+
+
+def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
+    if len(text) >= ANSWER_LENGTH:
+        return place(text, prompts) is not None
+    word = re.compile(rf"(?<!\w){re.escape(text.strip())}(?!\w)")
+    return any(word.search(prompt) for prompt in prompts)
 
 
 def _is_answer(call: Fragment, turn: Turn) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.matching import is_in, is_same, normalised
+from rag_eval_otel.capture.matching import is_same, normalised
 from rag_eval_otel.capture.tree import FragmentTree
 
 _MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square
@@ -79,9 +79,14 @@ class Nesting:
         return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
 
     def _was_shown(self, above: Fragment, texts: Sequence[str]) -> bool:
-        """Tell whether the calls of ``above`` were shown one of ``texts``, as it is or escaped."""
+        """Tell whether the calls of ``above`` were shown one of ``texts``, as it is or escaped.
+
+        They may have been where what they were shown is not recorded.
+        """
         if self._held[above.id] > _MANY:
             return False
+        if not all(any(call.prompt) for call in self._groups[above.id]):
+            return True
         if above.id not in self._shown:
             prompts = (text for call in self._groups[above.id] for text in call.prompt)
             self._shown[above.id] = normalised("\n".join(prompts))
@@ -101,16 +106,3 @@ def _outermost(anchor: Hashable, leaders: Owners) -> Hashable | None:
         seen.add(above)
         anchor, above = above, leaders[above]
     return anchor if above is None else None
-
-
-def unwritten(tree: FragmentTree, users: Mapping[Hashable, set[Hashable | None]]) -> set[Hashable]:
-    """Return the steps around several turns whose output none of the calls below them wrote."""
-    shared = (one for one in tree.fragments if len(users.get(one.id, ())) > 1)
-    left = {one.id: one.output for one in shared if one.output and not one.flat}
-    for call in tree.generators if left else ():
-        said = call.output or ""
-        for above in tree.ancestors(call):
-            told = left.get(above.id, "")
-            if is_in(said, told) or is_in(told, said):
-                del left[above.id]
-    return set(left)

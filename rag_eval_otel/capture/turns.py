@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.flat import parted
 from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
-from rag_eval_otel.capture.nesting import Groups, Nesting, Owners, unwritten
+from rag_eval_otel.capture.neighbours import doubted
+from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
 from rag_eval_otel.capture.retrievals import find_retrievals
 from rag_eval_otel.capture.tree import ACTIVE, FragmentTree, in_order
 from rag_eval_otel.capture.view import SpanView
@@ -77,8 +78,8 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
     calls: dict[Hashable, list[Fragment]] = {}
     for anchor, found in groups.items():
         calls.setdefault(owners[anchor], []).extend(found)
-    rewrites = _rewrites(tree, calls)
     users = _users(tree, owners)
+    rewrites = _rewrites(tree, calls, users)
     found_turns = [
         _turn(
             tree.by_id[anchor],
@@ -96,8 +97,7 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
         found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used])
         below = _below(tree, owners)
         found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
-        odd = unwritten(tree, users)
-        found_turns = [_doubted(tree, turn, odd) for turn in found_turns]
+        found_turns = doubted(tree, found_turns, users)
     return [part for turn in found_turns for part in parted(turn)]
 
 
@@ -142,12 +142,6 @@ def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Tu
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
         doubt=turn.doubt or ("partial" if _lacks_user(tree, turn, below) else None),
     )
-
-
-def _doubted(tree: FragmentTree, turn: Turn, odd: Container[Hashable]) -> Turn:
-    """Return ``turn``, in doubt if it is within one of the ``odd`` steps."""
-    is_odd = any(above.id in odd for above in tree.ancestors(turn.anchor))
-    return replace(turn, doubt=turn.doubt or "partial") if is_odd else turn
 
 
 def _within(
@@ -258,14 +252,22 @@ def _retrievers(
     return found
 
 
-def _rewrites(tree: FragmentTree, calls: Groups) -> dict[Hashable, list[Fragment]]:
-    """Return the LLM calls below the anchor of a turn that are not the turn's own."""
-    turn_of = {call.id: anchor for anchor, found in calls.items() for call in found}
+def _rewrites(
+    tree: FragmentTree, calls: Groups, users: Mapping[Hashable, set[Hashable | None]]
+) -> dict[Hashable, list[Fragment]]:
+    """Return the LLM calls below the anchor of a turn, or around it, that are not the turn's own.
+
+    Around it only what called no tools: these may be of something else.
+    """
+    known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Fragment]] = defaultdict(list)
     for call in tree.generators:
         for above in tree.ancestors(call):
-            if above.id in calls and turn_of.get(call.id) != above.id:
-                found[above.id].append(call)
+            around = users.get(above.id, set()) if not call.calls_tools else set()
+            anchor = above.id if above.id in calls or len(around) != 1 else next(iter(around))
+            if anchor in calls and (anchor, call.id) not in known:
+                known.add((anchor, call.id))
+                found[anchor].append(call)
     return found
 
 

@@ -143,7 +143,9 @@ def answer_of_components(told: Any) -> Any:
     """Return what the last components of a pipeline answered, if it is one thing."""
     if isinstance(told, Lost) or not isinstance(told, Mapping):
         return told
-    found = {text for part in told.values() if (text := build.answer_in(_answers(part)))}
+    built = [part for part in told.values() if isinstance(part, Mapping) and "answers" in part]
+    parts = built or told.values()  # an answer that was built is what the application reads
+    found = {text for part in parts if (text := build.answer_in(_answers(part)))}
     return next(iter(found)) if len(found) == 1 else None
 
 

@@ -22,7 +22,7 @@ _OPERATIONS: Mapping[str, Kind] = {
 }
 _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Retriever\.(task|workflow)$"), "retriever"),
-    (re.compile(r"(Rerank|Reranker|Postprocessor)\.task$"), "reranker"),
+    (re.compile(r"(Rerank|Reranker|Post[pP]rocessor|Reorder)\.task$"), "reranker"),
     (re.compile(r"Embedding\.task$"), "embedding"),
     (re.compile(r"Tool\.task$"), "tool"),
 )
