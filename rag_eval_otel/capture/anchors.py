@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rag_eval_otel.capture.dialects import kind_of, native
+from rag_eval_otel.capture.dialects import kind_of, native, tool_name
 from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
 from rag_eval_otel.capture.open_spans import OpenSpans, line_of
 from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
@@ -26,7 +26,7 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
         up = Below(searched=view.start)
     elif kind == "llm":
         up = Below(own.searched, view.start)
-    elif kind == "tool" and own.searched is None and CONTEXT_TOOLS.search(view.name):
+    elif kind == "tool" and own.searched is None and CONTEXT_TOOLS.search(tool_name(view)):
         up = Below(view.start, own.called)
     else:
         up = own

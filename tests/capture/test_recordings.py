@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.capture.assemble import Outcome
-from rag_eval_otel.capture.dialects import dialect_of, kind_of, read
+from rag_eval_otel.capture.dialects import dialect_of, kind_of, read, tool_name
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replay import replay
 from rag_eval_otel.testing.verdict import unmatched, verdict
@@ -70,6 +70,7 @@ def test_the_kind_is_told_without_parsing(path: Path) -> None:
     for span in recording(path).spans:
         assert read(span).kind == kind_of(span)
         assert (dialect_of(span) is None) == (kind_of(span) == "other")
+        assert kind_of(span) != "tool" or read(span).name == tool_name(span)
 
 
 # --- whatever the order, whatever is missing ------------------------------------------------------

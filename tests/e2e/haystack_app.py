@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from haystack import Document, Pipeline
+from haystack.components.agents import Agent
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.embedders import MockTextEmbedder
 from haystack.components.generators.chat import MockChatGenerator
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.core.errors import PipelineRuntimeError
-from haystack.dataclasses import ChatMessage, StreamingChunk
+from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall
 from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.tools import create_tool_from_function
 
 from apps import company
 from apps.fakes import WordEmbeddings
@@ -27,6 +29,16 @@ def answer(messages: Sequence[ChatMessage]) -> str:
     """Answer the user's message from the pages in the other one."""
     *system, user = (str(message.text) for message in messages)
     return company.answer(user, "".join(system))
+
+
+def search_first(messages: Sequence[ChatMessage]) -> ChatMessage:
+    """Ask for the handbook, then answer from what the tool has found there."""
+    question = str(next(m.text for m in reversed(messages) if m.is_from("user")))
+    found = messages[-1].tool_call_results
+    if found:
+        return ChatMessage.from_assistant(company.answer(question, str(found[0].result)))
+    call = ToolCall(tool_name="search_handbook", arguments={"query": question})
+    return ChatMessage.from_assistant(tool_calls=[call])
 
 
 def unavailable(messages: Sequence[ChatMessage]) -> str:
@@ -63,6 +75,14 @@ class HandbookPipeline:
         self._pipeline().run(inputs)
         return "".join(chunk.content for chunk in chunks)
 
+    def ask_agent(self, question: str) -> str:
+        """Let an agent answer, in pieces, that searches with a tool."""
+        chunks: list[StreamingChunk] = []
+        search = create_tool_from_function(self._search, name="search_handbook")
+        agent = Agent(chat_generator=MockChatGenerator(response_fn=search_first), tools=[search])
+        agent.run([ChatMessage.from_user(question)], streaming_callback=chunks.append)
+        return "".join(chunk.content for chunk in chunks if not chunk.tool_call_result)
+
     def fail(self, question: str) -> None:
         """Retrieve, then raise, since the model is down."""
         with pytest.raises(PipelineRuntimeError, match="the model is down"):
@@ -73,6 +93,12 @@ class HandbookPipeline:
         pipeline = Pipeline()
         pipeline.add_component("llm", MockChatGenerator(response_fn=answer))
         return _reply(pipeline.run({"llm": {"messages": [ChatMessage.from_user(greeting)]}}))
+
+    def _search(self, query: str) -> str:
+        """Search the handbook."""
+        near = InMemoryEmbeddingRetriever(self._store, top_k=2)
+        found = near.run(query_embedding=WordEmbeddings().embed_query(query))
+        return "\n\n".join(str(page.content) for page in found["documents"])
 
     def _pipeline(self, reply: Callable[..., str] = answer) -> Pipeline:
         prompt = [ChatMessage.from_system(TEMPLATE), ChatMessage.from_user("{{ question }}")]

@@ -8,7 +8,7 @@ import pytest
 from haystack import tracing
 
 from apps import company
-from e2e.checks import CHECKS, assert_refused
+from e2e.checks import CHECKS, TRUTHS, assert_refused, assert_scored
 from e2e.haystack_app import HandbookPipeline
 from e2e.watched import Watched, watched
 
@@ -29,6 +29,16 @@ def watch() -> Iterator[Watched]:
 def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
     """Scores once, spans once, and only what is scored waits."""
     check(watch, HandbookPipeline())
+
+
+def test_an_agent_that_searches_is_scored(watch: Watched) -> None:
+    """What its tool returned is what it answered from; the span of its run waits for the scores."""
+    app = HandbookPipeline()
+
+    def use() -> None:
+        assert app.ask_agent(company.SPARS) == TRUTHS[company.SPARS].answer
+
+    assert_scored(watch, use, company.SPARS)
 
 
 def test_content_that_is_off_is_not_guessed(

@@ -69,12 +69,26 @@ MARKS: Final = frozenset(
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
 
 
+_TOOL_NAMES: Final = (
+    "tool.name",
+    "gen_ai.tool.name",
+    "haystack.tool.name",
+    "traceloop.entity.name",
+)
+
+
 def kind_of(view: SpanView) -> Kind:
     """Return what kind of step ``view`` is, from names alone: this parses nothing."""
     if _is_foreign(view):
         return "other"
     _, found = _dialect(view)
     return found or ("chain" if native.speaks(view) else "other")
+
+
+def tool_name(view: SpanView) -> str:
+    """Return what the tool is called that ``view`` is a call of, without parsing anything."""
+    names = (view.attributes.get(key) for key in _TOOL_NAMES)
+    return str(next((name for name in names if name is not None), view.name))
 
 
 def dialect_of(view: SpanView) -> str | None:
