@@ -113,13 +113,19 @@ def _offsets(level: float, tail: float, spread: float, rise: float) -> Views:
     return float(level), float(tail), float(spread), float(rise)
 
 
-def given(target: float) -> Baseline:
-    """Return the baseline of a target for the mean: nothing is known of tail and spread."""
-    variance = target * (1 - target)  # the largest there can be
-    down = Level(mean=target, variance=variance)
-    return Baseline(
-        centre=target, levels=(down, None, None, Level(mean=1 - target, variance=variance))
-    )
+def given(target: float | Mapping[str, float]) -> Baseline:
+    """Return the baseline of a target for the mean, or of one for each stratum.
+
+    Nothing is known of tail and spread.
+    """
+    targets = target if isinstance(target, Mapping) else {"": target}
+    mean = sum(targets.values()) / len(targets)
+    low, high = min(targets.values()), max(targets.values())
+    variance = mean * (1 - mean)  # the largest there can be
+    down = Level(mean=mean, variance=variance, top=1 + mean - low)
+    rise = Level(mean=1 - mean, variance=variance, top=1 + high - mean)
+    strata = {name: (mean - one, 0.0, 0.0, one - mean) for name, one in targets.items()}
+    return Baseline(centre=mean, levels=(down, None, None, rise), strata=strata)
 
 
 def learned(scores: Sequence[float], strata: Sequence[str | None], *, tail: float) -> Baseline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from rag_eval_otel.drift.baseline import Level
 
@@ -13,7 +14,8 @@ BETS = (6, 4, 4, 4)
 _SMALLEST, _LARGEST = 0.03, 0.4  # changes of the mean, in units of the score
 _STAKE = 0.95  # of all there is, at most
 _NEAREST = 1e-3  # to the highest value: or one score would be all the evidence it takes
-_QUANTILE = 1.645  # the baseline's mean is no lower than taken here, with 95 % confidence
+_DOUBT, _DOUBT_OF = 0.05, 100_000
+"""The chance that a learned mean is lower than taken here; smaller where ``every`` is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +70,11 @@ def _error(level: Level, stake: float, every: float) -> float:
     """Return what the learned mean may be off.
 
     The evidence of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
-    so many, an error of the mean acts like its variance times the stake; or it is bounded with 95 %
+    so many, an error of the mean acts like its variance times the stake; or it is bounded with some
     confidence, whichever is less.
     """
     if level.n is None:
         return 0.0
-    return min(_QUANTILE * level.error, math.log(every) / (level.n * stake))
+    doubt = _DOUBT * min(1.0, _DOUBT_OF / every)
+    quantile = NormalDist().inv_cdf(1 - doubt)
+    return min(quantile * level.error, math.log(every) / (level.n * stake))

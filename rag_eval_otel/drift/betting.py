@@ -14,12 +14,13 @@ from rag_eval_otel.drift.options import (
     check_count,
     check_direction,
     check_every,
-    check_target,
+    check_targets,
     usable,
     usable_scores,
 )
 from rag_eval_otel.drift.records import VIEWS, Alarm, change_interval, direction_of
 from rag_eval_otel.drift.warn import warn_of_value
+from rag_eval_otel.errors import ConfigError
 
 FORMAT = 1
 
@@ -39,13 +40,14 @@ class BettingDetector:
 
     Every score feeds bets on four views of it: a lower level, more scores at or below ``tail``,
     scores further from the centre, a higher level; ``direction`` takes the first two (down) or the
-    last (up) alone. An alarm ends the evidence; the next ``cooldown`` scores are passed over, and then it is gathered anew against the
-    same baseline. The baseline never follows the stream, which would absorb slow drift; `relearn`
-    starts over.
+    last (up) alone. An alarm ends the evidence; the next ``cooldown`` scores are passed over, and
+    then it is gathered anew against the same baseline. The baseline never follows the stream, which
+    would absorb slow drift; `relearn` starts over.
 
     ``reference`` are scores to learn the baseline from; without it, and without a ``target``, the
     first ``learn`` scores are taken. With both, the target is the mean, and tail, spread and
-    dependence come from the reference. Time and memory do not grow with the stream.
+    dependence come from the reference. A mapping of strata to means is a target for each. Time and
+    memory do not grow with the stream.
 
     Raises `ConfigError` for options that cannot be used.
     """
@@ -73,7 +75,7 @@ class BettingDetector:
     def __init__(
         self,
         *,
-        target: float | None = None,
+        target: float | Mapping[str, float] | None = None,
         reference: Sequence[object] | None = None,
         every: float = 100_000,
         learn: int = 2000,
@@ -82,7 +84,7 @@ class BettingDetector:
         cooldown: int = 500,
     ) -> None:
         """Learn from ``reference``, if it is there."""
-        check_target(target)
+        check_targets(target)
         check_every(every)
         check_count("learn", learn, least=2)
         check_count("cooldown", cooldown)
@@ -131,7 +133,11 @@ class BettingDetector:
     def _settle(self) -> None:
         """Turn what was learned into the baseline."""
         found = learned(self._learning, self._strata, tail=self.tail)
-        self._begin(found if self._target is None else found.aimed(self._target))
+        target = self._target
+        if isinstance(target, Mapping):
+            msg = "give a reference, or a target for each stratum, not both"
+            raise ConfigError(msg)
+        self._begin(found if target is None else found.aimed(target))
 
     def _begin(self, baseline: Baseline) -> None:
         self._learning, self._strata = array("d"), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rag_eval_otel.errors import ConfigError
 
@@ -38,6 +38,12 @@ def check_target(target: float | None) -> None:
     if target is not None and not (usable(target) is not None and 0 < target < 1):
         msg = f"target must be a mean between 0 and 1, as 0.8 is, not {target!r}"
         raise ConfigError(msg)
+
+
+def check_targets(target: float | Mapping[str, float] | None) -> None:
+    """Raise `ConfigError` unless ``target``, or that of every stratum, is such a mean."""
+    for one in target.values() if isinstance(target, Mapping) else (target,):
+        check_target(one)
 
 
 def check_every(every: float) -> None:

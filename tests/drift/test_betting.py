@@ -313,3 +313,19 @@ def test_the_factory_makes_the_default() -> None:
     found = detector(0.8, None, 1e4)
     assert isinstance(found, BettingDetector)
     assert found.every == 1e4
+
+
+def test_each_stratum_may_have_a_target() -> None:
+    """Then nothing is learned, another mix is no drift, and a fall within them is."""
+    found = BettingDetector(target={"hard": 0.6, "easy": 0.9})
+    before = [(s, n) for share in (0.2, 0.8) for s, n in mixed(1500, share, seed=3)]
+    assert not any(found.update(score, stratum=name) for score, name in before)
+    assert any(found.update(s, stratum=n) for s, n in mixed(1000, 0.5, fall=0.15))
+
+
+def test_targets_of_strata_leave_nothing_to_learn() -> None:
+    """A reference beside them would contradict them."""
+    with pytest.raises(ConfigError, match="not both"):
+        BettingDetector(target={"a": 0.5}, reference=scores(500))
+    with pytest.raises(ConfigError, match="target must be"):
+        BettingDetector(target={"a": 5})
