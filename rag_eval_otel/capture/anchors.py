@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rag_eval_otel.capture.dialects import kind_of, native, tool_name
+from rag_eval_otel.capture.dialects import kind_of, lists, native, tool_name
 from rag_eval_otel.capture.fragment import RETRIEVALS, Kind
 from rag_eval_otel.capture.open_spans import OpenSpans, line_of
 from rag_eval_otel.capture.retrievals import CONTEXT_TOOLS
@@ -26,7 +26,7 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
         up = Below(searched=view.start)
     elif kind == "llm":
         up = Below(own.searched, view.start)
-    elif kind == "tool" and own.searched is None and CONTEXT_TOOLS.search(tool_name(view)):
+    elif own.searched is None and _may_have_searched(view, kind, own):
         up = Below(view.start, own.called)
     else:
         up = own
@@ -37,6 +37,12 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
             up = Below(own.searched)
     _rise(segment, view.parent_id, up)
     return is_turn
+
+
+def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
+    """Tell whether ``view`` is a tool, or a function without a step below, that finds contexts."""
+    returns = kind == "tool" or (kind == "chain" and own.called is None and lists(view))
+    return returns and CONTEXT_TOOLS.search(tool_name(view)) is not None
 
 
 def _rise(segment: Segment, above: int | None, up: Below) -> None:

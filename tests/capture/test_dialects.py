@@ -16,7 +16,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.assemble import outcomes_of
-from rag_eval_otel.capture.dialects import dialect_of, kind_of, read
+from rag_eval_otel.capture.dialects import dialect_of, kind_of, lists, read, tool_name
 from rag_eval_otel.capture.view import LogView, SdkSpan
 from rag_eval_otel.testing.recordings import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
@@ -278,6 +278,14 @@ def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
     )
     assert pipeline.input == ASKED
     assert call.prompt == ("Hi",)
+
+
+def test_what_is_told_of_searches_without_parsing() -> None:
+    """A tool's own name, not its span's; and whether a function returned a list."""
+    called = span({"haystack.tool.name": "search_kb"}, name="haystack.agent.step.tool")
+    listed = span({"langfuse.observation.output": '["a"]'}, name="search")
+    assert [tool_name(called), tool_name(listed)] == ["search_kb", "search"]
+    assert [lists(called), lists(listed)] == [False, True]
 
 
 # --- what somebody hid, and what a limit cut ------------------------------------------------------

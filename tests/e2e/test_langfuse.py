@@ -62,10 +62,15 @@ def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
     assert_truth(watch, app, *chain().callbacks)
 
 
-@langfuse.observe(as_type="retriever")
 def search(question: str) -> list[dict[str, Any]]:
     """Return pages as dicts."""
     return [{"id": page.id, "content": page.page_content} for page in handbook().invoke(question)]
+
+
+SEARCHES = {
+    "of the type of a retriever": langfuse.observe(search, as_type="retriever"),
+    "of no type, by its name": langfuse.observe(search),
+}
 
 
 @langfuse.observe(as_type="generation")
@@ -75,19 +80,20 @@ def write(messages: list[dict[str, str]]) -> str:
 
 
 @langfuse.observe
-def answer(question: str) -> str:
+def answer(question: str, how: str) -> str:
     """Search, then write."""
-    context = "\n\n".join(page["content"] for page in search(question))
+    context = "\n\n".join(page["content"] for page in SEARCHES[how](question))
     system = {"role": "system", "content": context}
     return write([system, {"role": "user", "content": question}])
 
 
-def test_decorated_functions_are_scored(watch: Watched) -> None:
-    """An app without a framework is read by the types of its observations."""
+@pytest.mark.parametrize("how", list(SEARCHES))
+def test_decorated_functions_are_scored(watch: Watched, how: str) -> None:
+    """An app without a framework is read by the types and names of its observations."""
 
     def use() -> None:
         for question in QUESTIONS:
-            said = answer(question, langfuse_public_key=key_of(None))
+            said = answer(question, how, langfuse_public_key=key_of(None))
             assert said == TRUTHS[question].answer
 
     assert_scored(watch, use, *QUESTIONS)

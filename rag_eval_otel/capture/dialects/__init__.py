@@ -69,6 +69,7 @@ MARKS: Final = frozenset(
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
 
 
+_OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
 _TOOL_NAMES: Final = (
     "tool.name",
     "gen_ai.tool.name",
@@ -89,6 +90,12 @@ def tool_name(view: SpanView) -> str:
     """Return what the tool is called that ``view`` is a call of, without parsing anything."""
     names = (view.attributes.get(key) for key in _TOOL_NAMES)
     return str(next((name for name in names if name is not None), view.name))
+
+
+def lists(view: SpanView) -> bool:
+    """Tell whether a decorated function, by its output's first character, returned a list."""
+    outputs = (view.attributes.get(key) for key in _OUTPUTS)
+    return any(isinstance(output, str) and output[:1] == "[" for output in outputs)
 
 
 def dialect_of(view: SpanView) -> str | None:
