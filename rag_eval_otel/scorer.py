@@ -193,7 +193,13 @@ class TurnScorer:
                 return "duplicate"
             evaluation = await self._measurement.of(sample)
             whose = about(_metadata(turn), self._metadata_keys)
-            return replace(evaluation, span=span, lag=_seconds_since(ended), about=whose)
+            return replace(
+                evaluation,
+                span=span,
+                lag=_seconds_since(ended),
+                about=whose,
+                answer_length=len(sample.answer),
+            )
         return failed_evaluation(self._measurement.metrics, "internal")
 
     def _account(

@@ -242,6 +242,7 @@ class Evaluation:
     ``duration`` the seconds from start to last score, ``span`` the evaluated span where there is
     one, and ``lag`` the seconds from that span's end to its scores. ``about`` says whose turn it
     was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
+    ``answer_length`` is that of the answer in characters, where a turn was scored live.
     """
 
     scores: tuple[Score, ...]
@@ -251,6 +252,7 @@ class Evaluation:
     about: Mapping[str, str | bool | int | float] = field(default_factory=dict)
     span: SpanRef | None = None
     lag: float | None = None
+    answer_length: int | None = None
 
     def __getitem__(self, name: str) -> Score:
         """Return the score called ``name``; `KeyError` names those there are."""

@@ -1,4 +1,4 @@
-"""Drift of what goes in and comes out beside the scores: questions, lengths, missing scores."""
+"""`EmbeddingDrift`: do questions still come from where they came from?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from rag_eval_otel.drift.records import Alarm
 if TYPE_CHECKING:
     from rag_eval_otel.protocols import Vectors
 
-_LONG = math.log1p(20_000)  # characters: longer answers are all alike
 _DIRECTIONS = 4
-
-
-def length_score(characters: int) -> float:
-    """Return the length of a text on [0, 1], by its logarithm; 20,000 characters and more are 1."""
-    return min(1.0, math.log1p(characters) / _LONG)
 
 
 class EmbeddingDrift:

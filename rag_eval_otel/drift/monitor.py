@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.worst import WorstTurns
-from rag_eval_otel.types import Evaluation, Score, SpanRef
+from rag_eval_otel.types import Evaluation, SpanRef
 
 _log = logging.getLogger("rag_eval_otel")
 
@@ -40,7 +41,8 @@ class DriftMonitor:
 
     A score in another version than the metric's last starts a new baseline and is reported as
     `NewBaseline`: another judge, prompt or definition is another measurement, and no drift. Scores
-    that are undefined or failed are no evidence. ``report`` gets a `Drift` for each alarm.
+    that are undefined or failed are no evidence; their share is watched as ``<metric>.scored``, and
+    the length of answers as ``answer_length``. ``report`` gets a `Drift` for each alarm.
 
     ``make`` makes a detector; ``service`` is whose evaluations are emitted. At most ``capacity``
     streams are kept; the one unused for longest is given up, and said. ``cause`` says whose change
@@ -70,13 +72,11 @@ class DriftMonitor:
         self._given_up = 0
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Take the scores of ``evaluation``, then report; raises what ``report`` raised, last."""
+        """Take ``evaluation``, then report; raises what ``report`` raised, last."""
         reports: list[Report] = []
-        for score in evaluation.scores:
-            value = score_of(score)
-            if value is not None:
-                stream = Stream(service=self._service, name=score.name, version=score.version)
-                reports += self._take(stream, value, evaluation.span)
+        for name, version, value in _watched_values(evaluation):
+            stream = Stream(service=self._service, name=name, version=version)
+            reports += self._take(stream, value, evaluation.span)
         self._tell(reports)
 
     def update(self, stream: Stream, score: float, *, span: SpanRef | None = None) -> None:
@@ -196,8 +196,24 @@ def _parts(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
         yield Stream(**names), one["detector"]
 
 
-def score_of(score: Score) -> float | None:
-    """Return the score on [0, 1]; None where it has none: a failure is never a score."""
-    if score.status != "ok":
-        return None
-    return score.value if score.normalized is None else score.normalized
+def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
+    """Yield name, version and value, in [0, 1], of all that is watched in a turn.
+
+    A score that failed is no score, but the share of those that did not fail is watched, too, in
+    all versions together: a new judge that fails more often is to be found.
+    """
+    for score in evaluation.scores:
+        value = score.value if score.normalized is None else score.normalized
+        if value is not None:
+            yield score.name, score.version, value
+        yield f"{score.name}.scored", "", float(value is not None)
+    if evaluation.answer_length is not None:
+        yield "answer_length", "", length_score(evaluation.answer_length)
+
+
+_LONG = math.log1p(20_000)  # characters: longer answers are all alike
+
+
+def length_score(characters: int) -> float:
+    """Return the length of a text on [0, 1], by its logarithm; 20,000 characters and more are 1."""
+    return min(1.0, math.log1p(characters) / _LONG)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_eval_otel.drift.inputs import EmbeddingDrift, length_score
+from rag_eval_otel.drift.inputs import EmbeddingDrift
+from rag_eval_otel.drift.monitor import length_score
 from rag_eval_otel.errors import ConfigError
 
 

@@ -87,13 +87,25 @@ def test_another_version_is_a_new_baseline_and_no_drift() -> None:
 
 
 def test_failed_scores_are_no_evidence() -> None:
-    """However many there are."""
+    """However many there are; that they fail is found, under a name of its own."""
     monitor, reports = watch()
     turns(monitor, 400, 0.9)
     for at in range(2000):
         monitor.emit(evaluation(None, at))
-    assert not reports
     assert dict(monitor.evidence())[STREAM] < 3
+    assert {one.stream.name for one in reports} == {"faithfulness.scored"}
+
+
+def test_longer_answers_are_found() -> None:
+    """A change of the answers' length is watched where it is known."""
+    monitor, reports = watch()
+    dice = random.Random(0)
+    for at in range(600):
+        usual = 400 if at < 400 else 900
+        length = round(usual * dice.uniform(0.5, 1.5))
+        monitor.emit(Evaluation(scores=(), answer_length=length))
+    assert {one.stream.name for one in reports} == {"answer_length"}
+    assert reports.drifts[0].alarm.direction == "up"
 
 
 def test_scores_on_other_scales_are_brought_to_one() -> None:
@@ -162,7 +174,7 @@ def test_a_restart_in_another_version_says_so() -> None:
     turns(before, 400, 0.9)
     after, reports = restarted(before.to_state())
     after.emit(evaluation(0.0, version="2"))
-    (report,) = reports
+    report = reports[0]
     assert report.previous == "1"
     assert report.stream.version == "2"
 
