@@ -35,7 +35,7 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-e2e: $(VENV)/.dev  ## Run against real instrumentations, LangChain 0.3 and other Pythons
+e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
 	$(BIN)/nox
 
 bench: $(VENV)/.dev  ## Measure against the peers

@@ -14,7 +14,7 @@ build() {
     mkdir _build
     GOBIN="$home" nice go install "go.opentelemetry.io/collector/cmd/builder@$version"
     # The list of modules is made here and completed by the compiler. The builder would run
-    # `go mod tidy` for it, which downloads ten times as much: what the components' tests need.
+    # `go mod tidy` for it, which downloads twice as much: also what the components' tests need.
     export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=mod"
     (
         cd _build

@@ -124,6 +124,29 @@ OVERVIEW = Dashboard(
             ),
         ),
         Panel(
+            title="Drift found by the detectors in the applications",
+            told="Alarms in the last hour.",
+            queries=(
+                ask(
+                    "sum by (gen_ai_evaluation_name, service_name, rag_evaluation_drift_direction)"
+                    f" (increase(rag_evaluation_drift_alarms_total{{{METRIC}}}[1h]))",
+                    f"{BY_NAME} {{{{rag_evaluation_drift_direction}}}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Evidence of drift in the applications",
+            told="log10; their alarm is at 5, or at the log10 of the `every` that was set.",
+            line=5,
+            queries=(
+                ask(
+                    "max by (gen_ai_evaluation_name, service_name)"
+                    f" (rag_evaluation_drift_log10_evidence_ratio{{{METRIC}}})",
+                    BY_NAME,
+                ),
+            ),
+        ),
+        Panel(
             title="Alerts",
             kind="table",
             width=WIDTH,

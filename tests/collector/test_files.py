@@ -15,9 +15,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
+from drifts import drifted
 from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
 from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Evaluation, Score, Usage
 
@@ -39,12 +41,16 @@ class Counted:
 def measured() -> Iterator[Metric]:
     """Yield every instrument of ours, after something was recorded with each."""
     reader = InMemoryMetricReader()
-    sink = InstrumentSink(MeterProvider([reader]))
+    meters = MeterProvider([reader])
+    sink = InstrumentSink(meters)
     counted = Counted()
     sink.watch_held(counted.held)
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     scores = (Score(name="faithfulness", value=1.0),)
+    drift = DriftTelemetry(meter_provider=meters)
+    drift.report(drifted())
+    drift.watch(lambda: [(drifted().stream, 0.5)])
     sink.emit(
         Evaluation(span=INVALID_SPAN_CONTEXT, scores=scores, duration=1.0, lag=1.0, usage=usage)
     )
@@ -60,15 +66,16 @@ def prometheus_names(name: str, unit: str, data: object) -> set[str]:
     base = name.replace(".", "_") + SUFFIXES.get(unit, "")
     if isinstance(data, Histogram):
         return {f"{base}_{part}" for part in ("bucket", "count", "sum")}
-    return {f"{base}_total"} if isinstance(data, Sum) and data.is_monotonic else {base}
+    if isinstance(data, Sum):
+        return {f"{base}_total"} if data.is_monotonic else {base}
+    return {f"{base}_ratio"} if unit == "1" else {base}
 
 
 def known_names() -> set[str]:
     """Return the names of all series that we, or our collector from our spans, can give."""
     ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
     histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
-    counters = (semconv.SPAN_TURNS, semconv.DRIFT_ALARMS)
-    return set().union(*ours, histogram, (f"{name.replace('.', '_')}_total" for name in counters))
+    return set().union(*ours, histogram, {f"{semconv.SPAN_TURNS.replace('.', '_')}_total"})
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)

@@ -10,17 +10,18 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.fickle import BAD, Fickle, fickle
+from e2e.fickle import BAD, Fickle, Signals, fickle
 from e2e.programs import PATIENCE, Prometheus, eventually
 from e2e.stack import GATEWAY, alertmanager, collector, prometheus
-from rag_eval_otel.testing import HttpReply, OtlpReceiver
+from rag_eval_otel.drift.settings import DriftOptions
+from rag_eval_otel.testing import HttpReply, OtlpReceiver, ReceivedLog
 from rag_eval_otel.testing.openai_server import LoopbackServer
 
 SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
@@ -62,6 +63,7 @@ class Watched:
     app: Fickle
     prometheus: Prometheus
     webhook: Webhook
+    backend: OtlpReceiver
     times: dict[str, float] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
@@ -78,28 +80,49 @@ class Watched:
         eventually(lambda: self.prometheus.value(expression) >= at_least, told)
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    """Run everything, for an app that exports nothing but its spans."""
+@contextmanager
+def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched]:
+    """Run everything, for an app that exports ``signals``."""
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
         webhook = Webhook()
         webhook.server.start()
         stack.callback(webhook.server.stop)
-        traces = backend.grpc_endpoint.removeprefix("http://")
         gateway = stack.enter_context(
-            collector(tmp_path / "gateway", *GATEWAY, RAG_TRACES=traces, RAG_DECISION_WAIT="1s")
+            collector(
+                folder / "gateway",
+                *GATEWAY,
+                "events.yaml",
+                RAG_TRACES=backend.grpc_endpoint.removeprefix("http://"),
+                RAG_EVENTS=backend.http_endpoint,
+                RAG_DECISION_WAIT="1s",
+            )
         )
-        manager = stack.enter_context(alertmanager(tmp_path / "am", webhook.server.url))
-        asked = stack.enter_context(prometheus(tmp_path / "prom", gateway, alertmanager=manager))
-        app = stack.enter_context(fickle(gateway, SERVICE, signals="traces"))
-        yield Watched(app=app, prometheus=asked, webhook=webhook)
+        manager = stack.enter_context(alertmanager(folder / "am", webhook.server.url))
+        asked = stack.enter_context(prometheus(folder / "prom", gateway, alertmanager=manager))
+        app = stack.enter_context(fickle(gateway, SERVICE, signals=signals, **options))
+        yield Watched(app=app, prometheus=asked, webhook=webhook, backend=backend)
+
+
+@pytest.fixture
+def spans_alone(tmp_path: Path) -> Iterator[Watched]:
+    """Watch an app that exports nothing but its spans."""
+    with watching(tmp_path, "traces") as found:
+        yield found
+
+
+@pytest.fixture
+def with_detector(tmp_path: Path) -> Iterator[Watched]:
+    """Watch an app that exports everything and has learned from 100 turns what is normal."""
+    with watching(tmp_path, "all", drift=DriftOptions(learn=100, every=10_000)) as found:
+        yield found
 
 
 def test_bad_answers_page_and_good_ones_end_it(
-    watched: Watched, capsys: pytest.CaptureFixture[str]
+    spans_alone: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The alert names metric, service, change and traces; it is resolved by good answers."""
+    watched = spans_alone
     watched.app.ask(5)  # the first count of a series says how many, not how many more
     watched.counted(5)
     watched.app.ask(40)
@@ -131,6 +154,37 @@ def test_bad_answers_page_and_good_ones_end_it(
     )
     watched.mark("the webhook is told that it is over")
     _print(watched, capsys)
+
+
+def test_drift_is_an_event_and_a_ticket(
+    with_detector: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The detector in the app is faster than the page: its alarm comes as both, and names what."""
+    watched, whose = with_detector, {"service_name": SERVICE, "gen_ai_evaluation_name": METRIC}
+    watched.app.ask(130)
+    watched.mark("answers go bad")
+    watched.app.ask(20, BAD)
+    watched.mark("20 bad answers exported")
+    watched.backend.wait_for(lambda store: any(_drifts(store)), PATIENCE)
+    watched.mark("the drift event is in the log store")
+    event = next(_drifts(watched.backend))
+    assert event.attributes["rag.evaluation.drift.direction"] == "down"
+    assert SERVICE in str(event.body)
+    path, told = watched.webhook.alert(
+        "firing", alertname="RagScoreDrift", rag_evaluation_drift_direction="down", **whose
+    )
+    watched.mark("the webhook has the ticket")
+    assert path == "/ticket"
+    summary = told["annotations"]["summary"]
+    assert summary == f"{METRIC} of {SERVICE} has drifted: down, by a change of: unknown"
+    _print(watched, capsys)
+
+
+def _drifts(store: OtlpReceiver) -> Iterator[ReceivedLog]:
+    for log in store.logs():
+        of = log.attributes.get("gen_ai.evaluation.name")
+        if log.event_name == "rag.evaluation.drift" and of == METRIC:
+            yield log
 
 
 def _is_ours(alert: Mapping[str, Any]) -> bool:

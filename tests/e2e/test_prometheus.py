@@ -14,12 +14,14 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.trace import SpanContext
 
+from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, prometheus
 from rag_eval_otel.alerting.rules import render
 from rag_eval_otel.alerting.target import Target
 from rag_eval_otel.providers import Providers
+from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.testing import OtlpReceiver
 from rag_eval_otel.types import Evaluation, Score, Usage
@@ -52,6 +54,7 @@ class Desk:
         self._meters = providers.meter_provider
         self._sink = InstrumentSink(self._meters)
         self._sink.watch_held(self.held)
+        self._drift = DriftTelemetry(meter_provider=self._meters)
 
     def held(self) -> int:
         """Return how many spans wait."""
@@ -74,6 +77,7 @@ class Desk:
         self._sink.turn("error", "transport")
         self._sink.turn("skipped", "budget")
         self._sink.internal_error("sink")
+        self._drift.report(drifted(DESK))
         assert self._meters.force_flush()
 
 
