@@ -123,7 +123,7 @@ class TurnScorer:
         self._measurement = measurement
         self.evaluator = evaluator
         self.instruments = instruments
-        self._sinks = (*sinks, instruments)
+        self.sinks = (*sinks, instruments)
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
@@ -209,7 +209,7 @@ class TurnScorer:
             self.instruments.turn("skipped", result)
             return None, None
         self._log_failures(result)
-        for sink in self._sinks:
+        for sink in self.sinks:
             with self._sink_edge:
                 sink.emit(result)
         return result.status, result

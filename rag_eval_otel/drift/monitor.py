@@ -45,9 +45,8 @@ class DriftMonitor:
     the length of answers as ``answer_length``. ``report`` gets a `Drift` for each alarm.
 
     ``make`` makes a detector; ``service`` is whose evaluations are emitted. At most ``capacity``
-    streams are kept; the one unused for longest is given up, and said. ``cause`` says whose change
-    an alarm is (`rag_eval_otel.drift.canary`). Thread-safe; ``report`` is called outside of the
-    lock, on the caller's thread.
+    streams are kept; the one unused for longest is given up, and said. Thread-safe; ``report`` is
+    called outside of the lock, on the caller's thread.
     """
 
     def __init__(
@@ -57,19 +56,22 @@ class DriftMonitor:
         make: Callable[[], BettingDetector] = BettingDetector,
         service: str = "",
         capacity: int = MAX_STREAMS,
-        cause: Callable[[Stream], Cause] = lambda _: "unknown",
     ) -> None:
         """Watch nothing yet."""
-        self._report = report
+        self.report = report
         self._make = make
         self._service = service
         self._capacity = capacity
-        self._cause = cause
+        self._cause: Callable[[Stream], Cause] = _unknown
         self._lock = threading.RLock()
         self._watched: OrderedDict[Stream, _Watched] = OrderedDict()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._restored: dict[Stream, Mapping[str, Any]] = {}
         self._given_up = 0
+
+    def explain(self, cause: Callable[[Stream], Cause]) -> None:
+        """Ask ``cause`` whose change an alarm is; a canary set knows."""
+        self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
         """Take ``evaluation``, then report; raises what ``report`` raised, last."""
@@ -86,7 +88,7 @@ class DriftMonitor:
     def _tell(self, reports: Iterable[Report]) -> None:
         with ExitStack() as all_of_them:  # one that raises does not keep the others back
             for report in reports:
-                all_of_them.callback(self._report, report)
+                all_of_them.callback(self.report, report)
 
     def _take(self, stream: Stream, score: float, span: SpanRef | None) -> list[Report]:
         """Return what there is to report of ``score``."""
@@ -194,6 +196,10 @@ def _parts(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
     for one in state["streams"]:
         names = {name: str(one[name]) for name in ("service", "name", "version")}
         yield Stream(**names), one["detector"]
+
+
+def _unknown(_: Stream) -> Cause:
+    return "unknown"
 
 
 def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
