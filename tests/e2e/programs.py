@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 PLACES = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/usr/local/go/bin"
 """Debian's daemons and a Go of one's own are often not in a user's path."""
 

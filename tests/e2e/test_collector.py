@@ -152,9 +152,12 @@ def test_scores_are_counted_before_sampling(seen: Seen) -> None:
         (seen.gateway.spans, "rag_evaluation_span_score"),
         (seen.gateway.apps, "rag_evaluation_score"),
     ):
-        found = eventually(lambda a=address, n=name: counts(a, n), f"{name} at {address}")
-        assert len(found) == METRICS
-        assert set(found.values()) == {turns}
+        told = f"{METRICS} times {turns} in {name}"
+        eventually(lambda a=address, n=name: _all(counts(a, n), turns), told)
+
+
+def _all(found: dict[str, int], turns: int) -> bool:
+    return len(found) == METRICS and set(found.values()) == {turns}
 
 
 def test_points_of_the_app_lead_to_its_traces(seen: Seen) -> None:
