@@ -277,7 +277,7 @@ COST = Dashboard(
             queries=(
                 ask(
                     "sum by (outcome, reason)"
-                    f' (rate(rag_evaluation_turns_total{{reason!="", {SERVICE}}}{RATE}))',
+                    f' (rate(rag_evaluation_turns_total{{outcome!="scored", {SERVICE}}}{RATE}))',
                     "{{outcome}} {{reason}}",
                 ),
             ),
