@@ -2,5 +2,7 @@
 
 from hypothesis import settings
 
-settings.register_profile("no_deadline", deadline=None)  # how busy a machine is proves nothing
-settings.load_profile("no_deadline")
+# No deadline: how busy a machine is proves nothing. More examples: --hypothesis-profile=thorough.
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
+settings.load_profile("quick")

@@ -343,7 +343,7 @@ def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
     return {getattr(fragment, name) for fragment in fragments for name in names}
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(forests())
 def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
     """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
@@ -359,7 +359,7 @@ def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
             assert result in {"abandoned", "error", "no_answer", "no_question"}
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
     """Whatever gets lost, an answer is still the output of something that is there."""
@@ -373,7 +373,7 @@ def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
             assert set(result.contexts) <= found
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObject) -> None:
     """Samples are the same in whichever order the spans of a trace come."""
@@ -381,7 +381,7 @@ def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObj
     assert outcomes(*data.draw(st.permutations(fragments))) == outcomes(*fragments)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
 def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:
     """Where an instrumentation captures no content there are refusals, not samples of nothing."""

@@ -83,7 +83,7 @@ def left(app: App) -> Counter[int]:
     return Counter(span.context.span_id for span in app.exported())
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(shapes(), st.integers(0, 9))
 def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
     """Below which nothing was retrieved leaves as it ends; nothing is lost, nothing doubled."""
@@ -102,7 +102,7 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
         assert app.statuses().keys() <= {None, "scored"}
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(turns())
 def test_the_span_of_a_turn_waits_whatever_the_order(shape: Shape) -> None:
     """The chain of a turn carries its scores, though it may end before all that is below it."""

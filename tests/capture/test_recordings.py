@@ -90,7 +90,7 @@ def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
     return order
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
     """Threads interleave as they like: the samples are the same."""
@@ -99,7 +99,7 @@ def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
     assert told(replay(calls, timed=False)) == told(replay(recording(path).calls, timed=False))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
     """Whichever spans are missing, what is still told is true."""

@@ -312,7 +312,7 @@ def test_twice_as_many_turns_take_twice_as_long() -> None:
 # --- of any trace ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(forests())
 def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
     """A call is in one turn at most; the parts of a turn are what they should be."""
@@ -329,7 +329,7 @@ def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
         assert list(turn.calls) == sorted(turn.calls, key=lambda call: call.start)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(forests())
 def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
     """The lines of turns have no fragment in common."""
@@ -337,7 +337,7 @@ def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
     assert len(lines) == len(set(lines))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None:
     """They come in the order in which spans end; what counts is when they began."""
