@@ -7,7 +7,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.default_venv_backend = "virtualenv"
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"  # an interpreter that is missing is skipped, and named
 nox.options.envdir = os.environ.get("NOX_ENVDIR", ".nox")
 nox.options.error_on_missing_interpreters = False
@@ -186,6 +186,6 @@ def pythons(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure against the peers: all benchmarks, or those named on the command line."""
-    session.install("--editable", ".", *PEERS)
+    session.install("--editable", ".", *PEERS, "river")
     for script in session.posargs or existing("benchmarks/[!_]*.py"):
         session.run("python", script)
