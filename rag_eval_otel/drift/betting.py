@@ -207,9 +207,9 @@ class BettingDetector:
 
     def _describe(self, baseline: Baseline, evidence: Evidence) -> Alarm:
         view = evidence.leading()
-        level, led = baseline.level, baseline.levels[view] or baseline.level
+        level = baseline.level
         views = partial(views_of, tail=self.tail, centre=baseline.centre)
-        run = evidence.run(view, count=self.count, mean=led.mean, views=views)
+        run = evidence.run(view, count=self.count, baseline=baseline, views=views)
         interval = change_interval(
             run.mean - level.mean,
             variance=run.variance,

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.drift.baseline import Baseline, Views
 from rag_eval_otel.drift.bets import BETS, bets_on, no_bets
-from rag_eval_otel.drift.recent import Recent, changed_since
+from rag_eval_otel.drift.recent import Recent, steepest
 
 Directions: TypeAlias = Literal["both", "down", "up"]
 ToViews: TypeAlias = Callable[[float], Views]
@@ -28,6 +28,7 @@ _ENDS = tuple(accumulate(BETS, initial=0))
 _RESERVE = 1.5  # a learned baseline may be off: it takes so much more evidence
 _DATING = 1  # the bet that dates a change: a small one, so that it gathers for small changes, too
 _RUN = 4  # numbers of a run
+_LEVEL, _TAIL = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +95,28 @@ class Evidence:
         """Return the view that has most of the evidence."""
         return max(self._plan, key=lambda one: one[1] * sum(self._m[one[2] : one[3]]))[0]
 
-    def run(self, view: int, *, count: int, mean: float, views: ToViews) -> Run:
-        """Return the scores since the change of ``view``, whose mean was ``mean``."""
+    def run(self, view: int, *, count: int, baseline: Baseline, views: ToViews) -> Run:
+        """Return the scores since the likeliest time of the change that ``view`` has found.
+
+        That is within the last scores, or since when the evidence of the level or of ``view`` has
+        gathered: where the mean has moved most clearly.
+        """
+        told = _LEVEL if view == _TAIL else view  # the tail says less about when
+        level = baseline.levels[told] or baseline.level
         recent = self._recent.scores()
-        number = changed_since([views(score)[view] for score in recent], mean)
-        if number is not None:
+        gain, number = steepest([views(score)[told] for score in recent], level.mean)
+        found = [self._gathered(one, count) for one in (view, _LEVEL)]
+        gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in found]
+        if number and gain >= max(gains):
             return _run(count - number, recent[-number:])
+        return found[gains.index(max(gains))]
+
+    def _gathered(self, view: int, count: int) -> Run:
         _, start, total, squares = self._runs[view * _RUN : (view + 1) * _RUN]
         n = max(1, count - int(start))
-        after = (self._total - total) / n
-        variance = max(0.0, (self._squares - squares) / n - after * after)
-        return Run(start=int(start), n=n, mean=after, variance=variance)
+        mean = (self._total - total) / n
+        variance = max(0.0, (self._squares - squares) / n - mean * mean)
+        return Run(start=int(start), n=n, mean=mean, variance=variance)
 
     def since(self, *, count: int) -> int:
         """Return from which score on there is any evidence; ``count``, the next one, for none."""

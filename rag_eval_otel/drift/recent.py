@@ -38,15 +38,15 @@ class Recent:
         return [self._ring.hex(), self._count]
 
 
-def changed_since(values: Sequence[float], mean: float) -> int | None:
-    """Return how many of the last ``values`` lie below ``mean`` most clearly, taken together.
+def steepest(values: Sequence[float], mean: float) -> tuple[float, int]:
+    """Return how clearly the last ``values`` lie below ``mean``, and how many of them do so most.
 
-    Of all numbers, the one with the largest ``(sum of mean - value)**2 / number``: the likeliest
-    time of a change of the mean. None where it may lie before the first value.
+    Of all numbers of values, the one with the largest ``(sum of mean - value)**2 / number``: the
+    likeliest time of a change of the mean. None do (0, 0) where that is about as old as the values.
     """
-    best, found, total = 0.0, 0, 0.0
+    gain, found, total = 0.0, 0, 0.0
     for number, value in enumerate(reversed(values), start=1):
         total += mean - value
-        if total > 0 and total * total / number > best:
-            best, found = total * total / number, number
-    return found if 0 < found <= len(values) - _EDGE else None
+        if total > 0 and total * total / number > gain:
+            gain, found = total * total / number, number
+    return (gain, found) if found <= len(values) - _EDGE else (0.0, 0)

@@ -34,7 +34,7 @@ def direction_of(view: View, interval: tuple[float, float]) -> Direction:
     return "up" if low > 0 else _DIRECTIONS[view]
 
 
-_NORMAL = 2.5  # not 1.96: the onset is the one that makes the change look largest
+_NORMAL = 2.8  # not 1.96: the onset is the one that makes the change look largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
