@@ -146,7 +146,7 @@ def _jsonl(path: Path) -> Iterator[Record]:
 def _json_row(path: Path, number: int, line: str) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         msg = f"{path}, line {number}: is not JSON: {error}"
         raise ConfigError(msg) from error
     if not isinstance(found, dict):

@@ -1,0 +1,412 @@
+"""The page: what is on it, what never is, and what it makes of odd files."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from base64 import b64encode
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rag_eval_otel.cli import main
+from rag_eval_otel.report.page import MOST_SECTIONS, render
+from rag_eval_otel.report.series import scores_of
+from rag_eval_otel.scorefile import Scored
+from rag_eval_otel.types import Score
+from score_files import counter, event, falling, jsonl, page_of, row, span
+
+HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
+
+
+class Read(HTMLParser):
+    """What a page consists of."""
+
+    void = frozenset({"meta"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the element and its attributes."""
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element that was opened last, which must be this one."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Note a text."""
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that is to be read, with single spaces."""
+        return " ".join("".join(self.words).split())
+
+
+def read(page: str) -> Read:
+    """Return what ``page`` consists of, once all its elements are closed."""
+    found = Read(page)
+    assert found.open == []
+    return found
+
+
+def evaluated(path: Path) -> Path:
+    """Write what `evaluate` writes: three metrics, two versions, a fall, two that gave no score."""
+    rows = []
+    for i, value in enumerate(falling(1500, at=1200)):
+        graded = round(4 * value)
+        scores: dict[str, Any] = {
+            "faithfulness": {
+                "value": value,
+                "status": "ok",
+                "label": "pass" if value >= 0.5 else "fail",
+                "version": "one" if i < 400 else "two",
+                "explanation": f"claim {i} is not in the contexts",
+            },
+            "correctness": {"value": 1.0 + graded, "normalized": graded / 4, "status": "ok"},
+            "context_relevance": {"value": 1.0, "status": "ok"},
+        }
+        if i == 7:
+            scores["context_relevance"] = {
+                "value": None,
+                "status": "undefined",
+                "reason": "no_context",
+            }
+        if i == 8:
+            scores["context_relevance"] = {"value": None, "status": "error", "reason": "timeout"}
+        rows.append(row(i, **scores))
+    return jsonl(path, rows)
+
+
+def test_a_page_tells_of_every_metric(tmp_path: Path) -> None:
+    """Figures, drift with its onset, versions, worst turns, coverage with reasons, judges."""
+    found = read(page_of(evaluated(tmp_path / "scores.jsonl")))
+    text = found.text
+    assert "1,500 turns; judges: a-judge." in text
+    assert found.tags.count("h2") == 3 + 2
+    assert re.search(r"The scores fell from about row 1,(19|20)\d on; alarm at row 1,2\d\d\.", text)
+    assert "v1onea-judge400row 0" in text
+    assert "v2twoa-judge1,100row 400" in text
+    assert "Several versions are different measurements" in text
+    assert "v1: what is normal was learned from the first 200 scores." in text
+    assert "1 undefined: no_context" in text
+    assert "1 error: timeout" in text
+    assert "The file tells nothing of requests, tokens or times." in text
+    assert text.count("The lowest scores") == 3
+
+
+def test_scores_keep_their_scale(tmp_path: Path) -> None:
+    """A metric from 1 to 5 is drawn on 1 to 5; its drift is told on the scale 0 to 1."""
+    found = read(page_of(evaluated(tmp_path / "scores.jsonl"), "--metric", "correctness"))
+    assert re.search(r"Mean [34]\.\d+, 95 % interval \[[34]\.", found.text)
+    assert "since on the scale 0 to 1" in found.text
+    ticks = [word for word in found.words if re.fullmatch(r"[0-9.]+", word)]
+    assert {"1", "2", "3", "4", "5"} <= set(ticks)
+    assert "faithfulness" not in found.text
+
+
+def test_what_quotes_the_user_is_shown_on_demand(tmp_path: Path) -> None:
+    """Explanations and questions take `--explanations`."""
+    rows = [{"score": i / 10, "explanation": "quoted why", "question": "quoted?"} for i in range(9)]
+    path = jsonl(tmp_path / "scores.jsonl", rows)
+    assert "quoted" not in page_of(path)
+    shown = read(page_of(path, "--explanations", "--worst", "2")).text
+    assert shown.count("quoted why") == shown.count("quoted?") == 2
+
+
+# --- nothing from outside, nothing from the file --------------------------------------------------
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    """No script, no address but places on the page, and a policy that allows its style alone."""
+    page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
+    found = read(page)
+    assert not {"script", "link", "img", "iframe", "object", "form"} & set(found.tags)
+    names = {name for name, _ in found.attributes}
+    assert not {"src", "srcset", "style", "xlink:href", "action"} & names
+    assert not [name for name in names if name.startswith("on")]
+    assert all(v.startswith("#") for name, v in found.attributes if name == "href")
+    (style,) = re.findall("<style>(.*?)</style>", page, flags=re.DOTALL)
+    assert not re.search(r"url\(|@import|http", style)
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(v for _, v in found.attributes if v.startswith("default-src 'none'"))
+    assert f"style-src 'sha256-{digest}'" in policy
+    anchors = {v for name, v in found.attributes if name == "id"}
+    assert {v[1:] for name, v in found.attributes if name == "href"} <= anchors
+
+
+def hostile(form: str, path: Path) -> Path:
+    """Write a file with markup wherever a text can be."""
+    leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
+    if form == "jsonl":
+        scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
+        told = dict.fromkeys(("service", "judge", "question"), HOSTILE)
+        other = {"scores": scores, **told, "service": "other", "time": "2026-01-01"}
+        return jsonl(path / "<b>.jsonl", [{"scores": scores, **told}, other])
+    if form == "csv":
+        cells: dict[str, object] = {HOSTILE: 0.5, "judge": HOSTILE, "service": HOSTILE}
+        cells |= {f"{HOSTILE}.{leaf}": HOSTILE for leaf in leaves}
+        with (path / "a.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([cells.keys(), cells.values()])
+        return path / "a.csv"
+    named: dict[str, Any] = {f"{HOSTILE}__{leaf}": HOSTILE for leaf in ("reason", "explanation")}
+    traced = span(1, service=HOSTILE, judge=HOSTILE, **{f"{HOSTILE}__score": 0.5}, **named)
+    traced["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"] = HOSTILE
+    told = event(2, gen_ai__evaluation__name="b", rag__evaluation__reason=HOSTILE)
+    return jsonl(path / "a.json", [traced, told, span(3, status=HOSTILE)])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
+def test_markup_in_the_file_is_text_on_the_page(form: str, tmp_path: Path) -> None:
+    """Wherever it stands: names, reasons, versions, judges, services, explanations, questions."""
+    found = read(page_of(hostile(form, tmp_path), "--explanations"))
+    assert not {"script", "img"} & set(found.tags)
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert found.tags.count("style") == found.tags.count("h1") == 1
+    assert found.text.count("document.title='owned'") >= 5
+
+
+def test_letters_that_cannot_be_written_are_replaced(tmp_path: Path) -> None:
+    """Halves of characters, NUL and other controls, in a text that reverses its direction."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
+    page = page_of(path)
+    assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
+
+
+# --- to be read by everybody ----------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_have_contrast() -> None:
+    """In light, dark and print, everything stands out by 4.5 to 1, as text must."""
+    style = files("rag_eval_otel.report").joinpath("templates/style.css").read_text("utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block))
+        page = luminance(colours.pop("page"))
+        colours.pop("rule")  # lines between rows: nothing is lost without them
+        for colour in colours.values():
+            low, high = sorted((page, luminance(colour)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+def test_drawings_have_words_and_numbers(tmp_path: Path) -> None:
+    """Each has a title, a description and a table; tables have captions and named columns."""
+    page = page_of(evaluated(tmp_path / "scores.jsonl"))
+    drawings = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) == 2 * 3
+    assert all("<title>" in one and "<desc>" in one and "aria-label=" in one for one in drawings)
+    assert page.count("<summary>The numbers</summary>") == len(drawings)
+    assert page.count("<caption>") == page.count("<table>") == page.count("<thead>")
+    assert 'lang="en"' in page
+
+
+def test_many_scores_are_drawn_as_few(tmp_path: Path) -> None:
+    """The drawing is thinned out, the figures are not."""
+    rows = [{"score": value} for value in falling(6000, at=6000)]
+    page = page_of(jsonl(tmp_path / "scores.jsonl", rows))
+    assert page.count("<circle") <= 400
+    assert len(page) < 150_000
+    assert "of 6,000 scores" in page
+    assert "was learned from the first 2,000 scores" in page
+
+
+# --- live traces ----------------------------------------------------------------------------------
+
+
+def test_traces_are_lined_up_by_time(tmp_path: Path) -> None:
+    """In any order in the file; with services, durations, trace ids and what was not scored."""
+    traced = [
+        span(i, f__score=value, f__version="v", judge="j", duration=2.0, f__label="fail")
+        for i, value in enumerate(falling(900, at=700))
+    ]
+    shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
+    found = read(page_of(jsonl(tmp_path / "spans.json", shuffled)))
+    assert "services: shop" in found.text
+    assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
+    assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
+    assert "seconds a turn, mean2.000" in found.text
+    assert "overload" in found.text
+    assert "trace 0000" in found.text
+
+
+def test_a_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
+    """Traces and logs in one file say it twice; an event alone tells what came too late."""
+    told: dict[str, Any] = {
+        "gen_ai__evaluation__name": "f",
+        "gen_ai__evaluation__score__value": 0.5,
+    }
+    requests = [span(1, f__score=0.5), event(1, **told), event(2, **told)]
+    failed = event(3, gen_ai__evaluation__name="f", error__type="timeout")
+    late = span(4, f__reason="timeout", g__reason="no_claims")
+    found = read(page_of(jsonl(tmp_path / "a.jsonl", [*requests, failed, late])))
+    assert "of 2 scores" in found.text
+    assert "None of 1 evaluations gave a score" in found.text
+    assert "1 error: timeout" in found.text
+    assert "1 undefined: no_claims" in found.text
+
+
+def test_counters_tell_the_cost(tmp_path: Path) -> None:
+    """Of a cumulative counter the latest point counts, of another all of them."""
+    calls, tokens = "rag.evaluation.judge.calls", "rag.evaluation.judge.tokens"
+    kinds = {"gen_ai__token__type": "input"}
+    requests = [
+        span(1, f__score=0.5),
+        counter(calls, 7, at=2),
+        counter(calls, 5, at=1),
+        counter(calls, 3, at=1, rag__evaluation__judge="other"),
+        counter(tokens, 100, temporality=1, **kinds),
+        counter(tokens, 150, temporality=1, at=1, **kinds),
+        counter("http.client.requests", 99),
+    ]
+    text = read(page_of(jsonl(tmp_path / "a.jsonl", requests))).text
+    assert "judge requests10" in text
+    assert "input tokens of the judge250" in text
+    assert "output tokens" not in text
+
+
+def test_services_have_sections_of_their_own(tmp_path: Path) -> None:
+    """And where there are very many, tables alone."""
+    rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MOST_SECTIONS + 3)]
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert page.count("<h3>Distribution</h3>") == MOST_SECTIONS
+    assert "3 more are in the tables alone." in page
+    assert "f</bdi> of <bdi>s62" in page
+
+
+# --- odd files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", "", "has no scores"),
+        ("a.csv", "question,answer\nq,a\n", "Found: question, answer"),
+        ("a.jsonl", "[1]\n", "must be a JSON object"),
+        ("a.jsonl", "\x00\n", "is not JSON"),
+        ("a.json", "[]", "must be OTLP JSON"),
+        ("a.json", '{"resourceSpans": 7}', "is not OTLP JSON"),
+        ("a.json", '{"resourceMetrics": []}', "has no scores"),
+        ("a.json", "{}\n{", "cannot be read"),
+        ("a.parquet", "PAR1", "cannot be read"),
+        ("a.txt", "", "cannot read .txt"),
+        ("a.json", "[" * 100_000, "cannot be read"),
+        ("a.jsonl", "[" * 100_000, "is not JSON"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(
+    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, the way out on stderr, and no page."""
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert main(["report", str(path), "-o", str(tmp_path / "page.html")]) == 2
+    assert told in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("page.pdf", "must end in .html"),
+        ("folder.html", "is a folder"),
+        ("a.html", "is the file that is read"),
+        ("nowhere/page.html", "cannot be written"),
+    ],
+)
+def test_a_page_needs_a_place(
+    output: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never replaces what it is about."""
+    (tmp_path / "folder.html").mkdir()
+    path = jsonl(tmp_path / "a.jsonl", [{"score": 1}])
+    file = tmp_path / "a.html" if output == "a.html" else path
+    assert main(["report", str(file), "-o", str(tmp_path / output)]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["-1", "many", "1001"])
+def test_counts_that_do_not_read(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Argparse's own refusal, with what is meant."""
+    with pytest.raises(SystemExit) as caught:
+        main(["report", "a.jsonl", "-o", "a.html", "--worst", count])
+    assert caught.value.code == 2
+    assert "from 0 to 1000" in capsys.readouterr().err
+
+
+def test_what_gave_no_score_is_told(tmp_path: Path) -> None:
+    """Where no evaluation gave any, the page has the reasons."""
+    rows = [row(i, f={"status": "undefined", "reason": "no_claims"}) for i in range(3)]
+    rows += [row(3, f={"value": float("nan")}), row(4, f=dict.fromkeys(["value"]))]
+    text = read(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
+    assert "None of 5 evaluations gave a score" in text
+    assert "3 undefined: no_claims, 2 undefined: no reason told" in text
+
+
+def test_one_row_is_enough(tmp_path: Path) -> None:
+    """No interval, too little to learn from, and every drawing there."""
+    text = read(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
+    assert "Mean 0.250, 95 % interval -, median 0.250, of 1 scores" in text
+    assert "1 scores are too few to learn what is normal" in text
+
+
+def test_columns_come_by_name(tmp_path: Path) -> None:
+    """A table of one's own, with times as texts; a cell without a number is no score."""
+    times = [f"2026-11-21T09:00:{i % 60:02}Z" for i in range(50)]
+    values = [None if i == 3 else i / 50 for i in range(50)]
+    pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
+    text = read(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
+    assert "of 49 scores" in text
+    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(
+        st.one_of(st.floats(0, 1), st.floats(allow_nan=False, allow_infinity=False)),
+        min_size=1,
+        max_size=60,
+    ),
+    times=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
+)
+def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
+    """Whatever scores and times are, every place on the drawings is a number."""
+    moments = [*times, *[None] * len(values)]
+    page = render(
+        scores_of(
+            Scored(score=Score(name="f", value=value), place="row", turn=i, time=moments[i])
+            for i, value in enumerate(values)
+        ),
+        name="a.jsonl",
+    )
+    found = read(page)
+    places = [v for name, v in found.attributes if name in {"x", "y", "cx", "cy", "d", "width"}]
+    assert places
+    assert not [place for place in places if re.search("nan|inf", place)]

@@ -1,0 +1,96 @@
+"""Files of scores for the tests of the report."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.cli import main
+
+
+def jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """Write ``rows`` as JSON Lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def page_of(path: Path, *options: str) -> str:
+    """Return the page that the command writes on the file at ``path``."""
+    output = path.with_name("page.html")
+    assert main(["report", str(path), "-o", str(output), *options]) == 0
+    return output.read_text(encoding="utf-8")
+
+
+def falling(count: int, *, at: int, seed: int = 0) -> list[float]:
+    """Return scores that are lower from ``at`` on."""
+    dice = random.Random(seed)
+    return [dice.betavariate(*((8, 2) if i < at else (2, 3))) for i in range(count)]
+
+
+def row(index: int, **scores: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as ``evaluate`` writes it."""
+    return {"row": index, "status": "scored", "judge": "a-judge", "scores": scores}
+
+
+# --- OTLP JSON ------------------------------------------------------------------------------------
+
+EPOCH = 1_700_000_000
+
+
+def attributes(**found: Any) -> list[dict[str, Any]]:
+    """Return attributes as OTLP JSON has them; in names ``__`` stands for a dot."""
+    kinds = {str: "stringValue", float: "doubleValue", int: "intValue"}
+    return [
+        {"key": key.replace("__", "."), "value": {kinds[type(value)]: value}}
+        for key, value in found.items()
+    ]
+
+
+def _resource(service: str) -> dict[str, Any]:
+    return {"attributes": attributes(service__name=service)}
+
+
+def span(index: int, *, service: str = "shop", **found: Any) -> dict[str, Any]:
+    """Return an export request with a span that ended ``index`` seconds after the epoch."""
+    one = {
+        "traceId": f"{index:032x}",
+        "spanId": f"{index:016x}",
+        "endTimeUnixNano": str((EPOCH + index) * 10**9),
+        "attributes": attributes(**{f"rag__evaluation__{key}": v for key, v in found.items()}),
+    }
+    return {"resourceSpans": [{"resource": _resource(service), "scopeSpans": [{"spans": [one]}]}]}
+
+
+def event(index: int, *, service: str = "shop", **found: Any) -> dict[str, Any]:
+    """Return an export request with the event of a score."""
+    one = {
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": f"{index:032x}",
+        "spanId": f"{index:016x}",
+        "timeUnixNano": str((EPOCH + index) * 10**9),
+        "attributes": attributes(**found),
+    }
+    return {
+        "resourceLogs": [{"resource": _resource(service), "scopeLogs": [{"logRecords": [one]}]}]
+    }
+
+
+def counter(
+    name: str, value: int, *, at: int = 0, temporality: int = 2, **found: Any
+) -> dict[str, Any]:
+    """Return an export request with a point of a counter."""
+    point = {
+        "startTimeUnixNano": "1",
+        "timeUnixNano": str(at * 10**9),
+        "asInt": str(value),
+        "attributes": attributes(**found),
+    }
+    metric = {"name": name, "sum": {"aggregationTemporality": temporality, "dataPoints": [point]}}
+    return {
+        "resourceMetrics": [
+            {"resource": _resource("shop"), "scopeMetrics": [{"metrics": [metric]}]}
+        ]
+    }
