@@ -78,6 +78,7 @@ def _shown(
         if direct:
             return tuple(p for _, p in used)
         return "partial" if _lacks_passages(turn, generator) else _by_link(used, behind)
+    direct = _widened(turn, direct, own)
     direct += _cut_ones(retrieved, own, known=direct)
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     retrieved = reranked or retrieved  # where the prompt does not tell
@@ -103,6 +104,25 @@ def _lacks_passages(turn: Turn, generator: Fragment) -> bool:
 def _by_link(used: Sequence[_Placed], behind: Sequence[_Behind]) -> tuple[Passage, ...]:
     """Return passages in the order of what was made of them, as the generator was shown it."""
     return tuple(p for _, p in sorted(used, key=lambda one: behind[one[0][0]][0] or ()))
+
+
+def _widened(turn: Turn, shown: Sequence[_Placed], messages: Sequence[str]) -> list[_Placed]:
+    """Return what was ``shown``, where a text around it was, that in its place.
+
+    That is known from the document's metadata, or from what came after the retrieval.
+    """
+    around = {text: wide for one in turn.retrievers for text, wide in one.wider.items()}
+    reranked = [
+        p.text for one in turn.retrievers if one.kind == "reranker" for p in one.documents or ()
+    ]
+    found: dict[str, _Placed] = {}
+    for at, passage in shown:
+        held = [around.get(passage.text, ""), *reranked]
+        wide = [t for t in held if len(t) > len(passage.text) and passage.text.strip() in t]
+        text = next((t for t in wide if place(t, messages)), passage.text)
+        place_of = place(text, messages) or at
+        found.setdefault(normalised(text), (place_of, replace(passage, text=text)))
+    return list(found.values())
 
 
 def _cut_ones(

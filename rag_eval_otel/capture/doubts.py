@@ -107,7 +107,8 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
-    left = [p for text, p in found.items() if not text.startswith(tuple(kept))]
+    seen = "\n".join(kept)  # where a text around a passage was shown, it was, too
+    left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
     if not left or not prompts:
         return True
     if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):

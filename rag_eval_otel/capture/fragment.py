@@ -52,6 +52,8 @@ class Fragment:
     variables: Mapping[str, str] = field(default_factory=dict)
     results: tuple[str, ...] = ()
     """What tools had answered, as an LLM was shown it."""
+    wider: Mapping[str, str] = field(default_factory=dict)
+    """By the text of a document, one that holds it, which may be shown in its place."""
     said: tuple[str, ...] = ()
     """What an LLM was shown as its own earlier words."""
     shown: tuple[Passage, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rag_eval_otel.types import Passage
@@ -114,3 +115,15 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
         )
         for item in items
     )
+
+
+def wider_of(text: object, metadata: object) -> dict[str, str]:
+    """Return the text around a document that its ``metadata`` holds, by the text, if there is."""
+    if isinstance(metadata, str) and metadata.lstrip()[:1] == "{":
+        with suppress(ValueError, RecursionError):
+            metadata = json.loads(metadata)
+    if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
+        return {}
+    held = (one for one in metadata.values() if isinstance(one, str) and len(one) > len(text))
+    around = next((one for one in held if text.strip() in one), None)
+    return {} if around is None else {text: around}

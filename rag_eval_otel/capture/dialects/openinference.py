@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.documents import passages_of
+from rag_eval_otel.capture.dialects.documents import passages_of, wider_of
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, has_gaps, numbered, read, value
 from rag_eval_otel.capture.fragment import Fragment, Kind
 from rag_eval_otel.capture.view import SpanView
@@ -46,7 +46,8 @@ def to_fragment(view: SpanView, of: Kind) -> Fragment:
     """Return what ``view`` tells."""
     asked, told = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
-        return build.retrieval(view, asked=asked, documents=_documents(view, told))
+        found = _documents(view, told)
+        return build.retrieval(view, asked=asked, documents=found, wider=_wider(view))
     if of == "reranker":
         asked = value(view, "reranker.query", "input.value")
         documents = _documents(view, told, prefix="reranker.output_documents")
@@ -75,6 +76,14 @@ def _documents(view: SpanView, told: Any, prefix: str = "retrieval.documents") -
     return passages_of(
         {key.removeprefix("document."): part for key, part in item.items()} for _, item in found
     )
+
+
+def _wider(view: SpanView) -> dict[str, str]:
+    """Return the texts around documents, as LlamaIndex keeps them for its windows."""
+    found: dict[str, str] = {}
+    for _, item in numbered(view.attributes, "retrieval.documents"):
+        found |= wider_of(item.get("document.content"), item.get("document.metadata"))
+    return found
 
 
 def _listed(told: Any) -> Any:
