@@ -25,6 +25,7 @@ nox.options.sessions = [
     "haystack",
     "collector",
     "phoenix",
+    "report",
     "pythons",
 ]
 
@@ -174,6 +175,12 @@ def phoenix(session: nox.Session) -> None:
     session.install("--editable", ".[test]", "arize-phoenix==20.26.1")
     # Phoenix brings a plugin for pytest, which warns of its own parts.
     session.run("pytest", "-p", "no:phoenix", "tests/e2e/test_phoenix.py", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Open the page of `rag-eval-otel report` in headless Chromium, and print it."""
+    test_beside(session)
 
 
 @nox.session(python=PYTHONS)

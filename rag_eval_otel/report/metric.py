@@ -192,7 +192,8 @@ def _alarm(mark: Mark, one: Shown) -> list[Child]:
     alarm = mark.alarm
     low, high = alarm.interval
     scale = " on the scale 0 to 1" if one.series.values != one.series.units else ""
-    again = f" {mark.again:,} more until {told(mark.until, one.unit)}." if mark.again else ""
+    last = told(mark.until, one.unit)
+    again = f" The alarm came again {mark.again:,} times, last at {last}." if mark.again else ""
     since = (
         f" from about {told(mark.onset, one.unit)} on; alarm at {told(mark.at, one.unit)}."
         f" Mean {alarm.before:.3f} before, {alarm.after:.3f} since{scale}: a change of"

@@ -72,7 +72,7 @@ def _service(resource: Mapping[str, Any]) -> str:
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["key"]: _plain(one["value"]) for one in holder.get("attributes", ())}
+    return {one["key"]: _plain(one.get("value") or {}) for one in holder.get("attributes", ())}
 
 
 def _plain(value: Mapping[str, Any]) -> Any:

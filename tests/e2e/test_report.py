@@ -1,0 +1,154 @@
+"""The report in a browser: read in light and dark, printed, and nothing in it that runs or asks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.programs import program
+from score_files import falling, jsonl, page_of, row
+
+ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
+LIGHT, DARK = (0xFF, 0xFF, 0xFF), (0x14, 0x18, 0x1D)
+"""``--page`` of the style sheet; a page that is left to the browser has another dark."""
+
+HOSTILE = "</title></style><script>document.title='owned'</script><img src=/x onerror=alert(1)>"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """Return a page with a fall, a change of version, two metrics, and markup in every text."""
+    leaves = {"version": HOSTILE, "explanation": HOSTILE, "reason": HOSTILE}
+    rows = [
+        row(
+            i,
+            faithfulness={"value": value, "version": "one" if i < 900 else "two"},
+            correctness={"value": 1 + 4 * round(value, 1), "normalized": round(value, 1)},
+            **{HOSTILE: {"value": value, **leaves}},
+        )
+        for i, value in enumerate(falling(3000, at=2200))
+    ]
+    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--explanations")
+    return tmp_path / "page.html"
+
+
+class Served(SimpleHTTPRequestHandler):
+    """Serves files, and notes what was asked for instead of printing it."""
+
+    def __init__(self, asked: list[str], *rest: Any, **options: Any) -> None:
+        self.asked = asked
+        super().__init__(*rest, **options)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
+        """Note the path."""
+        self.asked.append(self.path)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serve ``folder`` on loopback: the address, and the paths that were asked for."""
+    asked: list[str] = []
+    handler = partial(Served, asked, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:
+    """Open ``url`` in headless Chromium: what it printed, and what the page's console says."""
+    done = subprocess.run(
+        [
+            *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
+            *("--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}"),
+            *("--enable-logging=stderr", "--window-size=1100,2400", *options, url),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def first_pixel(picture: bytes) -> tuple[int, ...]:
+    """Return red, green and blue of a PNG's first pixel, which no filter changes."""
+    data = b""
+    at = 8
+    while at < len(picture):
+        size = int.from_bytes(picture[at : at + 4], "big")
+        if picture[at + 4 : at + 8] == b"IDAT":
+            data += picture[at + 8 : at + 8 + size]
+        at += size + 12
+    return tuple(zlib.decompress(data)[1:4])
+
+
+@pytest.mark.parametrize(("scheme", "colour"), [("light", LIGHT), ("dark", DARK)])
+def test_it_is_seen_in_both_schemes(
+    scheme: str, colour: tuple[int, ...], page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the style of the page, which its own policy lets through."""
+    picture = ARTEFACTS / "artefacts" / f"report-{scheme}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.unlink(missing_ok=True)
+    preferred = {"dark": 0, "light": 1}[scheme]
+    asked = (f"--blink-settings=preferredColorScheme={preferred}", f"--screenshot={picture}")
+    _, console = browse(page.as_uri(), page.parent, *asked)
+    assert console == []
+    assert first_pixel(picture.read_bytes()) == colour
+    with capsys.disabled():
+        print(f"\n    {picture}")  # noqa: T201  # for people to look at
+
+
+def test_nothing_runs_and_nothing_is_asked_for(page: Path) -> None:
+    """Markup in the file is text in the browser, and the page is the only request."""
+    with serving(page.parent) as (address, asked):
+        document, console = browse(f"{address}/{page.name}", page.parent, "--dump-dom")
+    assert console == []
+    assert set(asked) - {"/favicon.ico"} == {"/page.html"}
+    assert "<title>Scores of scores.jsonl</title>" in document
+    assert "<script" not in document
+    assert "<img" not in document
+    assert document.count("&lt;script&gt;document.title='owned'") >= 4
+    assert document.count('role="img"') == 2 * 3
+
+
+def test_a_strict_server_leaves_it_readable(page: Path, tmp_path: Path) -> None:
+    """Where a server allows no style either, all words and drawings are there in black."""
+    bare = tmp_path / "bare.html"
+    policy = re.compile(r"style-src 'sha256-[^']+'")
+    bare.write_text(policy.sub("style-src 'none'", page.read_text("utf-8")), encoding="utf-8")
+    picture = tmp_path / "bare.png"
+    document, console = browse(
+        bare.as_uri(), tmp_path, "--dump-dom", f"--screenshot={picture}",
+        "--blink-settings=preferredColorScheme=1",
+    )  # fmt: skip
+    assert all("style" in line for line in console)
+    assert console
+    assert "currentColor" in document
+    assert first_pixel(picture.read_bytes()) == LIGHT
+
+
+def test_it_is_printed_with_its_numbers(page: Path, tmp_path: Path) -> None:
+    """Tables that are folded on the screen are there on paper."""
+    sheets = {}
+    for name, text in (
+        ("whole", page.read_text("utf-8")),
+        ("bare", re.sub("<details>.*?</details>", "", page.read_text("utf-8"), flags=re.DOTALL)),
+    ):
+        (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
+        printed = tmp_path / f"{name}.pdf"
+        browse((tmp_path / f"{name}.html").as_uri(), tmp_path, f"--print-to-pdf={printed}")
+        sheets[name] = len(re.findall(rb"/Type\s*/Page\b", printed.read_bytes()))
+    assert sheets["whole"] > sheets["bare"] + 2
