@@ -138,5 +138,7 @@ def _asked(record: str, form: str, offset: str = "") -> str:
 
 
 def _fill(name: str, told: dict[str, str], **more: str) -> str:
-    text = (files(__package__) / "templates" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (files("rag_eval_otel.alerting") / "templates" / f"{name}.yaml").read_text(
+        encoding="utf-8"
+    )
     return _Rules(text).substitute(told, **more)
