@@ -171,8 +171,7 @@ def of_kind(kind: str, runs: int) -> list[str]:
         lines.append(row("ours, strata given, A=1e4", None, delays, STRATIFIED))
         _, delays = measured(kind, with_targets(true_means(kind), EVERY), runs, "given")
         lines.append(row("ours, strata given, A=1e5", None, delays))
-        _, delays = measured(kind, ours, runs, "given")
-        lines.append(row("ours, strata learned, A=1e5", None, delays))
+        lines.append(row("ours, strata learned, A=1e5", *measured(kind, ours, runs, "given")))
     if find_spec("river"):
         for name in ("ADWIN", "PageHinkley", "KSWIN"):
             fewer = min(runs, SLOW) if name == "KSWIN" else runs
@@ -183,9 +182,10 @@ def of_kind(kind: str, runs: int) -> list[str]:
 def cost() -> Iterator[str]:
     """Yield what 1,000 detectors cost: time an update, updates a second, memory of each."""
     scores = streams().gen("rating3", "none", LEARN + 300, 0, 1).tolist()
+    BettingDetector(reference=scores[:LEARN])  # what is made once for all of them
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    few = [BettingDetector(reference=scores[:LEARN]) for _ in range(50)]
+    few = [BettingDetector(reference=scores[:LEARN]) for _ in range(200)]
     for detector in few:
         for score in scores[LEARN:]:
             detector.update(score)

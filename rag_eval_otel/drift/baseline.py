@@ -7,10 +7,10 @@ it is above the tail's bound, how near it is to the centre, and the score upside
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, TypeAlias
 
 Views: TypeAlias = tuple[float, float, float, float]
@@ -135,8 +135,9 @@ def learned(scores: Sequence[float], strata: Sequence[str | None], *, tail: floa
     offsets = _all_offsets(rows, strata)
     flat = [moved(row, offsets.get(name or "")) for row, name in zip(rows, strata, strict=True)]
     tops = [1.0 + max([0.0, *(one[view] for one in offsets.values())]) for view in range(4)]
+    persistence = _persistence(strata, offsets)
     levels = tuple(
-        _learned_level(column, top)
+        _learned_level(column, top, persistence=persistence)
         for column, top in zip(zip(*flat, strict=True), tops, strict=True)
     )
     return Baseline(centre=centre, levels=levels, strata=offsets)
@@ -147,12 +148,23 @@ def moved(views: Views, by: Views | None) -> Views:
     return views if by is None else _offsets(*(v + d for v, d in zip(views, by, strict=True)))
 
 
-def _learned_level(column: Sequence[float], top: float) -> Level:
+def _persistence(strata: Sequence[str | None], known: Collection[str]) -> float:
+    """Return what the strata's own errors add to the design effect.
+
+    A stratum that stays for a while brings the error of its mean with it, score after score: that
+    of a run as long as all that was learned from adds as much as the scores themselves.
+    """
+    counts = Counter(strata)
+    lengths = [(name, sum(1 for _ in run)) for name, run in groupby(strata)]
+    return sum(n * n / counts[name] for name, n in lengths if name in known) / len(strata)
+
+
+def _learned_level(column: Sequence[float], top: float, *, persistence: float) -> Level:
     n = len(column)
     mean = sum(column) / n
     # A quarter of one more score: values all alike do not mean that nothing else can come.
     variance = sum((value - mean) ** 2 for value in column) / n + 0.25 / n
-    effect = design_effect(column)
+    effect = design_effect(column) + persistence
     return Level(mean=mean, variance=variance, n=n, effect=effect, top=top)
 
 

@@ -23,6 +23,12 @@ _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "up": (0.0, 0.0, 0.0, 1.0),
 }
 """Of the budget for false alarms, for the views level, tail, spread and rise."""
+_MEAN_ALONE = (
+    0.85,
+    0.0,
+    0.0,
+    0.15,
+)  # in both directions, where nothing is known of tail and spread
 
 _ENDS = tuple(accumulate(BETS, initial=0))
 _RESERVE = 1.5  # a learned baseline may be off: it takes so much more evidence
@@ -84,7 +90,8 @@ class Evidence:
             value += share * found
             run = view * _RUN
             if runs[run] <= 1.0:
-                runs[run : run + _RUN] = array("d", (1.0, index, self._total, self._squares))
+                runs[run], runs[run + 1] = 1.0, index
+                runs[run + 2], runs[run + 3] = self._total, self._squares
             runs[run] *= a[first + _DATING] - b[first + _DATING] * y
         self._recent.add(views[0])
         self._total += views[0]
@@ -163,7 +170,9 @@ def _plan(
     direction: Directions, known: tuple[bool, ...], reserve: float
 ) -> tuple[tuple[int, float, int, int], ...]:
     """Return each view that is bet on, the share of each of its bets, and where these are."""
-    shares = [w if there else 0.0 for w, there in zip(_SHARES[direction], known, strict=True)]
+    alone = direction == "both" and not all(known)
+    wanted = _MEAN_ALONE if alone else _SHARES[direction]
+    shares = [w if there else 0.0 for w, there in zip(wanted, known, strict=True)]
     return tuple(
         (view, share / sum(shares) / BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
         for view, share in enumerate(shares)

@@ -10,6 +10,7 @@ from rag_eval_otel.errors import ConfigError
 _ROUNDING = 1e-6
 _SMALLEST_LEARN = 2
 _FEWEST_EVERY = 10
+_FEWEST, _USUAL = 50, 2000  # scores of a file from which to learn what is normal
 
 
 def usable(score: object) -> float | None:
@@ -31,6 +32,11 @@ def usable_scores(scores: Iterable[object]) -> list[float]:
         msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(found)}"
         raise ConfigError(msg)
     return found
+
+
+def learn_from(count: int) -> int:
+    """Return from how many of a file's ``count`` scores to learn: of few, from half."""
+    return min(_USUAL, max(_FEWEST, count // 2))
 
 
 def check_target(target: float | None) -> None:

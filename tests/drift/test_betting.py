@@ -315,6 +315,17 @@ def test_the_factory_makes_the_default() -> None:
     assert found.every == 1e4
 
 
+def test_strata_that_stay_for_hours_are_no_drift() -> None:
+    """The means of hours, learned from some scores each, are wrong hour after hour."""
+    dice = random.Random(1)
+    found = BettingDetector(learn=2000)
+    means = [0.8 + 0.06 * math.sin(2 * math.pi * hour / 24) for hour in range(24)]
+    hours = [(at // 84) % 24 for at in range(8000)]
+    assert not any(found.update(float(dice.random() < means[h]), stratum=str(h)) for h in hours)
+    assert found.baseline is not None
+    assert found.baseline.level.effect > 1.5
+
+
 def test_each_stratum_may_have_a_target() -> None:
     """Then nothing is learned, another mix is no drift, and a fall within them is."""
     found = BettingDetector(target={"hard": 0.6, "easy": 0.9})
