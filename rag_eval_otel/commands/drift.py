@@ -31,7 +31,6 @@ Services, metrics and versions are looked at apart.
 
 Exit status: 0 no drift, 1 drift, 2 misuse.
 """
-_FEWEST, _USUAL = 50, 2000  # scores to learn from
 
 
 def add(commands: Commands) -> None:
@@ -75,6 +74,11 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--stratum", metavar="COLUMN", help="what differs by this column is no drift"
     )
+    _add_outputs(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the scores: .png, .svg, .pdf"
     )
@@ -86,7 +90,6 @@ def add(commands: Commands) -> None:
         default="text",
         help="print the alarms as JSON",
     )
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +163,14 @@ def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
 def _look(
     series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
 ) -> Finding:
-    from rag_eval_otel.drift.options import usable  # noqa: PLC0415
+    from rag_eval_otel.drift.options import learn_from, usable  # noqa: PLC0415
 
     if options.reference is not None and reference is None:
         msg = f"{options.reference} has no scores of {series.stream.name}"
         raise ConfigError(msg)
     points = tuple(point for point in series.points if usable(point.value) is not None)
-    learned = 0 if reference or options.target is not None else _learn(options.learn, len(points))
+    knows = reference or options.target is not None
+    learned = 0 if knows else options.learn or learn_from(len(points))
     detector = _detector(options, reference, max(learned, 2))
     alarms = []
     for point in series.points:
@@ -177,10 +181,6 @@ def _look(
     return Finding(
         series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)
     )
-
-
-def _learn(wanted: int | None, count: int) -> int:
-    return wanted or min(_USUAL, max(_FEWEST, count // 2))
 
 
 def _mean(

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_eval_otel.drift.betting import BettingDetector
-from rag_eval_otel.drift.options import usable
+from rag_eval_otel.drift.options import learn_from, usable
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.report.figures import Line
-
-_FEWEST, _LEARN = 50, 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +50,10 @@ class Watch:
         return self.count > self.learn
 
 
-def learn_of(count: int) -> int:
-    """Return from how many of ``count`` scores what is normal is learned: of few, from half."""
-    return min(_LEARN, max(_FEWEST, count // 2))
-
-
 def watch(line: Line) -> Watch:
     """Run the default detector over the scores of one version."""
     usual = [i for i, unit in enumerate(line.units) if usable(unit) is not None]
-    learn = learn_of(len(usual))
+    learn = learn_from(len(usual))
     found = BettingDetector(learn=learn)
     marks: list[Mark] = []
     for i in usual:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval_otel.drift.options import learn_from
 from rag_eval_otel.report.counters import Counters
 from rag_eval_otel.report.figures import Line, bins, median, parts, running, window_of
 from rag_eval_otel.report.markup import Html, joined, quoted, tag
 from rag_eval_otel.report.scale import Axis, tick_label, ticks, time_ticks, told
-from rag_eval_otel.report.watch import learn_of, watch
+from rag_eval_otel.report.watch import watch
 from rag_eval_otel.scorefile import Counted
 from score_files import falling
 
@@ -128,8 +129,8 @@ def test_what_is_no_score_is_passed_over() -> None:
 
 @pytest.mark.parametrize(("count", "learn"), [(0, 50), (100, 50), (1000, 500), (99_999, 2000)])
 def test_of_few_scores_half_say_what_is_normal(count: int, learn: int) -> None:
-    """As `rag-eval-otel drift` has it."""
-    assert learn_of(count) == learn
+    """For `rag-eval-otel drift` and the report alike."""
+    assert learn_from(count) == learn
 
 
 # --- counters -------------------------------------------------------------------------------------

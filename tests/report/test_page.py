@@ -6,6 +6,7 @@ import csv
 import hashlib
 import re
 from base64 import b64encode
+from datetime import datetime
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -379,12 +380,29 @@ def test_one_row_is_enough(tmp_path: Path) -> None:
 
 def test_columns_come_by_name(tmp_path: Path) -> None:
     """A table of one's own, with times as texts; a cell without a number is no score."""
-    times = [f"2026-11-21T09:00:{i % 60:02}Z" for i in range(50)]
+    times = [f"2026-11-21T09:00:{i:02}Z" for i in range(49)] + ["1795251649"]
     values = [None if i == 3 else i / 50 for i in range(50)]
     pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
     text = read(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
     assert "of 49 scores" in text
     assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
+
+
+def test_times_may_be_times(tmp_path: Path) -> None:
+    """In Parquet; without a zone they are UTC."""
+    times = [datetime(2026, 11, 21, 9, i) for i in range(3)]  # noqa: DTZ001  # as it is meant
+    pq.write_table(pa.table({"score": [0.1, 0.2, 0.3], "time": times}), tmp_path / "a.parquet")
+    text = read(page_of(tmp_path / "a.parquet")).text
+    assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:02:00 UTC" in text
+
+
+@pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])
+def test_one_value_has_a_scale(value: float, tmp_path: Path) -> None:
+    """Where all scores are alike, a scale is made up around them."""
+    rows = [row(i, f={"value": value, "normalized": 0.75}) for i in range(5)]
+    found = read(page_of(jsonl(tmp_path / "a.jsonl", rows)))
+    assert "of 5 scores" in found.text
+    assert found.text.count("The numbers") == 2
 
 
 @settings(max_examples=60, deadline=None)
