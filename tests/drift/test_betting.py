@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.drift import BettingDetector, detector
@@ -261,6 +261,7 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], told: 
 # --- state ----------------------------------------------------------------------------------------
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 900))
 def test_a_restored_detector_decides_the_same(cut: int) -> None:
     """Saved as JSON at any point, while learning or later, it goes on as if nothing had been."""
