@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -25,6 +25,13 @@ from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
 from rag_eval_otel.capture.watch import SpanWatch
 from rag_eval_otel.processor import RagEvalSpanProcessor
+
+try:
+    from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
+except ImportError:  # its name before OpenTelemetry 1.39
+    from opentelemetry.sdk._logs.export import (  # type: ignore[attr-defined,no-redef]
+        InMemoryLogExporter as InMemoryLogRecordExporter,
+    )
 
 KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
