@@ -8,6 +8,7 @@ from functools import partial
 
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, Stream
+from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.types import Evaluation
 
 MAX_ROWS = 64  # of a canary set: as many strata as a baseline tells apart
@@ -50,6 +51,11 @@ class CanaryWatch:
         )
         self._metrics: dict[tuple[str, str], _Metric] = {}
         self._rounds = 0
+        self._unlock()
+        call_in_child(self._unlock)
+
+    def _unlock(self) -> None:
+        """Make the lock; in a forked child nobody would release the parent's."""
         self._lock = threading.RLock()
 
     def begin_round(self) -> None:

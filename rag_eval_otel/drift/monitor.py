@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.worst import WorstTurns
+from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _log = logging.getLogger("rag_eval_otel")
@@ -63,11 +64,16 @@ class DriftMonitor:
         self._service = service
         self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = _unknown
-        self._lock = threading.RLock()
+        self._unlock()
+        call_in_child(self._unlock)
         self._watched: OrderedDict[Stream, _Watched] = OrderedDict()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._restored: dict[Stream, Mapping[str, Any]] = {}
         self._given_up = 0
+
+    def _unlock(self) -> None:
+        """Make the lock; in a forked child nobody would release the parent's."""
+        self._lock = threading.RLock()
 
     def explain(self, cause: Callable[[Stream], Cause]) -> None:
         """Ask ``cause`` whose change an alarm is; a canary set knows."""

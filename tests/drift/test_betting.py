@@ -295,6 +295,7 @@ def broken_states() -> list[dict[str, Any]]:
         {**state, "evidence": None},
         {**state, "evidence": {**evidence, "bets": [1.0]}},
         {**state, "evidence": {**evidence, "value": -1.0}},
+        {**state, "evidence": {**evidence, "recent": ["00", 0]}},
         {**state, "evidence": {**evidence, "runs": [math.inf] * len(evidence["runs"])}},
     ]
 

@@ -47,6 +47,14 @@ def test_cusum_learns_from_the_stream() -> None:
     assert any(found.update(score) for score in binary(300, 0.4, seed=1))
 
 
+def test_a_target_beside_a_reference_is_the_mean() -> None:
+    """The reference then says how scores spread."""
+    found = CusumDetector(target=0.9, reference=binary(500, 0.6), limit=12)
+    assert any(found.update(score) for score in binary(500, 0.6, seed=1))
+    assert found.alarm is not None
+    assert found.alarm.before == 0.9
+
+
 def test_after_an_alarm_the_sums_start_over() -> None:
     """The next score alone raises no other alarm."""
     found = CusumDetector(target=0.8)

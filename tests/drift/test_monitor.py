@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -150,6 +153,32 @@ def test_memory_is_bounded_and_the_loss_is_said(caplog: pytest.LogCaptureFixture
     assert not reports
     (record,) = caplog.records
     assert "more than 100 streams of scores; gave up 0 of 0" in record.getMessage()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_score_locks_nobody_out() -> None:
+    """The child goes on with what the parent has learned, under a lock of its own."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay(_: Any) -> str:
+        inside.set()
+        leave.wait(30)
+        return "unknown"
+
+    monitor = DriftMonitor(lambda _: None, make=partial(BettingDetector, target=0.9, every=10))
+    monitor.explain(stay)  # type: ignore[arg-type]
+    busy = threading.Thread(target=lambda: [monitor.update(STREAM, 0.0) for _ in range(20)])
+    busy.start()
+    assert inside.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # one that is locked out dies of it
+        monitor.update(STREAM, 1.0)
+        os._exit(0)
+    leave.set()
+    busy.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def restarted(state: Any) -> tuple[DriftMonitor, Reports]:
