@@ -12,7 +12,6 @@ from rag_eval_otel.report.watch import Mark
 
 _WIDTH, _HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 708, 22, 206
-_MOST_VERSIONS = 12  # marked on a time line
 _BAR = 160
 _LONG = 10_000  # from here on numbers have no decimals
 
@@ -77,7 +76,7 @@ def time_line(
         [_mark(mark, x) for mark in marks],
         [_dot(x.place(at), y.place(value)) for line in lines for at, value in dots(line)],
         [_running(running(line), x, y) for line in lines],
-        [_change(x.place(at), n) for n, at in enumerate(starts, 1) if 1 < n <= _MOST_VERSIONS],
+        [_change(x.place(at), n) for n, at in enumerate(starts, 1) if n > 1],
         [_below(x.place(at), tick_label(at, unit, all_of_them=named)) for at in named],
     )
 

@@ -57,5 +57,11 @@ def _took(scores: Scores) -> Iterator[tuple[Child, ...]]:
 
 
 def _judges(scores: Scores) -> Html:
-    rows = [(quoted(judge), f"{count:,}") for judge, count in scores.judges.most_common()]
-    return table("Judges that answered", ("judge", "turns"), rows)
+    most = scores.judges.most_common(_MOST_JUDGES)
+    rows = [(quoted(judge), f"{count:,}") for judge, count in most]
+    more = len(scores.judges) - len(most)
+    caption = f"Judges that answered, and {more:,} more" if more else "Judges that answered"
+    return table(caption, ("judge", "turns"), rows)
+
+
+_MOST_JUDGES = 20

@@ -10,6 +10,8 @@ from rag_eval_otel.report.markup import Child, Html, quoted, tag
 from rag_eval_otel.report.series import Series
 from rag_eval_otel.report.tables import table
 
+_MOST = 20  # reasons and statuses by name
+
 
 def coverage_section(found: Sequence[tuple[Html, Series]], unscored: Counter[str]) -> Html:
     """Return the section; each series comes with its name, and turns without scores by status."""
@@ -26,7 +28,7 @@ def coverage_section(found: Sequence[tuple[Html, Series]], unscored: Counter[str
 
 
 def _without(unscored: Counter[str]) -> Html:
-    rows = [(quoted(status), f"{count:,}") for status, count in unscored.most_common(20)]
+    rows = [(quoted(status), f"{count:,}") for status, count in unscored.most_common(_MOST)]
     return table("Turns whose spans left without scores", ("status", "turns"), rows)
 
 
@@ -42,9 +44,10 @@ def _share(count: int, whole: int) -> str:
 
 
 def _reasons(series: Series) -> Child:
-    most = series.failed.most_common()
+    most = series.failed.most_common(_MOST)
     told = [
         [", " if i else None, f"{count:,} {status}: ", quoted(reason or "no reason told", most=80)]
         for i, ((status, reason), count) in enumerate(most)
     ]
-    return told or "-"
+    more = len(series.failed) - len(most)
+    return [told or "-", f" and {more:,} more" if more else None]

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rag_eval_otel.dataset.tally import Moments
+from rag_eval_otel.dataset.student import mean_interval
 from rag_eval_otel.report.scale import Unit
 from rag_eval_otel.report.series import Series
+
+MOST_VERSIONS = 12
+"""Of a metric that have lines of their own."""
 
 _BINS = 20
 _POINTS = 240  # of a running mean: a screen shows no more
@@ -113,20 +116,22 @@ def unit_of(series: Series) -> Unit:
 
 
 def lines(series: Series) -> list[Line]:
-    """Return the scores of each version, in order."""
+    """Return the scores of each version, in order; of many, of those with the most scores."""
     at = series.times if unit_of(series) == "time" else [float(row) for row in series.rows]
     order = sorted(range(len(at)), key=at.__getitem__)
     found: list[list[int]] = [[] for _ in series.versions]
     for i in order:
         found[series.version[i]].append(i)
+    most = sorted(range(len(found)), key=lambda k: -len(found[k]))[:MOST_VERSIONS]
+    first = sorted(most, key=lambda k: at[found[k][0]])
     return [
         Line(
-            version=version,
-            at=[at[i] for i in places],
-            values=[series.values[i] for i in places],
-            units=[series.units[i] for i in places],
+            version=series.versions[k],
+            at=[at[i] for i in found[k]],
+            values=[series.values[i] for i in found[k]],
+            units=[series.units[i] for i in found[k]],
         )
-        for version, places in zip(series.versions, found, strict=True)
+        for k in first
     ]
 
 
@@ -153,16 +158,16 @@ def parts(line: Line) -> Iterator[Mean]:
 
 def mean_of(line: Line, start: int, end: int) -> Mean:
     """Return the mean of the scores from ``start`` to before ``end``, at least one."""
-    moments = Moments()
-    for value in line.values[start:end]:
-        moments.add(value)
+    values, n = line.values[start:end], end - start
+    mean = sum(values) / n
+    squares = sum([(value - mean) * (value - mean) for value in values])
     return Mean(
         at=line.at[end - 1],
         since=line.at[start],
-        n=end - start,
-        mean=moments.centre,
-        interval=moments.interval,
-        lowest=min(line.values[start:end]),
+        n=n,
+        mean=mean,
+        interval=mean_interval(mean, math.sqrt(squares / max(1, n - 1)), n=n),
+        lowest=min(values),
     )
 
 

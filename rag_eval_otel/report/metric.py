@@ -27,6 +27,7 @@ from rag_eval_otel.report.watch import Mark, Watch, watch
 from rag_eval_otel.scorefile.records import Scored
 
 _NAME = 120  # characters of a name
+_JUDGES = 5  # of a version
 _TOLD = 2000  # of an explanation
 _WAYS = {"down": "fell", "up": "rose", "spread": "scattered more widely"}
 
@@ -170,11 +171,15 @@ def _versions(one: Shown) -> Child:
         "Several versions are different measurements: the figures above are of a mixture.",
         class_="note",
     )
-    return [several if len(rows) > 1 else None, table("Versions", head, rows)]
+    made = table("Versions", head, rows)
+    left = len(one.series.versions) - len(rows)
+    few = f"{left:,} versions with fewer scores are in the figures alone."
+    return [several if len(rows) > 1 else None, made, tag("p", few) if left else None]
 
 
 def _judges(series: Series, version: str) -> Child:
     found = [judge for (known, judge) in series.judges if known == version and judge]
+    found = [*found[:_JUDGES], *(["..."] if len(found) > _JUDGES else [])]
     return [[", " if i else None, quoted(judge)] for i, judge in enumerate(found)] or "-"
 
 

@@ -302,6 +302,21 @@ def test_services_have_sections_of_their_own(tmp_path: Path) -> None:
     assert "f</bdi> of <bdi>s62" in page
 
 
+def test_a_file_cannot_make_the_page_endless(tmp_path: Path) -> None:
+    """Of names that change with every row the first or the most frequent are shown."""
+    rows = [
+        {"judge": f"j{i}", "scores": {"f": {"value": 0.5, "version": f"v{min(i, 990)}"}}}
+        for i in range(1000)
+    ]
+    rows += [row(i, f={"status": "error", "reason": f"r{i}"}) for i in range(1000)]
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert len(page) < 60_000
+    text = read(page).text
+    assert "979 versions with fewer scores are in the figures alone." in text
+    assert "and 980 more" in text
+    assert "v990" in text
+
+
 # --- odd files ------------------------------------------------------------------------------------
 
 
