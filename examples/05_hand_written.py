@@ -16,7 +16,7 @@ PAGES = ["The museum opens at 9 on weekdays.", "A ticket costs 12 euros; childre
 @tracer.start_as_current_span("search")  # a span of its own: optional
 def search(question: str) -> list[str]:
     """Find the pages that share a word with the question: your own retriever here."""
-    words = {word for word in question.lower().strip("?").split() if len(word) > 3}
+    words = set(question.lower().strip("?").split()) - {"a", "at", "does", "the"}
     pages = [page for page in PAGES if words & set(page.lower().split())]
     record_retrieval(question, pages)
     return pages
