@@ -132,7 +132,7 @@ def _change(x: float, number: int) -> Html:
 
 def _drawing(story: Story, *parts: Html | list[Html] | None) -> Html:
     """Return the parts as one picture; its words are in it, so that they need no names to meet."""
-    return tag(
+    drawn = tag(
         "svg",
         tag("title", story.title),
         tag("desc", story.told),
@@ -143,6 +143,8 @@ def _drawing(story: Story, *parts: Html | list[Html] | None) -> Html:
         width=_WIDTH,
         height=_HEIGHT,
     )
+    # On a narrow screen it scrolls: shrunk, its letters would be too small to read.
+    return tag("div", drawn, class_="wide", tabindex=0, role="group", aria_label=story.title)
 
 
 def _horizontals(y: Axis, values: Sequence[float]) -> list[Html]:
