@@ -30,7 +30,7 @@ def cost_section(scores: Scores) -> Html:
     return tag(
         "section",
         tag("h2", "Cost and judges", id="cost-name"),
-        table("What the scores took", ("", ""), rows) if rows else tag("p", _NOTHING),
+        table("What the scores took", ("what", "amount"), rows) if rows else tag("p", _NOTHING),
         _judges(scores) if scores.judges else None,
         id="cost",
         aria_labelledby="cost-name",

@@ -165,7 +165,7 @@ def _versions(one: Shown) -> Child:
         )
         for i, line in enumerate(one.lines, 1)
     ]
-    head = ("", "version", "judge", "scores", "first at")
+    head = ("mark", "version", "judge", "scores", "first at")
     several = tag(
         "p",
         "Several versions are different measurements: the figures above are of a mixture.",
