@@ -37,7 +37,7 @@ def render(scores: Scores, *, name: str, explanations: Explanations = "off") -> 
 
 
 def _part(name: str) -> str:
-    return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
+    return (files("rag_eval_otel.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _body(
