@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.doctor.notes import Ended
     from rag_eval_otel.doctor.observer import Observer
 
+_WITH_ENVIRON = 3  # arguments of an exec: path, arguments, environment
 _EXPORTERS = ("trace_exporter", "metric_exporter", "_log_exporter")
 _MODULES = (
     "opentelemetry.trace",
@@ -54,7 +55,7 @@ class Doors:
     def start(self) -> None:
         """Wait at each."""
         atexit.register(self.leave, "exit")  # the first to be registered is the last to run
-        before(os, "_exit", lambda *_: self.leave("os._exit"))
+        before(os, "_exit", lambda *_, **__: self.leave("os._exit"))
         for name in ("execv", "execve"):
             before(os, name, self._about_to_exec)
         if hasattr(os, "register_at_fork"):
@@ -79,10 +80,10 @@ class Doors:
         else:
             self._observer.close(how)
 
-    def _about_to_exec(self, _path: Any, _args: Any, environ: Any = None) -> None:
+    def _about_to_exec(self, *args: Any, env: Any = None, **_named: Any) -> None:
         from rag_eval_otel.doctor.environment import keep_watching  # noqa: PLC0415
 
-        keep_watching(environ)
+        keep_watching(args[2] if len(args) == _WITH_ENVIRON else env)
         self.leave("exec")
 
     def _after_fork(self) -> None:

@@ -62,11 +62,14 @@ class Providers:
     def watch_global(self, module: ModuleType) -> None:
         """Look on while a provider is made the global one, or refused, or there is none yet."""
 
-        def was_set(_: None, provider: Any) -> None:
+        # Called as the program likes, by position or by name.
+        def was_set(_: None, *args: Any, **named: Any) -> None:
+            provider = next(iter((*args, *named.values())))
             if module.get_tracer_provider() is not provider:
                 self.refused.append(_type_of(provider))
 
-        def asked(_: Any, name: str, *_args: Any, **_options: Any) -> None:
+        def asked(_: Any, *args: Any, **named: Any) -> None:
+            name = args[0] if args else named.get("instrumenting_module_name", "")
             self.asked.add(str(name))
 
         after(module, "set_tracer_provider", was_set)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from rag_eval_otel.cli import main
+from rag_eval_otel.doctor.environment import NOTES_VARIABLE, with_bootstrap
 from rag_eval_otel.testing import OtlpReceiver
 
 TESTS = Path(__file__).parents[1]
@@ -257,6 +258,37 @@ def test_a_python_without_this_library(
     assert capfd.readouterr() == ("customized\ndone\n", "")
     assert report.levels["not-installed-there"] == "problem"
     assert report.seen["not-installed-there"] == f"{sys.executable}: ImportError: too old"
+
+
+def test_a_python_that_outlives_the_doctor(tmp_path: Path) -> None:
+    """With nowhere to leave a note it runs as ever, and so does its own ``sitecustomize``."""
+    (tmp_path / "rag_eval_otel.py").write_text("raise ImportError('too old')")
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    environ = {
+        **os.environ,
+        NOTES_VARIABLE: str(tmp_path / "gone"),
+        "PYTHONPATH": with_bootstrap(str(tmp_path)),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", "print('done')"], env=environ, capture_output=True, check=True
+    )
+    assert (ran.stdout.split(), ran.stderr) == ([b"customized", b"done"], b"")
+
+
+def test_calls_by_the_names_of_arguments(run: Run) -> None:
+    """What is looked on at takes its arguments by position or by name, as it does without us."""
+    report = run(
+        "import os, sys\n"
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "trace.get_tracer_provider().get_tracer(instrumenting_module_name='mine')\n"
+        "trace.set_tracer_provider(tracer_provider=TracerProvider())\n"
+        "last = [sys.executable, '-c', 'import os; os._exit(status=3)']\n"
+        "os.execve(path=last[0], argv=last, env=dict(os.environ))\n"
+    )
+    assert report["program"]["status"] == 3
+    ended = [one["ended"] for one in report["program"]["processes"]]
+    assert sorted(ended) == ["exec", "os._exit"]
 
 
 def test_exports_that_fail(run: Run, receiver: OtlpReceiver) -> None:

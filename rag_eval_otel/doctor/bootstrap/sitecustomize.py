@@ -19,8 +19,11 @@ def _begin() -> None:
         begin = importlib.import_module("rag_eval_otel.doctor.doors").begin
     except (ImportError, SyntaxError) as error:  # not there, or the Python is too old for it
         note = os.path.join(folder, "%d.strange" % os.getpid())  # noqa: PTH118, UP031
-        with open(note, "w") as file:  # noqa: PTH123
-            file.write("%s\n%s: %s" % (sys.executable, type(error).__name__, error))  # noqa: UP031
+        try:
+            with open(note, "w") as file:  # noqa: PTH123
+                file.write("%s\n%s: %s" % (sys.executable, type(error).__name__, error))  # noqa: UP031
+        except OSError:  # the doctor has gone, or the folder is another user's
+            return
         return
     begin(folder)
 
@@ -39,5 +42,7 @@ def _go_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    _begin()
-    _go_on()
+    try:
+        _begin()
+    finally:  # what the user has there must run in any case
+        _go_on()
