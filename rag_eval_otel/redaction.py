@@ -59,7 +59,7 @@ class Redactor:
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, dict):
-            return {key: self._inside(item) for key, item in data.items()}
+            return {self._inside(key): self._inside(item) for key, item in data.items()}
         if isinstance(data, list | tuple):
             return [self._inside(item) for item in data]
         return data

@@ -209,6 +209,14 @@ def test_whose_texts_are_exported(options: Mapping[str, Any], left: Mapping[str,
     assert before.attributes == SAID
 
 
+@pytest.mark.parametrize("asked", ['{"card": 4111}', "[4111]", '{"4111": true}'])
+def test_a_question_that_looks_like_json_is_redacted_as_it_is(asked: str) -> None:
+    """What the application said is one text: its numbers and names are no other than its words."""
+    clean = ContentFilter(own="span", redactor=Redactor((re.compile("4111"),)))
+    shown = clean.shown(span({semconv.QUESTION: asked}))
+    assert shown.attributes == {semconv.QUESTION: asked.replace("4111", "[redacted]")}
+
+
 def test_what_holds_no_text_is_not_copied() -> None:
     """A span of which nothing is taken away is passed on itself."""
     plain = span({"n": 1}, [("tick", {"a": 1})])

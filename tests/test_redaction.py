@@ -53,6 +53,7 @@ def test_all_texts_of_a_sample() -> None:
         ("is Ada", "is [redacted]"),
         (["Ada", "Bob"], ["[redacted]", "Bob"]),
         (json.dumps([{"content": "Ada", "id": "1"}]), '[{"content": "[redacted]", "id": "1"}]'),
+        (json.dumps({"Ada": "Bob"}), '{"[redacted]": "Bob"}'),
         ("[Ada", "[[redacted]"),
         ("[" * 10_000 + "Ada", "[" * 10_000 + "[redacted]"),
         (True, True),

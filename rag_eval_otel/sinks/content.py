@@ -72,10 +72,16 @@ class ContentFilter:
         if all(fate == "keep" for fate in fates.values()):
             return None
         return {
-            name: value if fates[name] == "keep" else self.redactor.value(value)
+            name: value if fates[name] == "keep" else self._redacted(name, value)
             for name, value in attributes.items()
             if fates[name] != "drop"
         }
+
+    def _redacted(self, name: str, value: Any) -> Any:
+        """Read JSON only where it is ours: a question may look like it, and is a text as it is."""
+        if isinstance(value, str) and name not in native.LISTS:
+            return self.redactor.text(value)
+        return self.redactor.value(value)
 
     def _fate(self, owner: Owner | None) -> Fate:
         if owner == "own":

@@ -33,6 +33,9 @@ CONTENT: Final = (
 )
 """What attributes are called, of spans and of events, that hold texts."""
 
+LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
+"""Those of them that hold a list, often as JSON; the others are one text each."""
+
 
 def speaks(view: SpanView) -> bool:
     """Tell whether the application has said anything on ``view``."""
