@@ -114,9 +114,10 @@ def _listed(documents: object) -> str:
 
 
 def _entry(passage: Passage) -> dict[str, object]:
-    score = passage.score if passage.score is None or isfinite(passage.score) else None
+    score = None if passage.score is None else float(passage.score)  # numpy's is not for JSON
     name = None if passage.id is None else exportable(passage.id)
-    entry = {"content": exportable(passage.text), "id": name, "score": score}
+    told = score if score is not None and isfinite(score) else None
+    entry = {"content": exportable(passage.text), "id": name, "score": told}
     return {key: value for key, value in entry.items() if value is not None}
 
 

@@ -85,6 +85,10 @@ class Node:
         (Node(), Passage(text=CONTEXT, id="n1", score=0.5)),
         (SimpleNamespace(content=CONTEXT, id="h", score=None), Passage(text=CONTEXT, id="h")),
         (Passage(text=CONTEXT, score=float("nan")), Passage(text=CONTEXT)),
+        (
+            Passage(text=CONTEXT, score=np.float32(0.5)),  # type: ignore[arg-type]  # as stores do
+            Passage(text=CONTEXT, score=0.5),
+        ),
         ("broken \ud800 letter", Passage(text="broken ? letter")),
     ],
 )
