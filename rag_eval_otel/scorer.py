@@ -17,6 +17,7 @@ from rag_eval_otel.capture.recent import RecentTurns
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
@@ -53,6 +54,11 @@ class Admission:
         self._clock = clock
         self._left = max_per_minute or 0.0
         self._at = clock()
+        self._unlock()
+        call_in_child(self._unlock)
+
+    def _unlock(self) -> None:
+        """Make the lock; in a forked child nobody would release the parent's."""
         self._lock = threading.RLock()
 
     def refuse(self, trace_id: int) -> SkipReason | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 
 import pytest
 
@@ -22,6 +25,32 @@ def test_budget_is_spent_and_earned_again() -> None:
     assert [admission.refuse(1) for _ in range(2)] == [None, "budget"]
     clock.advance(3600)
     assert [admission.refuse(1) for _ in range(3)] == [None, None, "budget"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
+    """The child asks under a lock of its own: the application's thread would wait for ever."""
+    inside, leave = threading.Event(), threading.Event()
+    times = iter([0.0])
+
+    def clock() -> float:
+        if threading.current_thread() is busy:
+            inside.set()
+            leave.wait(30)
+        return next(times, 1.0)
+
+    busy = threading.Thread(target=lambda: admission.refuse(1))
+    admission = Admission(max_per_minute=60, clock=clock)
+    busy.start()
+    assert inside.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # one that is locked out dies of it
+        os._exit(0 if admission.refuse(2) is None else 1)
+    leave.set()
+    busy.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_share_is_decided_by_trace() -> None:
