@@ -18,6 +18,8 @@ from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
 
+_LONGEST = 60 * 24 * 366  # minutes between rounds; threads cannot wait much longer
+
 
 class Canary:
     """Scores ``samples`` with ``measure``, one after the other, and tells ``watch``.
@@ -65,6 +67,9 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     first five rounds are learned from. Raises `ConfigError` for data that cannot be used, and where
     ``handle`` does not watch for drift.
     """
+    if not 0 < minutes < _LONGEST:
+        msg = f"minutes must be above 0 and below {_LONGEST:,}, not {minutes!r}"
+        raise ConfigError(msg)
     dataset = open_dataset(data)
     if not 0 < dataset.count <= MAX_ROWS:
         msg = f"{dataset.name}: a canary set has 1 to {MAX_ROWS} samples, not {dataset.count}"
@@ -73,7 +78,8 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     if sink is None:
         msg = "a canary set needs drift='on': nobody would be told"
         raise ConfigError(msg)
-    watch = CanaryWatch(sink.monitor.report, rows=dataset.count)
+    service = sink.monitor.service
+    watch = CanaryWatch(sink.monitor.report, rows=dataset.count, service=service)
     sink.monitor.explain(watch.cause)
     measurement = replace(build_measurement(handle.config), cache=None)  # it would hide a change
     edge = handle.edge("canary")

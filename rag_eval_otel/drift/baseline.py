@@ -26,6 +26,7 @@ dependence that halves every 25 scores. Several lengths together are less at the
 _SIGNIFICANT = 2.0  # standard errors from which dependence is believed
 _FEWEST_BLOCKS = 5  # of a length that says anything
 _MAX_STRATA = 64
+_ROUNDING = 1e-6
 
 
 def views_of(score: float, *, tail: float, centre: float) -> Views:
@@ -96,14 +97,26 @@ class Baseline:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Baseline:
         """Return what `to_state` wrote; raise KeyError, TypeError or ValueError for all else."""
-        return cls(
+        found = cls(
             centre=float(state["centre"]),
             levels=tuple(level and _level(*level) for level in state["levels"]),
             strata={str(name): _offsets(*offsets) for name, offsets in state["strata"].items()},
         )
+        offsets = [offset for one in found.strata.values() for offset in one]
+        if not any(found.levels) or not all(map(math.isfinite, (found.centre, *offsets))):
+            msg = "its baseline has no level, or a number that is not finite"
+            raise ValueError(msg)
+        return found
 
 
 def _level(mean: float, variance: float, n: int | None, effect: float, top: float) -> Level:
+    known = n is None or n > 0
+    if not (known and -_ROUNDING <= mean <= 1 + _ROUNDING and 0 <= variance < math.inf):
+        msg = f"no view has the mean {mean} and the variance {variance} of {n} scores"
+        raise ValueError(msg)
+    if not (1 <= effect < math.inf and 1 <= top < math.inf):
+        msg = f"no view has the effect {effect} and the highest value {top}"
+        raise ValueError(msg)
     return Level(
         mean=float(mean), variance=float(variance), n=n, effect=float(effect), top=float(top)
     )

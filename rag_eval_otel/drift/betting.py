@@ -250,8 +250,8 @@ class BettingDetector:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_state` returned.
 
-        Raises KeyError, TypeError or ValueError, and changes nothing, for anything else, and for
-        the state of a detector with another ``every`` or ``tail``.
+        Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, for anything
+        else, and for the state of a detector with another ``every`` or ``tail``.
         """
         same = (FORMAT, self.kind, self.every, self.tail)
         found = tuple(state[name] for name in ("format", "kind", "every", "tail"))
@@ -263,6 +263,9 @@ class BettingDetector:
         strata = list(state["strata"]) or [None] * len(learning)
         if count < 0 or pause < 0 or len(strata) != len(learning):
             msg = "its counts contradict each other"
+            raise ValueError(msg)
+        if None in map(usable, learning) or not all(isinstance(s, str | None) for s in strata):
+            msg = "what it was learning from are no scores, or no strata"
             raise ValueError(msg)
         baseline, evidence = self._restored(state)
         self.count, self._pause, self._baseline, self._evidence = count, pause, baseline, evidence

@@ -112,7 +112,7 @@ class Evidence:
         level = baseline.levels[told] or baseline.level
         recent = self._recent.scores()
         gain, number = steepest([views(score)[told] for score in recent], level.mean)
-        found = [self._gathered(one, count) for one in (view, _LEVEL)]
+        found = [self._gathered(one, count) for one, *_ in self._plan if one in {view, _LEVEL}]
         gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in found]
         if number and gain >= max(gains):
             return _run(count - number, recent[-number:])
@@ -148,11 +148,13 @@ class Evidence:
         total, squares = map(float, state["sums"])
         value = float(state["value"])
         ring, held = state["recent"]
-        recent = Recent(bytes.fromhex(ring), held)
+        recent = Recent(bytes.fromhex(ring), int(held))
         if len(bets) != len(self._m) or len(runs) != len(self._runs):
             msg = f"{len(bets)} bets and {len(runs)} numbers of runs"
             raise ValueError(msg)
-        if not all(0 <= one < math.inf for one in (*bets, *runs, value, total, squares)):
+        sums = (*runs[2::_RUN], *runs[3::_RUN], total, squares)  # of strata also below 0
+        amounts = (*bets, *runs[0::_RUN], *runs[1::_RUN], value)
+        if not all(map(math.isfinite, sums)) or not all(0 <= one < math.inf for one in amounts):
             msg = "a number is not finite, or below 0"
             raise ValueError(msg)
         self._m, self._runs, self.value = bets, runs, value

@@ -8,9 +8,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
+from rag_eval_otel.drift.options import usable
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.worst import WorstTurns
 from rag_eval_otel.fork import call_in_child
@@ -33,7 +35,8 @@ class _Watched:
         self.worst = WorstTurns()
 
     def take(self, score: float, span: SpanRef | None) -> Alarm | None:
-        self.worst.add(score, span, index=self.detector.count, since=self.detector.since)
+        if usable(score) is not None:
+            self.worst.add(score, span, index=self.detector.count, since=self.detector.since)
         return self.detector.alarm if self.detector.update(score) else None
 
 
@@ -61,7 +64,7 @@ class DriftMonitor:
         """Watch nothing yet."""
         self.report = report
         self._make = make
-        self._service = service
+        self.service = service
         self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = _unknown
         self._unlock()
@@ -83,7 +86,7 @@ class DriftMonitor:
         """Take ``evaluation``, then report; raises what ``report`` raised, last."""
         reports: list[Report] = []
         for name, version, value in _watched_values(evaluation):
-            stream = Stream(service=self._service, name=name, version=version)
+            stream = Stream(service=self.service, name=name, version=version)
             reports += self._take(stream, value, evaluation.span)
         self._tell(reports)
 
@@ -149,18 +152,16 @@ class DriftMonitor:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return what all detectors know, as JSON can hold it."""
+        """Return what all detectors know, as JSON can hold it.
+
+        That includes what was restored of streams that have had no score yet.
+        """
         with self._lock:
-            streams = [
-                {
-                    "service": one.stream.service,
-                    "name": one.stream.name,
-                    "version": one.stream.version,
-                    "detector": one.detector.to_state(),
-                }
-                for one in self._watched.values()
-            ]
-        return {"format": FORMAT, "streams": streams}
+            states = self._restored | {
+                stream: one.detector.to_state() for stream, one in self._watched.items()
+            }
+        streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
+        return {"format": FORMAT, "streams": streams[-self._capacity :]}
 
     def restore(self, state: object) -> None:
         """Go on from what `to_state` returned, in another process.
@@ -192,7 +193,13 @@ class DriftMonitor:
         return detector
 
 
-_UNUSABLE = (AttributeError, KeyError, TypeError, ValueError)  # what a state of any content raises
+_UNUSABLE = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)  # what a state of any content raises
 
 
 def _parts(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:

@@ -24,7 +24,7 @@ class StateFile:
             return json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # the last: nested without end
             _log.warning(
                 "drift: %s cannot be read (%s); baselines are learned anew", self._path, error
             )

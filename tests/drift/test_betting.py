@@ -282,7 +282,7 @@ def broken_states() -> list[dict[str, Any]]:
     """Return states that are not what `to_state` returns."""
     found = BettingDetector(reference=scores(500))
     state = found.to_state()
-    evidence = state["evidence"]
+    evidence, baseline = state["evidence"], state["baseline"]
     return [
         {},
         {**state, "format": 99},
@@ -297,6 +297,27 @@ def broken_states() -> list[dict[str, Any]]:
         {**state, "evidence": {**evidence, "value": -1.0}},
         {**state, "evidence": {**evidence, "recent": ["00", 0]}},
         {**state, "evidence": {**evidence, "runs": [math.inf] * len(evidence["runs"])}},
+        {**state, "evidence": {**evidence, "sums": [math.nan, 0.0]}},
+        {**state, "evidence": {**evidence, "bets": [10**400] * len(evidence["bets"])}},
+        {**state, "evidence": {**evidence, "recent": [evidence["recent"][0], math.inf]}},
+        {**state, "count": math.inf},
+        {**state, "baseline": {**baseline, "levels": [None] * 4}},
+        {**state, "baseline": {**baseline, "strata": {"a": [math.nan] * 4}}},
+        *({**state, "baseline": {**baseline, "levels": [one] * 4}} for one in broken_levels()),
+        {**state, "baseline": None, "learning": [math.nan]},
+        {**state, "baseline": None, "learning": [0.5], "strata": [["a"]]},
+    ]
+
+
+def broken_levels() -> list[list[float]]:
+    """Return mean, variance, number, effect and highest value of what is no view."""
+    return [
+        [math.nan, 0.1, 500, 1.0, 1.0],
+        [7.0, 0.1, 500, 1.0, 1.0],
+        [0.5, -0.1, 500, 1.0, 1.0],
+        [0.5, 0.1, 0, 1.0, 1.0],
+        [0.5, 0.1, 500, 0.5, 1.0],
+        [0.5, 0.1, 500, 1.0, 0.2],
     ]
 
 
@@ -305,9 +326,32 @@ def test_a_state_that_is_none_changes_nothing(state: dict[str, Any]) -> None:
     """It is refused whole: the detector is as it was."""
     found = BettingDetector()
     before = found.to_state()
-    with pytest.raises((KeyError, TypeError, ValueError)):
+    with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
         found.restore(state)
     assert found.to_state() == before
+
+
+def test_the_state_of_strata_is_taken_up() -> None:
+    """Their scores are moved, and may add up to less than 0."""
+    found, resumed = BettingDetector(learn=200), BettingDetector(learn=200)
+    for at in range(200):
+        found.update(0.9 if at % 2 else 0.3, stratum=str(at % 2))
+    found.update(0.0, stratum="1")
+    resumed.restore(json.loads(json.dumps(found.to_state())))
+    assert resumed.to_state() == found.to_state()
+
+
+@pytest.mark.parametrize("direction", ["up", "both"])
+def test_a_rise_is_told_as_one(direction: Any) -> None:
+    """With the mean and the onset of the scores that have risen, whatever else is watched."""
+    dice = random.Random(1)
+    found = BettingDetector(learn=500, direction=direction)
+    stream = [dice.uniform(0.1, 0.3) for _ in range(1500)] + [dice.uniform(0.5, 0.7)] * 50
+    assert any(map(found.update, stream))
+    assert found.alarm is not None
+    assert found.alarm.direction == "up"
+    assert found.alarm.onset == pytest.approx(1500, abs=5)
+    assert found.alarm.after > 0.4
 
 
 def test_the_factory_makes_the_default() -> None:

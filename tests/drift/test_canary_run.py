@@ -40,6 +40,7 @@ def test_a_judge_that_changes_its_mind_is_found() -> None:
         canary.stop()
     assert told[0].cause == "judge"
     assert told[0].stream.name == "canary.context_relevance"
+    assert told[0].stream.service == "unknown_service:python"  # the SDK's, without a resource
 
 
 def test_the_schedule_runs_until_it_is_stopped() -> None:
@@ -89,3 +90,10 @@ def test_what_cannot_be_a_canary_set_is_refused(
     """With what would do."""
     with running(**options) as app, pytest.raises(ConfigError, match=told):
         watch_canary(app.handle, data)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
+def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
+    """They would ask the judge without end."""
+    with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
+        watch_canary(app.handle, ROWS, minutes=minutes)

@@ -123,7 +123,7 @@ def test_state_is_kept_for_the_next_process(tmp_path: Path) -> None:
     assert after.events()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 7, "streams": []}'])
+@pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '{"format": 7, "streams": []}'])
 def test_a_state_file_that_is_none_is_said(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:

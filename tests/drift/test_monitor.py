@@ -197,6 +197,35 @@ def test_a_restart_goes_on_where_it_was() -> None:
     assert reports.drifts
 
 
+def test_what_has_not_come_up_since_a_restart_is_kept() -> None:
+    """A metric that is seldom scored does not lose its baseline to one that is saved first."""
+    before, _ = watch()
+    turns(before, 400, 0.9)
+    seldom = Stream(service="shop", name="seldom")
+    before.update(seldom, 1.0)
+    after, _ = restarted(before.to_state())
+    after.emit(evaluation(1.0))
+    kept = after.to_state()["streams"]
+    assert "seldom" in {one["name"] for one in kept}
+    again, reports = restarted(after.to_state())
+    again.update(seldom, 1.0)
+    assert len(again.to_state()["streams"]) == len(kept)
+    assert not reports
+
+
+def test_what_is_no_score_is_no_worst_turn() -> None:
+    """Neither NaN nor a number outside of [0, 1]."""
+    monitor, reports = watch()
+    turns(monitor, 400, 0.9)
+    for at in range(400, 500):
+        monitor.update(
+            STREAM, -5.0 if at % 2 else float("nan"), span=SpanRef(trace_id=at, span_id=1)
+        )
+        monitor.emit(evaluation(0.0, at=1000 + at))
+    assert reports.drifts[0].worst
+    assert all(one.span.trace_id >= 1400 for one in reports.drifts[0].worst if one.span)
+
+
 def test_a_restart_in_another_version_says_so() -> None:
     """The old baseline is not used, and the report names both versions."""
     before, _ = watch()
@@ -229,6 +258,7 @@ def spoilt(change: Callable[[Any], object]) -> Any:
         spoilt(lambda state: state["streams"][0].update(detector=None)),
         spoilt(lambda state: state["streams"][0]["detector"].update(format=99)),
         spoilt(lambda state: state["streams"][0]["detector"]["evidence"].update(bets="x")),
+        spoilt(lambda state: state["streams"][0]["detector"].update(count=float("inf"))),
     ],
 )
 def test_a_state_that_cannot_be_used_is_said_and_left(
