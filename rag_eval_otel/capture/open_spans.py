@@ -88,6 +88,7 @@ class OpenSpans:
         """Know of none."""
         self._starts: deque[ReadableSpan] = deque(maxlen=_STARTED)
         self._open: dict[int, list[ReadableSpan]] = {}
+        self._ending: frozenset[int] = frozenset()  # which of them had ended at the last look
         self._looking = threading.Lock()
         self.gone: deque[Bystander] = deque(maxlen=_GONE)
         """Spans that ended without being a step of RAG; their trace may become one of RAG yet."""
@@ -95,7 +96,7 @@ class OpenSpans:
         """Note that a span has started."""
 
     def __iter__(self) -> Iterator[ReadableSpan]:
-        """Yield the spans that were open at the last look."""
+        """Yield the spans that were open at the last look, or had only just ended."""
         return chain.from_iterable(self._open.values())
 
     def note_current(self, trace_id: int) -> None:
@@ -107,20 +108,31 @@ class OpenSpans:
             self.note_start(span)
 
     def look(self) -> None:
-        """Sort what has started since the last look, and forget what has ended."""
+        """Sort what has started since the last look, and forget what had ended by then.
+
+        What has ended since is kept until the next look: a span has its end time a moment before
+        its end is told, and if its thread is held up in between, it would be in neither place.
+        """
         with self._looking:  # not the watch's lock, for which the application's threads wait
             begun = [self._starts.popleft() for _ in range(len(self._starts))]
-            known = list({id(span): span for span in (*self, *begun)}.values())
+            known = {id(span): span for span in (*self, *begun)}
+            ended = {key: span for key, span in known.items() if span.end_time is not None}
+            ending = {key: span for key, span in ended.items() if key not in self._ending}
+            opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
             found: dict[int, list[ReadableSpan]] = {}
-            for span in [span for span in known if span.end_time is None][-_OPEN:]:
+            for span in (*ending.values(), *opened):
                 found.setdefault(trace_of(span), []).append(span)
-            self._open = found
-            self.gone.extend(list(_gone(known)))
+            self._open, self._ending = found, frozenset(ending)
+            self.gone.extend(list(_gone(ending.values())))
 
     def just_gone(self, trace_id: int) -> Iterator[Bystander]:
         """Yield what has started lately in a trace and has ended, without a look."""
         lately = islice(reversed(self._starts.copy()), _NEWEST)
         return _gone(span for span in lately if trace_of(span) == trace_id)
+
+    def lately(self, trace_id: int) -> list[ReadableSpan]:
+        """Return those of a trace that were open at the last look, or had only just ended."""
+        return self._open.get(trace_id, [])
 
     def of(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that were open at the last look, and still are."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rag_eval_otel import semconv
@@ -24,7 +24,7 @@ from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander,
 from rag_eval_otel.capture.pending_logs import PendingLogs
 from rag_eval_otel.capture.segment import OVERHEAD, Segment, SegmentLimits, size_of
 from rag_eval_otel.capture.units import units_over
-from rag_eval_otel.capture.view import LogView, SdkSpan, attribute_names
+from rag_eval_otel.capture.view import LogView, SdkSpan, attribute_names, has_dropped
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -102,7 +102,9 @@ class SpanWatch:
         if _is_dull(attribute_names(span)):
             if scope is not None and scope.name == llamaindex.SCOPE:
                 return True
-            return bool(self._segments) and trace_of(span) in self._segments
+            if self._segments and trace_of(span) in self._segments:
+                return True
+            return has_dropped(span)  # a mark of ours may be among them
         # The callback handler knows what it has written.
         return scope is None or scope.name != semconv.SCOPE
 
@@ -159,7 +161,7 @@ class SpanWatch:
         with self._lock:
             self._add_gone()
             ready = [one for one in self._segments.values() if self._is_complete(one, now)]
-            ready += self._parted(now - self._limits.quiet, apart_from=ready)
+            ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
                 del self._lost[one.trace_id]
@@ -170,8 +172,9 @@ class SpanWatch:
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = [one for one in self._segments.values() if not self._is_busy(one)]
-            ready += self._parted(self._clock(), apart_from=ready)
+            opened = self.open_spans.of
+            ready = [one for one in self._segments.values() if not opened(one.trace_id)]
+            ready += self._parted(self._clock(), opened, ready=ready)
             self._finish(ready)
         self._hand_on(ready)
 
@@ -197,26 +200,29 @@ class SpanWatch:
             if segment is not None:
                 self._bytes += segment.stand_by(view)
 
-    def _parted(self, until: float, *, apart_from: Iterable[Segment]) -> list[Segment]:
-        """Take what is over out of the segments that go on."""
-        done = {one.trace_id for one in apart_from}
+    def _parted(
+        self,
+        until: float,
+        opened: Callable[[int], Sequence[ReadableSpan]],
+        *,
+        ready: Sequence[Segment],
+    ) -> list[Segment]:
+        """Take what is over out of the segments that go on; ``opened`` tells what is under way."""
+        done = {one.trace_id for one in ready}
         going_on = [one for one in self._segments.values() if one.trace_id not in done]
         parts = []
         for segment in going_on:
-            opened = self.open_spans.of(segment.trace_id)
-            parts += [segment.part(ids) for ids in list(units_over(segment, opened, until=until))]
+            going = opened(segment.trace_id)
+            parts += [segment.part(ids) for ids in list(units_over(segment, going, until=until))]
             if not segment.spans:
                 self._remove(segment)
         return parts
-
-    def _is_busy(self, segment: Segment) -> bool:
-        return bool(self.open_spans.of(segment.trace_id))
 
     def _is_complete(self, segment: Segment, now: float) -> bool:
         limits = self._limits
         is_soon = segment.root_ended and not segment.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
-        idle = now - segment.last >= quiet and not self._is_busy(segment)
+        idle = now - segment.last >= quiet and not self.open_spans.lately(segment.trace_id)
         return idle or now - segment.first >= limits.max_age
 
     def _evict(self, newest: Segment) -> list[Segment]:

@@ -67,8 +67,12 @@ class Watched(SpanProcessor):
         return chain
 
     def after(self, seconds: float) -> int:
-        """Let time pass and sweep; return how many segments have been handed on so far."""
+        """Let time pass and sweep; return how many segments have been handed on so far.
+
+        Twice: what has only just ended counts as open for one sweep.
+        """
         self.clock.advance(seconds)
+        self.watch.sweep()
         self.watch.sweep()
         return len(self.ready)
 
@@ -156,6 +160,26 @@ def test_a_session_whose_start_is_long_forgotten() -> None:
         chain.end()
         assert seen.after(1.0) == 1
     assert "session" in {view.name for view in seen.ready[0].spans.values()}
+
+
+def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
+    """The SDK sets the end time first; the thread may be held up before it tells processors."""
+    seen = Watched()
+    chain = seen.step("CHAIN", None, **answered(1))
+    found = seen.step("RETRIEVER", chain, **retrieved(1))
+    found.end()
+    model = seen.step("LLM", chain, **generated(1))
+    seen.watch.sweep()
+    for span in (chain, model):
+        span._end_time = 10**18  # type: ignore[attr-defined]  # noqa: SLF001
+    seen.clock.advance(6.0)
+    seen.watch.sweep()
+    assert seen.ready == []
+    for span in (model, chain):
+        span._end_time = None  # type: ignore[attr-defined]  # noqa: SLF001
+        span.end()
+    assert seen.after(1.0) == 1
+    assert len(seen.ready[0].spans) == 3
 
 
 def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
