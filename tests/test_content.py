@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
-from rag_eval_otel import instrument, semconv
+from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS
 from rag_eval_otel.capture.dialects.content import owner_of
 from rag_eval_otel.redaction import Redactor
@@ -331,6 +331,19 @@ def test_by_default_spans_are_passed_on_themselves() -> None:
         for one in ended:
             processor.on_end(one)
     assert all(left is entered for left, entered in zip(noting.spans, ended, strict=True))
+
+
+@pytest.mark.parametrize("others", ["n", "input.value"])
+def test_texts_in_events_stay_behind_where_a_limit_drops_their_mark(others: str) -> None:
+    """The attribute that says that there are any goes first, where many come after it."""
+    with wrapping() as (noting, processor):
+        provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2))
+        provider.add_span_processor(processor)
+        with provider.get_tracer("app").start_as_current_span("ask") as asked:
+            record_retrieval(QUESTION, [CONTEXT])
+            asked.set_attributes({"a": 1, "b": 2, others: 3})
+    (left,) = noting.spans
+    assert [dict(event.attributes or {}) for event in left.events] == [{semconv.DOCUMENT_COUNT: 1}]
 
 
 class Broken:

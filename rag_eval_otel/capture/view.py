@@ -100,6 +100,14 @@ def attribute_names(span: ReadableSpan) -> Iterable[str]:
         return span.attributes or ()
 
 
+def has_dropped(span: ReadableSpan) -> bool:
+    """Tell whether attributes of ``span`` were dropped over the limit; asked as often."""
+    try:
+        return span._attributes.dropped > 0  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+    except AttributeError:
+        return span.dropped_attributes > 0
+
+
 class SdkSpan:
     """A span of the SDK as a `SpanView`. Nothing is read before it is asked for."""
 

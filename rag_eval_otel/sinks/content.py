@@ -41,7 +41,9 @@ class ContentFilter:
         if scope is not None and scope.name == semconv.SCOPE:
             return span
         names = attribute_names(span)
-        if self.foreign == "keep" and native.NAMES.isdisjoint(names):
+        # What says that there are texts of ours in events may be what a limit has dropped.
+        may_have_own = span.dropped_attributes or not native.NAMES.isdisjoint(names)
+        if self.foreign == "keep" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]
         attributes = self._left(span.attributes or {}) if any(map(owner_of, names)) else None
