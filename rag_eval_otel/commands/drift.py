@@ -170,8 +170,9 @@ def _look(
         raise ConfigError(msg)
     points = tuple(point for point in series.points if usable(point.value) is not None)
     knows = reference or options.target is not None
-    learned = 0 if knows else options.learn or learn_from(len(points))
-    detector = _detector(options, reference, max(learned, 2))
+    first = learn_from(len(points)) if options.learn is None else options.learn
+    detector = _detector(options, reference, first)
+    learned = 0 if knows else first
     alarms = []
     for point in series.points:
         keep = {} if options.detector != "betting" else {"stratum": point.stratum}

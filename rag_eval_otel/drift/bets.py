@@ -76,5 +76,5 @@ def _error(level: Level, stake: float, every: float) -> float:
     if level.n is None:
         return 0.0
     doubt = _DOUBT * min(1.0, _DOUBT_OF / every)
-    quantile = NormalDist().inv_cdf(1 - doubt)
+    quantile = -NormalDist().inv_cdf(doubt)  # of 1 - doubt: that is 1 for a small one
     return min(quantile * level.error, math.log(every) / (level.n * stake))

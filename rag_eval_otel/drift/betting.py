@@ -14,6 +14,7 @@ from rag_eval_otel.drift.options import (
     check_count,
     check_direction,
     check_every,
+    check_tail,
     check_targets,
     usable,
     usable_scores,
@@ -89,6 +90,7 @@ class BettingDetector:
         check_count("learn", learn, least=2)
         check_count("cooldown", cooldown)
         check_direction(direction)
+        check_tail(tail)
         self.every = float(every)
         self.tail = float(tail)
         self.cooldown = cooldown

@@ -48,22 +48,36 @@ def check_target(target: float | None) -> None:
 
 def check_targets(target: float | Mapping[str, float] | None) -> None:
     """Raise `ConfigError` unless ``target``, or that of every stratum, is such a mean."""
+    if isinstance(target, Mapping) and not target:
+        msg = "target is a mapping without strata: give it a mean for each, or one mean for all"
+        raise ConfigError(msg)
     for one in target.values() if isinstance(target, Mapping) else (target,):
         check_target(one)
 
 
+def check_tail(tail: float) -> None:
+    """Raise `ConfigError` for a bound that no score is above, or none at or below."""
+    if usable(tail) is None or tail >= 1:
+        msg = f"tail must be a score from 0 to below 1, as 0.5 is, not {tail!r}"
+        raise ConfigError(msg)
+
+
 def check_every(every: float) -> None:
     """Raise `ConfigError` unless ``every`` is a number of scores."""
-    if isinstance(every, bool) or not _FEWEST_EVERY <= every < math.inf:
+    if not _is_number(every) or not _FEWEST_EVERY <= every < math.inf:
         msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
         raise ConfigError(msg)
 
 
 def check_count(name: str, value: int, *, least: int = 0) -> None:
     """Raise `ConfigError` unless ``value`` is a whole number, ``least`` or more."""
-    if isinstance(value, bool) or value != int(value) or value < least:
+    if not _is_number(value) or not least <= value < math.inf or value != int(value):
         msg = f"{name} must be a whole number, {least} or more, not {value!r}"
         raise ConfigError(msg)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_direction(direction: str) -> None:

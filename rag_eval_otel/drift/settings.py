@@ -9,6 +9,7 @@ from pathlib import Path
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.drift.monitor import MAX_STREAMS, Report
+from rag_eval_otel.drift.options import check_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class DriftOptions:
     def __post_init__(self) -> None:
         """Check the options."""
         self.detector()
+        check_count("streams", self.streams, least=1)
 
     def detector(self) -> BettingDetector:
         """Return a detector that has yet to learn."""

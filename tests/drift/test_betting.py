@@ -238,6 +238,13 @@ def test_one_bad_score_after_many_perfect_ones_is_no_alarm() -> None:
     assert first_alarm(found, [0.0] * 20) is not None
 
 
+def test_a_false_alarm_may_be_as_rare_as_one_likes() -> None:
+    """A baseline is learned, and a change found, where next to no false alarm is allowed."""
+    found = BettingDetector(learn=2000, every=1e30)
+    assert first_alarm(found, scores(2000)) is None
+    assert first_alarm(found, [0.0] * 2000) is not None
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -246,7 +253,13 @@ def test_one_bad_score_after_many_perfect_ones_is_no_alarm() -> None:
         ({"target": float("nan")}, "target must be"),
         ({"every": 1}, "every must be a number of scores"),
         ({"every": float("inf")}, "every must be"),
+        ({"every": "1e5"}, "every must be"),
+        ({"target": {}}, "a mapping without strata"),
+        ({"tail": float("nan")}, "tail must be a score"),
+        ({"tail": 1.0}, "tail must be a score"),
         ({"learn": 1}, "learn must be a whole number, 2 or more"),
+        ({"learn": float("inf")}, "learn must be a whole number"),
+        ({"learn": "2000"}, "learn must be a whole number"),
         ({"cooldown": -1}, "cooldown must be a whole number, 0 or more"),
         ({"reference": [0.5]}, "a reference needs two scores"),
         ({"reference": [None, float("nan"), 0.5, 7]}, r"not 1"),

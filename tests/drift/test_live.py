@@ -156,6 +156,8 @@ def test_options_are_checked_where_they_are_given() -> None:
     """Like all others."""
     with pytest.raises(ConfigError, match="direction must be one of both, down, up"):
         DriftOptions(direction="sideways")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="streams must be a whole number, 1 or more"):
+        DriftOptions(streams=0)
     with pytest.raises(ConfigError, match="drift"):
         instrument(drift="sometimes")
 
