@@ -24,13 +24,21 @@ _LONGEST = 60 * 24 * 366  # minutes between rounds; threads cannot wait much lon
 class Canary:
     """Scores ``samples`` with ``measure``, one after the other, and tells ``watch``.
 
-    What goes wrong in a round is kept in by ``edge``, and the next round comes all the same.
+    What goes wrong in a round is kept in by ``edge``, and the next round comes all the same, until
+    ``is_over`` says that nobody is there any more.
     """
 
     def __init__(
-        self, samples: Sequence[Sample], measure: Measure, *, watch: CanaryWatch, edge: Edge
+        self,
+        samples: Sequence[Sample],
+        measure: Measure,
+        *,
+        watch: CanaryWatch,
+        edge: Edge,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Score nothing yet."""
+        self._is_over = is_over
         self._samples = samples
         self._measure = measure
         self._watch = watch
@@ -39,12 +47,17 @@ class Canary:
 
     def run_once(self) -> None:
         """Score every sample once, and wait for it; not from within an event loop."""
+        if self._is_over():
+            self.stop()
+            return
         with self._edge:
             asyncio.run(self._round())
 
     async def _round(self) -> None:
         self._watch.begin_round()
         for row, sample in enumerate(self._samples):
+            if self._is_over():  # a round cut short is none
+                return
             self._watch.take(row, await self._measure(sample))
 
     def start(self, seconds: float) -> None:
@@ -65,7 +78,7 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     then on alarms on live scores say whether the canary set has changed, too; its own are reported
     like them, under ``canary.<metric>``, with cause ``judge``. Nothing comes from a cache. The
     first five rounds are learned from. Raises `ConfigError` for data that cannot be used, and where
-    ``handle`` does not watch for drift.
+    ``handle`` does not watch for drift. It ends with `Handle.shutdown`, or `Canary.stop`.
     """
     if not 0 < minutes < _LONGEST:
         msg = f"minutes must be above 0 and below {_LONGEST:,}, not {minutes!r}"
@@ -83,6 +96,12 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     sink.monitor.explain(watch.cause)
     measurement = replace(build_measurement(handle.config), cache=None)  # it would hide a change
     edge = handle.edge("canary")
-    canary = Canary(list(dataset.samples()), measurement.of, watch=watch, edge=edge)
+    canary = Canary(
+        list(dataset.samples()),
+        measurement.of,
+        watch=watch,
+        edge=edge,
+        is_over=lambda: handle.evaluator.is_closed,
+    )
     canary.start(minutes * 60)
     return canary

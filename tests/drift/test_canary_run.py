@@ -62,6 +62,26 @@ def test_the_schedule_runs_until_it_is_stopped() -> None:
         canary.stop()
 
 
+def test_a_shutdown_ends_it() -> None:
+    """Who shuts the pipeline down need not know of the canary: its judge is asked no more."""
+    asked: list[int] = []
+
+    def answer(task: Task[Any]) -> object:
+        asked.append(1)
+        return good_answers(task)
+
+    with running(
+        judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
+    ) as app:
+        canary = watch_canary(app.handle, ROWS[:1], minutes=1000)
+        canary.run_once()
+        assert asked
+        app.handle.shutdown()
+        asked.clear()
+        canary.run_once()
+        assert not asked
+
+
 def test_a_round_that_fails_is_counted() -> None:
     """What is not the judge's failure but ours is kept in like everywhere."""
     with running(errors="swallow") as app:
