@@ -24,7 +24,7 @@ def units_over(
     It hangs below nothing, or below a span that is no step of a turn; nothing in it is open, and
     nothing has come since ``until``.
     """
-    if not segment.turns or segment.is_slow:
+    if segment.is_slow or not any(turn in segment.spans for turn in segment.turns):
         return
     views = [SdkSpan(span) for span in opened]
     parents = {one.span_id: one.parent_id for one in views}
