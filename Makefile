@@ -21,8 +21,8 @@ help:  ## Show this list
 demo: $(VENV)/.core  ## Show scores on a trace: no key, no network, no model
 	@$(BIN)/rag-eval-otel demo
 
-test: $(VENV)/.test  ## Run the tests
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+test: $(VENV)/.test  ## Run the tests, without the slow ones
+	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, coverage
 	$(BIN)/ruff check .

@@ -187,7 +187,7 @@ def report(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
     session.install("--editable", ".[test]")
-    session.run("pytest", "-n", "auto", *session.posargs)
+    session.run("pytest", "-n", "auto", "-m", "not slow", *session.posargs)
 
 
 @nox.session

@@ -254,6 +254,7 @@ def test_an_interrupt_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "scores.csv.cache"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path) -> None:
     """After a kill -9 the same command writes the same file as a run that was left alone."""

@@ -17,6 +17,7 @@ REQUESTS = re.compile(r"(\d+)( a context)?(?: \(fused (\d+)\))?")
 AGAIN = "run: PYTHONPATH=tests python -m metrics_page"
 
 
+@pytest.mark.slow
 @ABSENT
 def test_the_page_is_up_to_date() -> None:
     """The page is what the generator gives."""

@@ -90,6 +90,7 @@ def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
     return order
 
 
+@pytest.mark.slow
 @settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
@@ -99,6 +100,7 @@ def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
     assert told(replay(calls, timed=False)) == told(replay(recording(path).calls, timed=False))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
@@ -112,6 +114,7 @@ def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
     assert whole.truths is None or not unmatched(whole.truths, samples)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_spans_that_never_end_make_no_wrong_samples(data: st.DataObject) -> None:

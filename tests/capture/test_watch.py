@@ -224,6 +224,7 @@ class Counting(InMemorySpanExporter):
         return SpanExportResult.SUCCESS
 
 
+@pytest.mark.slow
 def test_a_trace_of_a_hundred_thousand_spans() -> None:
     """It is given up and counted, once; every span is exported, and nothing of it is kept."""
     counting = Counting()

@@ -17,6 +17,8 @@ from rag_eval_otel.cli import main
 from rag_eval_otel.doctor.environment import NOTES_VARIABLE, with_bootstrap
 from rag_eval_otel.testing import OtlpReceiver
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 MAIN = "import sys; from rag_eval_otel.cli import main; sys.exit(main())"
 

@@ -356,6 +356,7 @@ def test_what_a_text_orders_changes_nothing() -> None:
     assert not any(one.verdict for one in judged)
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # thirty tasks, twice
 @given(TEXT, TEXT, st.lists(TEXT, max_size=3).map(tuple))
 def test_every_task_is_answered_for_any_text(
@@ -384,6 +385,7 @@ def test_what_is_copied_from_a_context_is_backed(text: str, other: str) -> None:
     assert all(verdicts(*copied, contexts=(other, text)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KNOWN, ids=lambda kind: kind.prompt)
 def test_large_texts_are_answered(kind: Kind[Any]) -> None:
     """Large texts take bounded work: what is beyond the limit is not read."""
