@@ -44,6 +44,7 @@ def _part(schema: dict, ref: str) -> object:
     return good_answers(Kind(prompt="", reply=reply, inputs=()).task({}))  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
     """A script that ends right after its answer still delivers the turn, scored remotely."""

@@ -274,6 +274,7 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], told: 
 # --- state ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 900))
 def test_a_restored_detector_decides_the_same(cut: int) -> None:

@@ -488,6 +488,7 @@ def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
     return {name: part for name, part in parts.items() if part is not None} or "no idea"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("supported", "fusion"),
     [("json_schema", "on"), ("json_schema", "off"), ("json_object", "on"), ("none", "off")],
