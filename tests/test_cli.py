@@ -236,10 +236,15 @@ def ended_by(sign: signal.Signals, arguments: list[str], stalling: Stalling) -> 
     ) as process:
         assert stalling.stalled.wait(60)
         process.send_signal(sign)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()  # else it is waited for without end
+            raise
         return process.returncode, err
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
     """^C ends with status 130 and says how to go on; there is no half of an output."""
     output = tmp_path / "scores.csv"
