@@ -24,6 +24,7 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), AGAIN
 
 
+@pytest.mark.slow
 def test_the_page_describes_what_there_is() -> None:
     """All but the edge table can be made, and is up to date, without the golden cases."""
     assert PAGE.read_text(encoding="utf-8").startswith(body()), AGAIN
