@@ -218,9 +218,11 @@ def test_a_processor_that_flushes_does_not_wait_for_itself() -> None:
 def test_the_reaper_outlives_an_exporter_that_exits(error: type[BaseException]) -> None:
     """What breaks out of the handing over of one span keeps no other past its deadline."""
     released = threading.Event()
+    broken: list[threading.Thread] = []
 
     def leave(held: Held) -> None:
         if held.number == 0:
+            broken.append(threading.current_thread())
             raise error
         released.set()
 
@@ -229,5 +231,6 @@ def test_the_reaper_outlives_an_exporter_that_exits(error: type[BaseException]) 
         assert hold.hold((1, 1), SPAN, size=1)
         assert hold.hold((1, 2), SPAN, size=1)
     assert released.wait(10)
+    broken[0].join(10)  # its exception is this test's, and no later one's
     assert hold.wait_empty(10)
     hold.close()
