@@ -36,7 +36,7 @@ TARGETS = (
     Target(slo=0.95, tau=0.95, interval="30s"),
     Target(slo=0.9999, traces="https://traces.example/{service}?q={metric}"),
 )
-QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "generate.py"))["queries"]())
+QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
 
 
 @dataclass(frozen=True, kw_only=True)

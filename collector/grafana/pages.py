@@ -1,0 +1,296 @@
+"""The dashboards: what they show, and the queries they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from panels import WIDTH, Dashboard, Panel, Query, ask, either
+
+from rag_eval_otel.alerting.rules import WINDOWS
+
+SERVICE = 'service_name=~"$service"'
+METRIC = f'gen_ai_evaluation_name=~"$metric", {SERVICE}'
+ONE = f'gen_ai_evaluation_name="$metric", {SERVICE}'
+RATE = "[$__rate_interval]"
+BY_NAME = "{{gen_ai_evaluation_name}} {{service_name}}"
+EVIDENCE = "max by (gen_ai_evaluation_name, service_name) (rag_evaluation:bad_log10_evalue{%s})"
+
+OVERVIEW = Dashboard(
+    uid="rag-overview",
+    title="RAG answers: overview",
+    panels=(
+        Panel(
+            title="Mean score, last hour",
+            kind="bargauge",
+            unit="percentunit",
+            top=1,
+            queries=(ask(f"rag_evaluation:mean:1h{{{METRIC}}}", BY_NAME),),
+        ),
+        Panel(
+            title="Bad answers, last hour",
+            kind="bargauge",
+            unit="percentunit",
+            top=1,
+            queries=(ask(f"rag_evaluation:bad_ratio:1h{{{METRIC}}}", BY_NAME),),
+        ),
+        Panel(
+            title="Mean score",
+            told="Over the last hour at each point.",
+            unit="percentunit",
+            top=1,
+            queries=(ask(f"rag_evaluation:mean:1h{{{METRIC}}}", BY_NAME),),
+        ),
+        Panel(
+            title="Evidence that too many answers are bad",
+            told="log10 of an e-value: the page goes out above the line.",
+            line=5,
+            queries=(ask(EVIDENCE % METRIC, BY_NAME),),
+        ),
+        Panel(
+            title="Share of bad answers",
+            unit="percentunit",
+            top=1,
+            queries=tuple(
+                ask(f"rag_evaluation:bad_ratio:{window}{{{METRIC}}}", f"{BY_NAME} {window}")
+                for window in ("1h", "1d")
+            ),
+        ),
+        Panel(
+            title="Turns by what became of them",
+            unit="reqps",
+            queries=(
+                ask(
+                    f"sum by (outcome) (rate(rag_evaluation_turns_total{{{SERVICE}}}{RATE}))",
+                    "{{outcome}}",
+                ),
+                ask(
+                    "sum by (rag_evaluation_status)"
+                    f" (rate(rag_evaluation_span_turns_total{{{SERVICE}}}{RATE}))",
+                    "on spans: {{rag_evaluation_status}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Drift found by the detectors in the applications",
+            told="Alarms in the last hour.",
+            queries=(
+                ask(
+                    "sum by (gen_ai_evaluation_name, service_name, rag_evaluation_drift_direction)"
+                    f" (increase(rag_evaluation_drift_alarms_total{{{METRIC}}}[1h]))",
+                    f"{BY_NAME} {{{{rag_evaluation_drift_direction}}}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Evidence of drift in the applications",
+            told="log10; their alarm is at 5, or at the log10 of the `every` that was set.",
+            line=5,
+            queries=(
+                ask(
+                    "max by (gen_ai_evaluation_name, service_name)"
+                    f" (rag_evaluation_drift_log10_evidence_ratio{{{METRIC}}})",
+                    BY_NAME,
+                ),
+            ),
+        ),
+        Panel(
+            title="Alerts",
+            kind="table",
+            width=WIDTH,
+            queries=(ask('ALERTS{alertname=~"Rag.*"}', ""),),
+        ),
+    ),
+)
+
+IN_DEPTH = Dashboard(
+    uid="rag-metric",
+    title="RAG answers: one metric",
+    metrics="one",
+    panels=(
+        Panel(
+            title="Distribution of the scores",
+            kind="heatmap",
+            width=WIDTH,
+            queries=(
+                ask(
+                    either(f"sum by (le) (increase(%s{RATE}))", "_bucket", ONE),
+                    "{{le}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Quantiles",
+            told="The dots are turns: each leads to its trace.",
+            unit="percentunit",
+            top=1,
+            queries=tuple(
+                Query(
+                    expr=f"histogram_quantile({q}, "
+                    + either(f"sum by (le) (rate(%s{RATE}))", "_bucket", ONE)
+                    + ")",
+                    legend=f"p{100 * q:.0f}",
+                    exemplars="on",
+                )
+                for q in (0.1, 0.5, 0.9)
+            ),
+        ),
+        Panel(
+            title="Mean score, an hour against a day",
+            unit="percentunit",
+            top=1,
+            queries=tuple(
+                ask(f"rag_evaluation:mean:{window}{{{ONE}}}", f"{{{{service_name}}}} {window}")
+                for window in ("1h", "1d")
+            ),
+        ),
+        Panel(
+            title="Share of bad answers by window",
+            unit="percentunit",
+            top=1,
+            queries=tuple(
+                ask(f"rag_evaluation:bad_ratio:{window}{{{ONE}}}", window) for window in WINDOWS
+            ),
+        ),
+        Panel(
+            title="Evidence by window",
+            line=5,
+            queries=(
+                ask(
+                    f"max by (window) (rag_evaluation:bad_log10_evalue{{{ONE}}})",
+                    "{{window}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Pass and fail",
+            unit="reqps",
+            queries=(
+                ask(
+                    "sum by (gen_ai_evaluation_score_label)"
+                    f" (rate(rag_evaluation_score_count{{{ONE}}}{RATE}))",
+                    "{{gen_ai_evaluation_score_label}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Mean score by judge",
+            told="A step where the judge changes is the judge's.",
+            unit="percentunit",
+            top=1,
+            queries=(
+                ask(
+                    "sum by (rag_evaluation_judge)"
+                    f" (rate(rag_evaluation_score_sum{{{ONE}}}{RATE}))"
+                    " / sum by (rag_evaluation_judge)"
+                    f" (rate(rag_evaluation_score_count{{{ONE}}}{RATE}))",
+                    "{{rag_evaluation_judge}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def _seconds(name: str) -> tuple[Query, ...]:
+    return tuple(
+        ask(
+            f"histogram_quantile({q}, sum by (le)"
+            f" (rate(rag_evaluation_{name}_seconds_bucket{{{SERVICE}}}{RATE})))",
+            f"p{100 * q:.0f}",
+        )
+        for q in (0.5, 0.95)
+    )
+
+
+def _rate(name: str, by: str) -> str:
+    return f"sum by ({by}) (rate(rag_evaluation_{name}_total{{{SERVICE}}}{RATE}))"
+
+
+COST = Dashboard(
+    uid="rag-cost",
+    title="RAG answers: cost and coverage",
+    metrics="none",
+    panels=(
+        Panel(
+            title="Coverage",
+            told="The share of turns that are scored, those left out on purpose aside.",
+            unit="percentunit",
+            top=1,
+            queries=(ask(f"rag_evaluation:coverage:15m{{{SERVICE}}}", "{{service_name}}"),),
+        ),
+        Panel(
+            title="Turns that are not scored, by reason",
+            unit="reqps",
+            queries=(
+                ask(
+                    "sum by (outcome, reason)"
+                    f' (rate(rag_evaluation_turns_total{{outcome!="scored", {SERVICE}}}{RATE}))',
+                    "{{outcome}} {{reason}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Judge requests",
+            unit="reqps",
+            queries=(
+                ask(_rate("judge_calls", "rag_evaluation_judge"), "{{rag_evaluation_judge}}"),
+            ),
+        ),
+        Panel(
+            title="Judge tokens a second",
+            queries=(
+                ask(
+                    _rate("judge_tokens", "rag_evaluation_judge, gen_ai_token_type"),
+                    "{{rag_evaluation_judge}} {{gen_ai_token_type}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Judge requests and tokens a turn",
+            queries=(
+                ask(
+                    f"sum(rate(rag_evaluation_judge_calls_total{{{SERVICE}}}{RATE}))"
+                    " / sum(rate(rag_evaluation_turns_total"
+                    f'{{outcome="scored", {SERVICE}}}{RATE}))',
+                    "requests",
+                ),
+                ask(
+                    f"sum(rate(rag_evaluation_judge_tokens_total{{{SERVICE}}}{RATE}))"
+                    " / sum(rate(rag_evaluation_turns_total"
+                    f'{{outcome="scored", {SERVICE}}}{RATE}))',
+                    "tokens",
+                ),
+            ),
+        ),
+        Panel(
+            title="Embedding requests",
+            unit="reqps",
+            queries=(ask(_rate("embedding_calls", "service_name"), "{{service_name}}"),),
+        ),
+        Panel(title="Time of an evaluation", unit="s", queries=_seconds("duration")),
+        Panel(title="From answer to score", unit="s", queries=_seconds("lag")),
+        Panel(
+            title="Spans that wait for scores",
+            queries=(
+                ask(
+                    f"sum by (service_name) (rag_evaluation_held{{{SERVICE}}})",
+                    "{{service_name}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Failures of rag_eval_otel itself",
+            unit="reqps",
+            queries=(ask(_rate("internal_errors", "place"), "{{place}}"),),
+        ),
+    ),
+)
+
+DASHBOARDS = (OVERVIEW, IN_DEPTH, COST)
+
+
+def queries(dashboards: Sequence[Dashboard] = DASHBOARDS) -> Iterator[str]:
+    """Yield every expression of ``dashboards``."""
+    for dashboard in dashboards:
+        for panel in dashboard.panels:
+            yield from (query.expr for query in panel.queries)
