@@ -232,6 +232,19 @@ class Queue:
         return self.size
 
 
+def test_what_waits_in_all_pipelines_of_a_provider_adds_up() -> None:
+    """The gauge is one, and a second pipeline is not passed over."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    sinks, queues = [InstrumentSink(meters) for _ in range(2)], [Queue(3), Queue(4)]
+    for sink, queue in zip(sinks, queues, strict=True):
+        sink.watch_held(queue.count)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (gauge,) = data.resource_metrics[0].scope_metrics[0].metrics
+    assert [point.value for point in gauge.data.data_points] == [7]  # type: ignore[union-attr]
+
+
 def test_what_is_watched_may_go() -> None:
     """The gauge shows what waits, and does not keep a pipeline that has been taken off."""
     reader = InMemoryMetricReader()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import MeterProvider, Observation, get_meter_provider
 
 from rag_eval_otel import semconv
 from rag_eval_otel.drift.monitor import Report
 from rag_eval_otel.drift.records import Drift, Stream
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
+from rag_eval_otel.sinks.gauges import Gauge, watch
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 Evidence: TypeAlias = Callable[[], Iterable[tuple[Stream, float]]]
 
+_EVIDENCE = Gauge(
+    name=semconv.DRIFT_EVIDENCE,
+    unit="1",
+    description="Evidence of drift, log10; an alarm is at log10 of the scores for one.",
+    join=max,
+)
 _COLLECTIONS = 2  # for which an alarm stands in the gauge: whoever scrapes one late still sees it
 
 
@@ -33,10 +40,11 @@ class DriftTelemetry:
     ) -> None:
         """Report through these providers, by default the global ones."""
         self._events = DriftEvents(logger_provider)
-        self._meter = (meter_provider or get_meter_provider()).get_meter(
+        self._meter_provider = meter_provider
+        meter = (meter_provider or get_meter_provider()).get_meter(
             semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
-        self._alarms = self._meter.create_counter(
+        self._alarms = meter.create_counter(
             semconv.DRIFT_ALARMS, unit="{alarm}", description="Alarms: the scores have drifted."
         )
         self._held: dict[Stream, tuple[float, int]] = {}
@@ -56,17 +64,12 @@ class DriftTelemetry:
         self._alarms.add(1, alarm)
 
     def watch(self, evidence: Evidence) -> None:
-        """Report ``evidence()`` at every collection; ``evidence`` is kept for good."""
+        """Report ``evidence()`` at every collection, as long as this object lives."""
+        self._evidence = evidence
+        watch(self._meter_provider, _EVIDENCE, self._observe)
 
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [self._observation(stream, value) for stream, value in evidence()]
-
-        self._meter.create_observable_gauge(
-            semconv.DRIFT_EVIDENCE,
-            callbacks=[observe],
-            unit="1",
-            description="Evidence of drift, log10; an alarm is at log10 of the scores for one.",
-        )
+    def _observe(self) -> list[Observation]:
+        return [self._observation(stream, value) for stream, value in self._evidence()]
 
     def _observation(self, stream: Stream, value: float) -> Observation:
         held, left = self._held.pop(stream, (0.0, 0))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 from weakref import WeakMethod
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import MeterProvider, Observation, get_meter_provider
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.texts import exportable
+from rag_eval_otel.sinks.gauges import Gauge, watch
 from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.sinks.tally import Tally
 from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
@@ -17,6 +18,9 @@ from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
 Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 
+_HELD = Gauge(
+    name=semconv.HELD, unit="{span}", description="Spans that wait for their scores.", join=sum
+)
 _SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
@@ -33,7 +37,7 @@ class InstrumentSink:
             semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
         self.tally = Tally()
-        self._meter = meter
+        self._meter_provider = meter_provider
         self._score = meter.create_histogram(
             semconv.SCORE,
             unit="1",
@@ -105,20 +109,14 @@ class InstrumentSink:
     def watch_held(self, count: Callable[[], int]) -> None:
         """Report ``count()``, the number of spans that wait for scores, at every collection.
 
-        ``count`` is a bound method; the meter, which forgets nothing, does not keep its object.
+        ``count`` is a bound method, whose object is not kept; those of several pipelines add up.
         """
-        reference = WeakMethod(count)
+        self._held = WeakMethod(count)
+        watch(self._meter_provider, _HELD, self._observe_held)
 
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            found = reference()
-            return () if found is None else (Observation(found()),)
-
-        self._meter.create_observable_gauge(
-            semconv.HELD,
-            callbacks=[observe],
-            unit="{span}",
-            description="Spans that wait for their scores.",
-        )
+    def _observe_held(self) -> list[Observation]:
+        count = self._held()
+        return [] if count is None else [Observation(count())]
 
     def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
         usage = evaluation.usage
