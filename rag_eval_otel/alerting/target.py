@@ -15,6 +15,7 @@ JAEGER = (
 """The failed turns of a service in Jaeger, as ``collector/docker-compose.yaml`` starts it."""
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
+_ADDRESS = re.compile(r"(\{(service|metric)\}|[!-z|~])+")  # one line, and no other braces
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 
 
@@ -26,7 +27,8 @@ class Target:
     score is at or below ``tau``, which is a bound of the score histogram: 0.05, 0.1, ... 0.95.
     ``every`` scores there may be one false alarm, while the promise is kept. ``interval`` is how
     often the rules run, as Prometheus writes times. ``traces`` is the address of a service's bad
-    turns in the tracing backend, ``{service}`` and ``{metric}`` standing for the names.
+    turns in the tracing backend, ``{service}`` and ``{metric}`` standing for the names; other
+    braces and blanks are written ``%7B``, ``%7D``, ``%20``.
     """
 
     slo: float = 0.9
@@ -49,6 +51,12 @@ class Target:
             raise ConfigError(msg)
         if not _DURATION.fullmatch(self.interval):
             msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
+            raise ConfigError(msg)
+        if not _ADDRESS.fullmatch(self.traces):
+            msg = (
+                "--traces must be an address without blanks, and without braces but {service} and"
+                f" {{metric}} (write %20, %7B and %7D), not {self.traces!r}"
+            )
             raise ConfigError(msg)
 
     @property

@@ -92,6 +92,10 @@ def test_rules_say_whose_answers_and_where_to_look(target: Target) -> None:
         ({"every": 1.0}, "--every must be a number of scores above 1"),
         ({"every": math.inf}, "--every must be a number of scores above 1"),
         ({"interval": "soon"}, "--interval must be a time such as 30s or 1m, not 'soon'"),
+        ({"traces": "http://a/\nb"}, "--traces must be an address without blanks"),
+        ({"traces": "http://a/{{ $labels.x }}"}, "--traces must be an address"),
+        ({"traces": "http://a/{name}"}, "without braces but {service} and {metric}"),
+        ({"traces": ""}, "--traces must be an address"),
     ],
 )
 def test_a_target_that_cannot_be_watched_is_refused(options: dict[str, Any], told: str) -> None:
