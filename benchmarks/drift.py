@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from _common import setting
 
-from rag_eval_otel.drift import BettingDetector
+from rag_eval_otel.drift import BettingDetector, EmbeddingDrift
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "drift"
 LEARN, BEFORE, AFTER, CALM = 2000, 300, 20_000, 10_000
@@ -205,6 +205,55 @@ def cost() -> Iterator[str]:
     yield f"  a detector: {size:.2f} kB (must reach {DETECTOR_KB})"
 
 
+# --- questions ------------------------------------------------------------------------------------
+
+WINDOW, QUESTIONS = 1000, 4000
+MIXES = {
+    "the same": (0.5, 0.3, 0.2, 0.0),
+    "a new topic of 10 %": (0.45, 0.27, 0.18, 0.1),
+    "15 % from one topic to another": (0.35, 0.45, 0.2, 0.0),
+}
+
+
+def embeddings(count: int, mix: Sequence[float], rng: Any) -> Any:
+    """Return questions of four topics in 256 dimensions; those of a topic have a cosine of .6."""
+    import numpy as np  # noqa: PLC0415
+
+    topics = np.eye(256)[rng.choice(len(mix), size=count, p=mix)]
+    return topics + rng.normal(scale=0.05, size=(count, 256))
+
+
+def of_questions(mix: str, runs: int) -> str:
+    """Return the share of runs in which other questions were found, and the median delay."""
+    import numpy as np  # noqa: PLC0415
+
+    found = []
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        detector = EmbeddingDrift(window=WINDOW, every=EVERY)
+        for row in embeddings(WINDOW, MIXES["the same"], rng):
+            detector.update(row)
+        rows = embeddings(QUESTIONS, MIXES[mix], rng)
+        found.append(next((at + 1 for at, row in enumerate(rows) if detector.update(row)), None))
+    delays = [QUESTIONS if delay is None else delay for delay in found]
+    share = sum(delay is not None for delay in found) / runs
+    return f"  {mix:32} found in {share:.2f} of the runs, median delay {median(delays):.0f}"
+
+
+def cost_of_questions() -> str:
+    """Return what an update takes with embeddings of a usual length."""
+    import numpy as np  # noqa: PLC0415
+
+    rows = np.random.default_rng(0).normal(size=(1500, 1536))
+    detector = EmbeddingDrift()
+    for row in rows[:1000]:
+        detector.update(row)
+    began = time.process_time()
+    for row in rows[1000:]:
+        detector.update(row)
+    return f"  an update of 1,536 numbers: {(time.process_time() - began) / 500 * 1e6:.0f} µs CPU"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print everything."""
     if not (SHARED / "streams.py").exists():
@@ -219,6 +268,10 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor() as pool:
         for lines in pool.map(of_kind, kinds, [runs] * len(kinds)):
             print("\n".join(lines), flush=True)
+        print(f"questions, a window of {WINDOW}, {QUESTIONS} more")
+        for line in pool.map(of_questions, MIXES, [runs] * len(MIXES)):
+            print(line, flush=True)
+    print(cost_of_questions())
     print("1,000 detectors on one core")
     print("\n".join(cost()))
     return 0

@@ -224,7 +224,7 @@ def _standard_content(environ: Mapping[str, str]) -> ContentCapture:
 def _check_choices(config: Config) -> None:
     for name, allowed in _CHOICES.items():
         value = getattr(config, name)
-        if value not in allowed and not (name == "drift" and hasattr(value, "detector")):
+        if value not in allowed and not (name == "drift" and hasattr(value, "make_detector")):
             msg = f"{name} ({_variable(name)}) must be one of {', '.join(allowed)}, not {value!r}"
             raise ConfigError(msg)
 

@@ -95,6 +95,7 @@ class LangChainEmbedder:
     def __init__(self, embeddings: Embeddings) -> None:
         """Embed with ``embeddings``."""
         self._embeddings = embeddings
+        self.model = str(getattr(embeddings, "model", type(embeddings).__name__))
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text; what the embeddings raise is passed on."""
@@ -108,6 +109,8 @@ class HashingEmbedder:
     same kind of thing (who, when, how many). Meaning is not seen. Deterministic, no model: good
     for wiring, demos and tests, not a replacement for a trained model.
     """
+
+    model = "hashing"
 
     def __init__(self, dimensions: int = 1024) -> None:
         """Hash features into ``dimensions`` columns."""
@@ -162,6 +165,13 @@ class Embed:
             self._rows[text] = loop.create_future()
         self._waiting += new
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
+
+    def known(self, text: str) -> Vectors | None:
+        """Return the row of ``text`` where somebody has asked for it and it has come."""
+        row = self._rows.get(text)
+        if row is None or not row.done() or row.cancelled() or row.exception():
+            return None
+        return row.result()
 
     def cancel(self) -> None:
         """Give up the requests under way, and what waits to be sent."""

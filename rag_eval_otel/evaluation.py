@@ -40,12 +40,14 @@ async def evaluate(
     repairs: int = 1,
     timeout: float | None = None,
     cache: ReplyCache | None = None,
+    keep_embedding: bool = False,
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
 
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
-    ``timeout`` seconds says so in its status and reason, and does not disturb the others. Raises
+    ``timeout`` seconds says so in its status and reason, and does not disturb the others.
+    ``keep_embedding`` keeps that of the question, where a metric has asked for it. Raises
     `ConfigError` for metrics that are unknown or named twice, nothing else.
     """
     chosen = resolve_metrics(metrics)
@@ -72,7 +74,13 @@ async def evaluate(
         judge=ask.model,
         duration=clock() - started,
         usage=ask.usage + embed.usage,
+        embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
+        question_embedding=embed.known(sample.question) if keep_embedding else None,
     )
+
+
+def _name_of(embedder: Embedder) -> str:
+    return str(getattr(embedder, "model", type(embedder).__name__))
 
 
 def _revised(model: str, judge: Judge) -> str:

@@ -203,11 +203,7 @@ class _Assembly:
             metadata_keys=config.metadata_keys,
             edge=self.edge,
         )
-        self.intake = Intake(
-            assembler=self.assembler,
-            scorer=self.scorer,
-            instruments=instruments,
-        )
+        self.intake = Intake(assembler=self.assembler, scorer=self.scorer, instruments=instruments)
 
     def edge(self, place: str) -> Edge:
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
@@ -297,4 +293,5 @@ def build_measurement(config: Config) -> Measurement:
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
         redactor=redactor(config.redact),
+        keep_embedding=config.drift == "on" or getattr(config.drift, "questions", 0) > 0,
     )

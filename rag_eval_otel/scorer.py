@@ -94,6 +94,7 @@ class Measurement:
     timeout: float | None = 60.0
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    keep_embedding: bool = False
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -105,6 +106,7 @@ class Measurement:
             fusion=self.fusion,
             timeout=self.timeout,
             cache=self.cache,
+            keep_embedding=self.keep_embedding,
         )
 
 

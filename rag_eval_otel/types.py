@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval_otel.checks import checked_grades, checked_ids, checked_texts, require_text
 
+if TYPE_CHECKING:
+    from rag_eval_otel.protocols import Vectors
+
 ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""
 
@@ -242,7 +245,8 @@ class Evaluation:
     ``duration`` the seconds from start to last score, ``span`` the evaluated span where there is
     one, and ``lag`` the seconds from that span's end to its scores. ``about`` says whose turn it
     was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
-    ``answer_length`` is that of the answer in characters, where a turn was scored live.
+    ``answer_length`` is that of the answer in characters, where a turn was scored live, and
+    ``question_embedding`` what ``embedder`` made of the question, where a metric has asked for it.
     """
 
     scores: tuple[Score, ...]
@@ -253,6 +257,8 @@ class Evaluation:
     span: SpanRef | None = None
     lag: float | None = None
     answer_length: int | None = None
+    embedder: str | None = None
+    question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
         """Return the score called ``name``; `KeyError` names those there are."""

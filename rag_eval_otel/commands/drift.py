@@ -135,6 +135,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the alarms of each stream."""
     from rag_eval_otel.commands.drift_rows import read_series  # noqa: PLC0415  # --help is quick
 
+    if options.stratum is not None and options.detector != "betting":
+        msg = f"--stratum needs --detector betting: {options.detector} has one mean for all"
+        raise ConfigError(msg)
     found = read_series(options.file, metric=options.metric, stratum=options.stratum)
     reference = _reference(options)
     findings = [_look(series, options, reference.get(series.stream.name)) for series in found]
@@ -173,11 +176,11 @@ def _look(
     first = learn_from(len(points)) if options.learn is None else options.learn
     detector = _detector(options, reference, first)
     learned = 0 if knows else first
-    alarms = []
-    for point in series.points:
-        keep = {} if options.detector != "betting" else {"stratum": point.stratum}
-        if detector.update(point.value, **keep):
-            alarms.append(detector.alarm)
+    alarms = [
+        detector.alarm
+        for point in series.points
+        if detector.update(point.value, stratum=point.stratum)
+    ]
     before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
     return Finding(
         series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)

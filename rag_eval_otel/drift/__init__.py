@@ -1,7 +1,8 @@
 """Drift: have the scores changed, since when, by how much, and is it the system or the judge.
 
 `detector` makes the default detector; `BettingDetector`, `CusumDetector` and `PageHinkleyDetector`
-can be had by name. `DriftMonitor` keeps one for each service, metric and version.
+can be had by name, and `EmbeddingDrift` watches questions. `DriftMonitor` keeps one for each
+service, metric and version.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.control import CusumDetector, PageHinkleyDetector
-from rag_eval_otel.drift.monitor import DriftMonitor
+from rag_eval_otel.drift.inputs import EmbeddingDrift
+from rag_eval_otel.drift.monitor import Detector, DriftMonitor
 from rag_eval_otel.drift.records import Alarm, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.settings import DriftOptions
 
@@ -18,9 +20,11 @@ __all__ = [
     "Alarm",
     "BettingDetector",
     "CusumDetector",
+    "Detector",
     "Drift",
     "DriftMonitor",
     "DriftOptions",
+    "EmbeddingDrift",
     "NewBaseline",
     "PageHinkleyDetector",
     "Stream",

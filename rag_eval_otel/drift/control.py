@@ -7,10 +7,12 @@ alarm differs by a factor of a hundred between streams of scores (``docs/drift.m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, Literal
 
+from rag_eval_otel.drift.betting import FORMAT
 from rag_eval_otel.drift.options import check_count, check_target, usable, usable_scores
 from rag_eval_otel.drift.records import Alarm, View, change_interval
 from rag_eval_otel.drift.warn import warn_of_value
@@ -60,7 +62,97 @@ def _sides() -> tuple[_Side, _Side]:
     return _Side("level", -1), _Side("rise", 1)
 
 
-class CusumDetector:
+class _Chart(ABC):
+    """Two sums of what scores deviate by, one in each direction, and a limit for them."""
+
+    kind: ClassVar[str]
+    log10_evidence = None
+    """None: a control chart has no evidence that could be compared with other detectors'."""
+
+    def __init__(self, slack: float) -> None:
+        self.count = 0
+        """Scores taken, those that it has learned from included."""
+        self.ignored = 0
+        """How many values were no scores; None is not counted."""
+        self.drift_detected = False
+        """Whether the last score raised an alarm."""
+        self.alarm: Alarm | None = None
+        """The last alarm."""
+        self._slack = slack
+        self._sides = _sides()
+
+    @property
+    def since(self) -> int:
+        """The index from which on scores are part of a sum."""
+        return min((side.start for side in self._sides if side.sum > 0), default=self.count)
+
+    def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
+        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over.
+
+        ``stratum`` is of no effect: there is one mean for all.
+        """
+        self.drift_detected = False
+        value = usable(score)
+        if value is None:
+            self.ignored = warn_of_value(score, self.ignored)
+        else:
+            self.count += 1
+            self._take(value)
+        return self.drift_detected
+
+    @abstractmethod
+    def _take(self, score: float) -> None:
+        """Learn from ``score``, or weigh it."""
+
+    def _weigh(
+        self, score: float, *, step: float, limit: float, mean: float, error: float = 0.0
+    ) -> None:
+        """Add ``step`` less the slack, in each direction; a sum above ``limit`` is an alarm."""
+        for side in self._sides:
+            found = side.add(score, step=side.sign * step - self._slack, index=self.count - 1)
+            if found > limit:
+                self.drift_detected = True
+                self.alarm = side.alarm(index=self.count - 1, before=mean, error=error)
+        if self.drift_detected:
+            self._sides = _sides()
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what it has learned and gathered, as JSON can hold it; options are not in it."""
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "count": self.count,
+            "sides": [astuple(side)[2:] for side in self._sides],
+            "learned": self._learned(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
+        if (state["format"], state["kind"]) != (FORMAT, self.kind):
+            msg = f"it is of {state['format']!r}, {state['kind']!r}, not {FORMAT}, {self.kind!r}"
+            raise ValueError(msg)
+        count = int(state["count"])
+        rows = [tuple(map(float, row)) for row in state["sides"]]
+        if count < 0 or not all(math.isfinite(x) for row in rows for x in row):
+            msg = "a number is not finite, or below 0"
+            raise ValueError(msg)
+        found = [
+            _Side(side.view, side.sign, row[0], int(row[1]), int(row[2]), row[3], row[4])
+            for side, row in zip(_sides(), rows, strict=True)
+        ]
+        self._relearn(*state["learned"])
+        self.count, self._sides = count, (found[0], found[1])
+
+    @abstractmethod
+    def _learned(self) -> list[Any]:
+        """Return what `_relearn` takes, as JSON can hold it."""
+
+    @abstractmethod
+    def _relearn(self, *learned: Any) -> None:
+        """Take up what `_learned` returned; raise TypeError or ValueError for all else."""
+
+
+class CusumDetector(_Chart):
     """Cumulative sums of standardised scores, in both directions.
 
     An alarm comes when scores have added up to ``limit`` standard deviations beyond an
@@ -68,6 +160,8 @@ class CusumDetector:
     ``learn`` scores; the deviation likewise (of a target alone: the largest there can be).
     Raises `ConfigError` for options that cannot be used.
     """
+
+    kind = "cusum"
 
     def __init__(
         self,
@@ -81,14 +175,10 @@ class CusumDetector:
         """Learn from ``reference``, if it is there."""
         check_target(target)
         check_count("learn", learn, least=2)
-        self.count = 0
-        self.ignored = 0
-        self.drift_detected = False
-        self.alarm: Alarm | None = None
-        self._target, self._allowance, self._limit, self._learn = target, allowance, limit, learn
+        super().__init__(slack=allowance)
+        self._target, self._limit, self._learn = target, limit, learn
         self._learning: list[float] = []
         self._mean, self._deviation, self._error = target, 0.0, 0.0
-        self._sides = _sides()
         if reference is not None:
             self._settle(usable_scores(reference))
         elif target is not None:
@@ -102,39 +192,39 @@ class CusumDetector:
             self._mean, self._error = mean, self._deviation / math.sqrt(len(scores))
         self._learning = []
 
-    def update(self, score: float | None) -> bool:
-        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over."""
-        self.drift_detected = False
-        value = usable(score)
-        if value is None:
-            self.ignored = warn_of_value(score, self.ignored)
-            return False
-        self.count += 1
+    def _take(self, score: float) -> None:
         if self._mean is None:
-            self._learning.append(value)
+            self._learning.append(score)
             if len(self._learning) >= self._learn:
                 self._settle(self._learning)
-        else:
-            self._weigh(value, self._mean)
-        return self.drift_detected
+            return
+        step = (score - self._mean) / self._deviation
+        self._weigh(score, step=step, limit=self._limit, mean=self._mean, error=self._error)
 
-    def _weigh(self, score: float, mean: float) -> None:
-        for side in self._sides:
-            step = side.sign * (score - mean) / self._deviation - self._allowance
-            if side.add(score, step=step, index=self.count - 1) > self._limit:
-                self.drift_detected = True
-                self.alarm = side.alarm(index=self.count - 1, before=mean, error=self._error)
-        if self.drift_detected:
-            self._sides = _sides()
+    def _learned(self) -> list[Any]:
+        return [self._mean, self._deviation, self._error, self._learning]
+
+    def _relearn(self, *learned: Any) -> None:
+        mean, deviation, error, scores = learned
+        if None in map(usable, [*scores, *([] if mean is None else [mean])]):
+            msg = "what it was learning from, or its mean, is no score"
+            raise ValueError(msg)
+        if not (0 <= deviation < math.inf and 0 <= error < math.inf):
+            msg = f"no scores deviate by {deviation}, {error}"
+            raise ValueError(msg)
+        self._mean, self._deviation, self._error = mean, float(deviation), float(error)
+        self._learning = list(scores)
 
 
-class PageHinkleyDetector:
+class PageHinkleyDetector(_Chart):
     """Page and Hinkley's test against the running mean, in both directions.
 
     An alarm comes when scores have added up to ``limit`` beyond ``tolerance`` for each, after
     ``least`` scores. The mean follows the stream, so slow drift is absorbed; ``reference`` is what
     it starts from, ``target`` fixes it. Raises `ConfigError` for options that cannot be used.
     """
+
+    kind = "page_hinkley"
 
     def __init__(
         self,
@@ -148,34 +238,26 @@ class PageHinkleyDetector:
         """Start from ``reference``, if it is there."""
         check_target(target)
         check_count("least", least, least=1)
-        self.count = 0
-        self.ignored = 0
-        self.drift_detected = False
-        self.alarm: Alarm | None = None
-        self._target, self._tolerance, self._limit, self._least = target, tolerance, limit, least
+        super().__init__(slack=tolerance)
+        self._target, self._limit, self._least = target, limit, least
         scores = [] if reference is None else usable_scores(reference)
         self._seen, self._total = len(scores), sum(scores)
-        self._sides = _sides()
 
-    def update(self, score: float | None) -> bool:
-        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over."""
-        self.drift_detected = False
-        value = usable(score)
-        if value is None:
-            self.ignored = warn_of_value(score, self.ignored)
-            return False
-        self.count += 1
+    def _take(self, score: float) -> None:
         self._seen += 1
-        self._total += value
-        self._weigh(value, self._total / self._seen if self._target is None else self._target)
-        return self.drift_detected
-
-    def _weigh(self, score: float, mean: float) -> None:
-        for side in self._sides:
-            step = side.sign * (score - mean) - self._tolerance
-            found = side.add(score, step=step, index=self.count - 1)
-            if found > self._limit and self._seen >= self._least:
-                self.drift_detected = True
-                self.alarm = side.alarm(index=self.count - 1, before=mean, error=0.0)
+        self._total += score
+        mean = self._total / self._seen if self._target is None else self._target
+        limit = self._limit if self._seen >= self._least else math.inf
+        self._weigh(score, step=score - mean, limit=limit, mean=mean)
         if self.drift_detected:
-            self._sides, self._seen, self._total = _sides(), 0, 0.0
+            self._seen, self._total = 0, 0.0
+
+    def _learned(self) -> list[Any]:
+        return [self._seen, self._total]
+
+    def _relearn(self, *learned: Any) -> None:
+        seen, total = learned
+        if not 0 <= total <= seen < math.inf:
+            msg = f"no {seen} scores add up to {total}"
+            raise ValueError(msg)
+        self._seen, self._total = int(seen), float(total)

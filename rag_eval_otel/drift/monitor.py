@@ -9,19 +9,55 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
+from rag_eval_otel.drift.inputs import EmbeddingDrift
 from rag_eval_otel.drift.options import usable
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.worst import WorstTurns
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef
 
+if TYPE_CHECKING:
+    from rag_eval_otel.protocols import Vectors
+
 _log = logging.getLogger("rag_eval_otel")
 
 Report: TypeAlias = "Drift | NewBaseline"
+Value: TypeAlias = "float | Vectors"
+"""A score in [0, 1], or the embedding of a question."""
 MAX_STREAMS = 50 * 200
+QUESTIONS = "question_embedding"
+"""The name of the stream of embeddings: an `EmbeddingDrift` watches it."""
+
+
+class Detector(Protocol):
+    """What watches the scores of one stream: one of `rag_eval_otel.drift`, or one of your own."""
+
+    alarm: Alarm | None
+    """The last alarm."""
+
+    @property
+    def count(self) -> int:
+        """Values taken."""
+
+    @property
+    def since(self) -> int:
+        """The index from which on values are part of what evidence there is."""
+
+    @property
+    def log10_evidence(self) -> float | None:
+        """The evidence of a change; None for a detector that knows none."""
+
+    def update(self, value: Any, *, stratum: str | None = None) -> bool:
+        """Take ``value`` and tell whether it raises an alarm."""
+
+    def to_state(self) -> Mapping[str, Any]:
+        """Return what it knows, as JSON can hold it."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` returned; raise ValueError or a like error for all else."""
 
 
 class _Watched:
@@ -29,15 +65,22 @@ class _Watched:
 
     __slots__ = ("detector", "stream", "worst")
 
-    def __init__(self, stream: Stream, detector: BettingDetector) -> None:
+    def __init__(self, stream: Stream, detector: Detector) -> None:
         self.stream = stream
         self.detector = detector
         self.worst = WorstTurns()
 
-    def take(self, score: float, span: SpanRef | None) -> Alarm | None:
-        if usable(score) is not None:
-            self.worst.add(score, span, index=self.detector.count, since=self.detector.since)
-        return self.detector.alarm if self.detector.update(score) else None
+    def take(self, value: Any, span: SpanRef | None, stratum: str | None) -> Alarm | None:
+        detector = self.detector
+        score = detector.nearness(value) if isinstance(detector, EmbeddingDrift) else usable(value)
+        if score is not None:
+            self.worst.add(score, span, index=detector.count, since=detector.since)
+        return detector.alarm if detector.update(value, stratum=stratum) else None
+
+
+def make_detector(stream: Stream) -> Detector:
+    """Return the usual detector of ``stream``."""
+    return EmbeddingDrift() if stream.name == QUESTIONS else BettingDetector()
 
 
 class DriftMonitor:
@@ -45,25 +88,29 @@ class DriftMonitor:
 
     A score in another version than the metric's last starts a new baseline and is reported as
     `NewBaseline`: another judge, prompt or definition is another measurement, and no drift. Scores
-    that are undefined or failed are no evidence; their share is watched as ``<metric>.scored``, and
-    the length of answers as ``answer_length``. ``report`` gets a `Drift` for each alarm.
+    that are undefined or failed are no evidence; their share is watched as ``<metric>.scored``, the
+    length of answers as ``answer_length``, and the embeddings of questions, where there are any, as
+    ``question_embedding`` (of each embedder apart). ``report`` gets a `Drift` for each alarm.
 
-    ``make`` makes a detector; ``service`` is whose evaluations are emitted. At most ``capacity``
-    streams are kept; the one unused for longest is given up, and said. Thread-safe; ``report`` is
-    called outside of the lock, on the caller's thread.
+    ``make`` makes the detector of a stream. ``stratum`` says of which kind a turn is, its route for
+    instance, which must not depend on its scores. ``service`` is whose evaluations are emitted. At
+    most ``capacity`` streams are kept; the one unused for longest is given up, and said.
+    Thread-safe; ``report`` is called outside of the lock, on the caller's thread.
     """
 
     def __init__(
         self,
         report: Callable[[Report], object],
         *,
-        make: Callable[[], BettingDetector] = BettingDetector,
+        make: Callable[[Stream], Detector] = make_detector,
+        stratum: Callable[[Evaluation], str | None] | None = None,
         service: str = "",
         capacity: int = MAX_STREAMS,
     ) -> None:
         """Watch nothing yet."""
         self.report = report
         self._make = make
+        self._stratum = stratum
         self.service = service
         self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = _unknown
@@ -83,24 +130,34 @@ class DriftMonitor:
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Take ``evaluation``, then report; raises what ``report`` raised, last."""
+        """Take ``evaluation``, then report; raises what ``stratum`` or ``report`` raised, last."""
+        stratum = None if self._stratum is None else self._stratum(evaluation)
         reports: list[Report] = []
         for name, version, value in _watched_values(evaluation):
             stream = Stream(service=self.service, name=name, version=version)
-            reports += self._take(stream, value, evaluation.span)
+            reports += self._take(stream, value, evaluation.span, stratum)
         self._tell(reports)
 
-    def update(self, stream: Stream, score: float, *, span: SpanRef | None = None) -> None:
-        """Take one score in [0, 1] of ``stream``, given to the turn ``span``."""
-        self._tell(self._take(stream, score, span))
+    def update(
+        self,
+        stream: Stream,
+        value: Value,
+        *,
+        span: SpanRef | None = None,
+        stratum: str | None = None,
+    ) -> None:
+        """Take one score in [0, 1], or one embedding, of ``stream``, from the turn ``span``."""
+        self._tell(self._take(stream, value, span, stratum))
 
     def _tell(self, reports: Iterable[Report]) -> None:
         with ExitStack() as all_of_them:  # one that raises does not keep the others back
             for report in reports:
                 all_of_them.callback(self.report, report)
 
-    def _take(self, stream: Stream, score: float, span: SpanRef | None) -> list[Report]:
-        """Return what there is to report of ``score``."""
+    def _take(
+        self, stream: Stream, value: Value, span: SpanRef | None, stratum: str | None
+    ) -> list[Report]:
+        """Return what there is to report of ``value``."""
         found: list[Report] = []
         with self._lock:
             watched = self._watched.get(stream)
@@ -108,7 +165,7 @@ class DriftMonitor:
                 watched = self._watch(stream)
                 found.extend(self._renewed(stream))
             self._watched.move_to_end(stream)
-            alarm = watched.take(score, span)
+            alarm = watched.take(value, span, stratum)
             if alarm is not None:
                 worst = watched.worst.since(alarm.onset, direction=alarm.direction)
                 cause = self._cause(stream)
@@ -147,7 +204,7 @@ class DriftMonitor:
         """Yield every stream and the log10 of its evidence; an alarm is at log10 of ``every``."""
         with self._lock:
             found = [(one.stream, one.detector.log10_evidence) for one in self._watched.values()]
-        yield from found
+        yield from ((stream, value) for stream, value in found if value is not None)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -179,8 +236,8 @@ class DriftMonitor:
             for stream in found:
                 self._versions[stream.service, stream.name] = stream.version
 
-    def _made(self, stream: Stream) -> BettingDetector:
-        detector = self._make()
+    def _made(self, stream: Stream) -> Detector:
+        detector = self._make(stream)
         if stream in self._restored:
             try:
                 detector.restore(self._restored.pop(stream))
@@ -215,8 +272,8 @@ def _unknown(_: Stream) -> Cause:
     return "unknown"
 
 
-def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
-    """Yield name, version and value, in [0, 1], of all that is watched in a turn.
+def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]:
+    """Yield name, version and value of all that is watched in a turn.
 
     A score that failed is no score, but the share of those that did not fail is watched, too, in
     all versions together: a new judge that fails more often is to be found.
@@ -228,6 +285,9 @@ def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
         yield f"{score.name}.scored", "", float(value is not None)
     if evaluation.answer_length is not None:
         yield "answer_length", "", length_score(evaluation.answer_length)
+    embedding = evaluation.question_embedding
+    if embedding is not None:
+        yield QUESTIONS, f"{evaluation.embedder}/{len(embedding)}", embedding
 
 
 _LONG = math.log1p(20_000)  # characters: longer answers are all alike

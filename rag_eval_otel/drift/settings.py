@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.evidence import Directions
-from rag_eval_otel.drift.monitor import MAX_STREAMS, Report
-from rag_eval_otel.drift.options import check_count
+from rag_eval_otel.drift.inputs import EmbeddingDrift
+from rag_eval_otel.drift.monitor import MAX_STREAMS, QUESTIONS, Detector, Report
+from rag_eval_otel.drift.options import check_count, check_targets
+from rag_eval_otel.drift.records import Stream
+from rag_eval_otel.types import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +21,18 @@ class DriftOptions:
 
     ``every``, ``learn``, ``tail``, ``direction`` and ``cooldown`` are those of `BettingDetector`;
     of m metrics each gets ``every`` scores for a false alarm, so all together ``every / m`` turns.
+    ``targets`` has, for each metric that has one to keep, the mean its scores should have, or a
+    mapping of strata to means; the others learn theirs. ``detector`` makes another detector for the
+    scores of a stream; on it, the options so far have no effect.
+
+    ``stratum`` says of which kind a turn is (``lambda evaluation: evaluation.about.get("route")``):
+    its scores are then compared with those of the same kind. ``questions`` is the window of
+    `EmbeddingDrift`, which watches the questions' embeddings where a metric has asked for them; 0
+    watches none.
+
     ``on_drift`` is called with each `Drift` and `NewBaseline`, on the evaluator's thread; what it
-    raises is counted and logged. ``state`` is a file in which what was learned is kept for the next
-    process. Raises `ConfigError` for options that cannot be used.
+    or ``stratum`` raises is counted and logged. ``state`` is a file in which what was learned is
+    kept for the next process. Raises `ConfigError` for options that cannot be used.
     """
 
     every: float = 100_000
@@ -28,21 +40,40 @@ class DriftOptions:
     tail: float = 0.5
     direction: Directions = "both"
     cooldown: int = 500
+    targets: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict)
+    detector: Callable[[Stream], Detector] | None = None
+    stratum: Callable[[Evaluation], str | None] | None = None
+    questions: int = 1000
     on_drift: Callable[[Report], object] | None = None
     state: str | Path | None = None
     streams: int = MAX_STREAMS
 
     def __post_init__(self) -> None:
         """Check the options."""
-        self.detector()
         check_count("streams", self.streams, least=1)
+        for target in self.targets.values():
+            check_targets(target)
+        self._betting(None)
+        if self.questions:
+            self._embedding()
 
-    def detector(self) -> BettingDetector:
-        """Return a detector that has yet to learn."""
+    def make_detector(self, stream: Stream) -> Detector:
+        """Return a detector for ``stream`` that has yet to learn."""
+        if stream.name == QUESTIONS:
+            return self._embedding()
+        if self.detector is not None:
+            return self.detector(stream)
+        return self._betting(self.targets.get(stream.name))
+
+    def _betting(self, target: float | Mapping[str, float] | None) -> BettingDetector:
         return BettingDetector(
+            target=target,
             every=self.every,
             learn=self.learn,
             tail=self.tail,
             direction=self.direction,
             cooldown=self.cooldown,
         )
+
+    def _embedding(self) -> EmbeddingDrift:
+        return EmbeddingDrift(window=self.questions, every=self.every, cooldown=self.cooldown)

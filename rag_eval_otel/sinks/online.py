@@ -77,7 +77,13 @@ def drift_sink(options: DriftOptions, telemetry: DriftTelemetry, *, service: str
         if options.on_drift is not None:
             options.on_drift(found)
 
-    monitor = DriftMonitor(report, make=options.detector, service=service, capacity=options.streams)
+    monitor = DriftMonitor(
+        report,
+        make=options.make_detector,
+        stratum=options.stratum,
+        service=service,
+        capacity=options.streams,
+    )
     return DriftSink(monitor, StateFile(options.state) if options.state is not None else None)
 
 

@@ -251,6 +251,15 @@ def test_files_that_cannot_be_used_are_refused(
     assert told in capsys.readouterr().err
 
 
+def test_strata_need_a_detector_that_knows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rather than being passed over."""
+    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
+    assert main(["drift", str(path), "--stratum", "route", "--detector", "cusum"]) == 2
+    assert "--stratum needs --detector betting" in capsys.readouterr().err
+
+
 def test_a_metric_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

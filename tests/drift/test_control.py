@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -75,6 +76,59 @@ def test_a_constant_stream_is_no_alarm() -> None:
     """Neither test takes a stream that never moves for drift."""
     for found in (CusumDetector(learn=100), PageHinkleyDetector()):
         assert not any(found.update(0.7) for _ in range(3000))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"reference": binary(500, 0.6)}, {"target": 0.6}])
+def test_a_restart_goes_on_where_it_was(kind: str, options: dict[str, Any]) -> None:
+    """One that was saved and restored at any time finds the same as one that was not."""
+    stream = binary(2500, 0.6) + binary(400, 0.2, seed=1)
+    whole = KINDS[kind](**options)
+    alarms = [at for at, score in enumerate(stream) if whole.update(score)]
+    assert alarms
+    for cut in (100, 1999, 2540):
+        parts = KINDS[kind](**options)
+        before = [at for at, score in enumerate(stream[:cut]) if parts.update(score)]
+        state = json.loads(json.dumps(parts.to_state()))
+        parts = KINDS[kind](**options)
+        parts.restore(state)
+        assert parts.count == cut
+        after = [at for at, score in enumerate(stream[cut:], cut) if parts.update(score)]
+        assert before + after == alarms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 0},
+        {"kind": "another"},
+        {"count": -1},
+        {"sides": []},
+        {"sides": [[float("nan")] * 5] * 2},
+        {"sides": [[1.0]] * 2},
+        {"learned": []},
+        {"learned": [float("nan")] * 4},
+        {"learned": [float("nan")] * 2},
+        {"learned": [None, 0.1, 0.1, [7]]},
+        {"learned": [1, 2]},
+        {"learned": ["", ""]},
+    ],
+)
+def test_a_state_of_anything_else_is_refused(kind: str, change: dict[str, Any]) -> None:
+    """And changes nothing."""
+    found = KINDS[kind](target=0.8)
+    found.update(0.2)
+    before = found.to_state()
+    with pytest.raises((IndexError, KeyError, OverflowError, TypeError, ValueError)):
+        found.restore(before | change)
+    assert found.to_state() == before
+
+
+def test_strata_are_of_no_effect() -> None:
+    """There is one mean for all, so that what a monitor gives to every detector can be given."""
+    found = CusumDetector(target=0.8)
+    assert any(found.update(0.0, stratum="billing") for _ in range(20))
 
 
 def test_options_that_cannot_be_used_are_refused() -> None:

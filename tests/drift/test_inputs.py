@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -50,6 +53,84 @@ def test_embeddings_without_direction_are_passed_over() -> None:
     assert first_alarm(found, np.zeros((50, 3))) is None
     assert first_alarm(found, np.full((50, 3), np.nan)) is None
     assert first_alarm(found, np.ones((100, 3))) is None
+
+
+def test_embeddings_of_another_length_are_passed_over() -> None:
+    """While the map is learned, and afterwards."""
+    found = EmbeddingDrift(window=40)
+    rows = questions(100, (0.5, 0.5))
+    assert not any(found.update(one) for row in rows for one in (row, row[:5], [0.5]))
+    assert found.count == 100 - 20
+
+
+def test_nearness_tells_new_questions_from_known_ones() -> None:
+    """It is none before there is a map."""
+    found = EmbeddingDrift(window=200)
+    rows = questions(200, (0.5, 0.5))
+    assert found.nearness(rows[0]) is None
+    first_alarm(found, rows)
+    known, new = found.nearness(np.eye(16)[0]), found.nearness(np.eye(16)[9])
+    assert known is not None
+    assert new is not None
+    assert known > 0.9
+    assert new < 0.5
+    assert found.nearness(np.zeros(16)) is None
+
+
+def test_a_restart_goes_on_where_it_was() -> None:
+    """With a map; what was not yet a map is learned anew, for single questions are not kept."""
+    old, new = questions(600, (0.5, 0.5)), questions(300, (0.3, 0.3, 0.4), seed=1)
+    whole = EmbeddingDrift(window=400)
+    at = first_alarm(whole, np.concatenate([old, new]))
+    assert at is not None
+    for cut in (350, 590, 602):
+        before, after = EmbeddingDrift(window=400), EmbeddingDrift(window=400)
+        first_alarm(before, old[:cut])
+        first_alarm(before, new[: max(0, cut - 600)])
+        after.restore(json.loads(json.dumps(before.to_state())))
+        assert after.log10_evidence == before.log10_evidence
+        assert after.since == before.since
+        rest = np.concatenate([old[cut:], new[max(0, cut - 600) :]])
+        found = first_alarm(after, rest)
+        assert found is not None
+        assert found + cut == at
+    early = EmbeddingDrift(window=400)
+    first_alarm(early, old[:100])
+    state = early.to_state()
+    assert state["map"] is None
+    again = EmbeddingDrift(window=400)
+    again.restore(state)
+    assert again.count == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(format=0),
+        lambda state: state.update(kind="betting"),
+        lambda state: state.update(detectors=state["detectors"][1:]),
+        lambda state: state["detectors"][4].update(count=-1),
+        lambda state: state["map"].pop(),
+        lambda state: state["map"][0].update(shape=[4, 4]),
+        lambda state: state["map"][0].update(shape=[17]),
+        lambda state: state["map"][1].update(float32="AAAA"),
+        lambda state: state["map"][2].update(float32="???"),
+        lambda state: state["map"].__setitem__(3, NAN),
+    ],
+)
+def test_a_state_of_anything_else_is_refused(change: Any) -> None:
+    """And changes nothing."""
+    found = EmbeddingDrift(window=100)
+    first_alarm(found, questions(120, (0.5, 0.5)))
+    before = json.dumps(found.to_state())
+    state = json.loads(before)
+    change(state)
+    with pytest.raises((KeyError, OverflowError, TypeError, ValueError)):
+        found.restore(state)
+    assert json.dumps(found.to_state()) == before
+
+
+NAN = {"shape": [1, 16], "float32": "AADAfwAAwH8AAMB/" * 5 + "AADAfw=="}
 
 
 def test_a_window_is_large_enough() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,15 +39,21 @@ class Backend:
         provider.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
         self.config = Config(drift=DriftOptions(**{**QUICK, **options}))
         resource = Resource.create({"service.name": "shop"})
+        self.tracers, self.meters, self.logging = (
+            TracerProvider(resource=resource),
+            MeterProvider([self.reader]),
+            provider,
+        )
+        self.sink = self.made()
+        self.turns = 0
+
+    def made(self) -> DriftSink:
+        """Return a pipeline's sink; a second one reports to the same providers."""
         _, sink = online_sinks(
-            self.config,
-            provider=TracerProvider(resource=resource),
-            meters=MeterProvider([self.reader]),
-            logs=provider,
+            self.config, provider=self.tracers, meters=self.meters, logs=self.logging
         )
         assert isinstance(sink, DriftSink)
-        self.sink = sink
-        self.turns = 0
+        return sink
 
     def score(self, *values: float, version: str = "1") -> None:
         """Emit a turn for each of ``values``."""
@@ -64,6 +72,14 @@ class Backend:
         data = self.reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
         return [p for m in metrics if m.name == name for p in m.data.data_points]
+
+    def evidence(self) -> dict[str, float]:
+        """Collect, and return the evidence on each version of the metric; there is one point."""
+        points = self.points("rag.evaluation.drift.log10_evidence")
+        mine = [p for p in points if p.attributes["gen_ai.evaluation.name"] == "faithfulness"]
+        found = {str(p.attributes["rag.evaluation.version"]): p.value for p in mine}
+        assert len(found) == len(mine)
+        return found
 
 
 def test_an_alarm_is_an_event_a_count_and_evidence() -> None:
@@ -96,6 +112,25 @@ def test_evidence_stands_for_two_collections() -> None:
     values = [backend.points(name)[0].value for _ in range(3)]
     assert values[0] == values[1] >= 2
     assert values[2] == 0
+
+
+def test_all_pipelines_of_a_provider_are_seen() -> None:
+    """A second one, or the same put on again, beside the first; one that is gone is not."""
+    backend = Backend()
+    first = backend.sink
+    backend.score(*[1.0] * 100)
+    backend.sink = backend.made()
+    backend.score(*[1.0] * 100, 0.0, version="2")
+    found = backend.evidence()
+    assert set(found) == {"1", "2"}
+    assert found["1"] == 0 < found["2"]
+    backend.score(1.0, version="1")  # which the first one knows, too
+    assert set(backend.evidence()) == {"1", "2"}
+    del first
+    backend.sink = backend.made()
+    gc.collect()
+    backend.score(1.0, version="3")
+    assert set(backend.evidence()) == {"3"}
 
 
 def test_a_new_version_is_an_event() -> None:
@@ -160,6 +195,22 @@ def test_options_are_checked_where_they_are_given() -> None:
         DriftOptions(streams=0)
     with pytest.raises(ConfigError, match="drift"):
         instrument(drift="sometimes")
+
+
+def test_questions_are_watched_where_a_metric_embeds_them() -> None:
+    """Their embeddings are those that were asked for anyway; nothing more is asked."""
+    for questions, streams in ((20, {"question_embedding"}), (0, set())):
+        seen: list[Evaluation] = []
+        sink = SimpleNamespace(emit=seen.append)
+        options = DriftOptions(questions=questions)
+        with running(judge=good_judge(), drift=options, sinks=[sink]) as app:
+            app.run_turns(2)
+            assert app.handle.flush()
+            (watch,) = (s for s in app.handle.intake.scorer.sinks if isinstance(s, DriftSink))
+            names = {stream.name for stream, _ in watch.monitor.evidence()}
+        assert names & {"question_embedding"} == streams
+        assert [one.usage.embedding_requests for one in seen] == [1, 1]
+        assert {one.embedder for one in seen} == {"OnesEmbedder"}
 
 
 def test_a_callback_that_fails_harms_nothing() -> None:

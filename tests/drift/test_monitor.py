@@ -9,15 +9,34 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rag_eval_otel.drift import BettingDetector, Drift, DriftMonitor, NewBaseline, Stream
+from rag_eval_otel.drift import (
+    BettingDetector,
+    CusumDetector,
+    Drift,
+    DriftMonitor,
+    DriftOptions,
+    NewBaseline,
+    Stream,
+)
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
-MAKE = partial(BettingDetector, learn=300, every=1000, cooldown=100)
+
+def make(_: Stream) -> BettingDetector:
+    """Return a detector that learns quickly."""
+    return BettingDetector(learn=300, every=1000, cooldown=100)
+
+
+def aimed(_: Stream) -> BettingDetector:
+    """Return a detector that need not learn."""
+    return BettingDetector(target=0.9, every=100, cooldown=5)
+
+
 STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
@@ -33,7 +52,7 @@ class Reports(list[Any]):
 def watch(**options: Any) -> tuple[DriftMonitor, Reports]:
     """Return a monitor that learns quickly, and its reports."""
     reports = Reports()
-    return DriftMonitor(reports.append, **{"make": MAKE, "service": "shop", **options}), reports
+    return DriftMonitor(reports.append, **{"make": make, "service": "shop", **options}), reports
 
 
 def evaluation(value: float | None, at: int = 1, version: str = "1", **options: Any) -> Evaluation:
@@ -111,6 +130,74 @@ def test_longer_answers_are_found() -> None:
     assert reports.drifts[0].alarm.direction == "up"
 
 
+def asked(near: int, at: int, *, embedder: str = "one") -> Evaluation:
+    """Return a turn whose question is near the ``near``-th of eight."""
+    dice = np.random.default_rng(at)
+    embedding = np.eye(8)[near] + dice.normal(scale=0.1, size=8)
+    span = SpanRef(trace_id=at, span_id=1)
+    return Evaluation(scores=(), span=span, embedder=embedder, question_embedding=embedding)
+
+
+def test_other_questions_are_found() -> None:
+    """By their embeddings; the turns shown are those least like what was asked before."""
+    monitor, reports = watch(make=DriftOptions(questions=200, every=1000).make_detector)
+    for at in range(400):
+        monitor.emit(asked(at % 2, at))
+    assert not reports
+    for at in range(400, 600):
+        monitor.emit(asked(at % 4, at))
+    drift = reports.drifts[0]
+    assert drift.stream == Stream(service="shop", name="question_embedding", version="one/8")
+    assert drift.alarm.direction == "down"
+    assert all(one.span.trace_id % 4 in {2, 3} for one in drift.worst if one.span)
+    after, _ = restarted(monitor.to_state(), make=DriftOptions(questions=200).make_detector)
+    after.emit(asked(0, 0))
+    assert dict(after.evidence()) == {drift.stream: 0.0}
+
+
+def test_another_embedder_is_a_new_baseline() -> None:
+    """Its numbers cannot be compared with those of the other."""
+    monitor, reports = watch(make=DriftOptions(questions=20).make_detector)
+    for at in range(60):
+        monitor.emit(asked(at % 2, at))
+    monitor.emit(asked(0, 60, embedder="other"))
+    assert [type(report) for report in reports] == [NewBaseline]
+
+
+def test_scores_are_compared_with_their_own_kind() -> None:
+    """Another mix of strata is no drift; a fall within one is."""
+    options = DriftOptions(
+        targets={"faithfulness": {"easy": 0.95, "hard": 0.45}},
+        stratum=lambda turn: str(turn.about["route"]),
+    )
+    monitor, reports = watch(make=options.make_detector, stratum=options.stratum)
+    dice = random.Random(0)
+
+    def turn(route: str, mean: float) -> None:
+        one = evaluation(float(dice.random() < mean))
+        monitor.emit(replace(one, about={"route": route}))
+
+    for _ in range(300):
+        turn("hard", 0.45)
+    assert not reports
+    for _ in range(300):
+        turn("easy", 0.45)
+    assert {drift.stream.name for drift in reports.drifts} == {"faithfulness"}
+
+
+def test_any_detector_can_watch() -> None:
+    """One that knows no evidence has none to show, and is kept for the next process."""
+    monitor, reports = watch(make=lambda _: CusumDetector(target=0.9, limit=8))
+    turns(monitor, 200, 0.9)
+    assert not dict(monitor.evidence())
+    after, reports = restarted(
+        monitor.to_state(), make=lambda _: CusumDetector(target=0.9, limit=8)
+    )
+    turns(after, 100, 0.3, first=200)
+    assert reports.drifts[0].alarm.log10_evidence is None
+    assert reports.drifts[0].worst
+
+
 def test_scores_on_other_scales_are_brought_to_one() -> None:
     """A grade of 4 of 5 counts as its normalized score."""
     monitor, _ = watch()
@@ -136,7 +223,7 @@ def test_a_report_that_fails_keeps_no_other_back() -> None:
         told.append(report.stream.name)
         raise RuntimeError
 
-    monitor = DriftMonitor(fail, make=partial(BettingDetector, target=0.9, every=100, cooldown=5))
+    monitor = DriftMonitor(fail, make=aimed)
     both = tuple(Score(name=name, value=0.0, version="1") for name in ("a", "b"))
     with pytest.raises(RuntimeError):
         emit_often(monitor, Evaluation(scores=both))
@@ -166,7 +253,7 @@ def test_a_fork_in_the_middle_of_a_score_locks_nobody_out() -> None:
         leave.wait(30)
         return "unknown"
 
-    monitor = DriftMonitor(lambda _: None, make=partial(BettingDetector, target=0.9, every=10))
+    monitor = DriftMonitor(lambda _: None, make=lambda _: BettingDetector(target=0.9, every=10))
     monitor.explain(stay)  # type: ignore[arg-type]
     busy = threading.Thread(target=lambda: [monitor.update(STREAM, 0.0) for _ in range(20)])
     busy.start()
@@ -181,9 +268,9 @@ def test_a_fork_in_the_middle_of_a_score_locks_nobody_out() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def restarted(state: Any) -> tuple[DriftMonitor, Reports]:
+def restarted(state: Any, **options: Any) -> tuple[DriftMonitor, Reports]:
     """Return the monitor of the next process."""
-    monitor, reports = watch()
+    monitor, reports = watch(**options)
     monitor.restore(json.loads(json.dumps(state)))
     return monitor, reports
 
