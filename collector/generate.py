@@ -7,18 +7,7 @@ from pathlib import Path
 
 from rag_eval_otel.alerting.rules import render
 from rag_eval_otel.alerting.target import Target
-from rag_eval_otel.capture.dialects import (
-    genai,
-    haystack,
-    langfuse,
-    langsmith,
-    llamaindex,
-    mlflow,
-    native,
-    openinference,
-    traceloop,
-    vectordb,
-)
+from rag_eval_otel.capture.dialects import DIALECTS, native
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.semconv import (
     EVALUATION_LABEL,
@@ -33,18 +22,6 @@ from rag_eval_otel.semconv import (
 )
 
 FOLDER = Path(__file__).parent
-DIALECTS = (
-    genai,
-    openinference,
-    traceloop,
-    langsmith,
-    langfuse,
-    llamaindex,
-    haystack,
-    mlflow,
-    vectordb,
-    native,
-)
 OTHER_SCALES = frozenset({"correctness", "instance_rubric", "rubric"})
 """Metrics that are not on [0, 1], and whose spans say what their score is there."""
 
@@ -124,14 +101,13 @@ def generated() -> Mapping[Path, str]:
 
 
 def _of_spans() -> Iterator[str]:
-    for dialect in DIALECTS:
-        for pattern in dialect.CONTENT:
-            yield f'delete_matching_keys(span.attributes, "{_whole(pattern)}")'
+    for pattern in (*(p for dialect in DIALECTS for p in dialect.content), *native.CONTENT):
+        yield f'delete_matching_keys(span.attributes, "{_whole(pattern)}")'
 
 
 def _of_events() -> Iterator[str]:
     for dialect in DIALECTS:
-        for event, pattern in getattr(dialect, "CONTENT_EVENTS", ()):
+        for event, pattern in dialect.content_events:
             yield f'{_of_event(pattern)} where IsMatch(spanevent.name, "{_whole(event)}")'
     yield from map(_of_event, native.CONTENT)
 

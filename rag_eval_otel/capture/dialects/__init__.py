@@ -24,23 +24,37 @@ from rag_eval_otel.capture.view import SpanView
 
 
 class Dialect(NamedTuple):
-    """One convention: ``kind`` tells from names, None for spans of others; ``read`` parses."""
+    """One convention: ``kind`` tells from names, None for spans of others; ``read`` parses.
+
+    ``content`` are patterns of the attributes that hold texts of users and models, and
+    ``content_events`` pairs of patterns, of events and their attributes.
+    """
 
     name: str
     kind: Callable[[SpanView], Kind | None]
     read: Callable[[SpanView, Kind], Fragment]
+    content: tuple[str, ...]
+    content_events: tuple[tuple[str, str], ...] = ()
 
 
 DIALECTS: Final = (
-    Dialect("openinference", openinference.kind, openinference.to_fragment),
-    Dialect("langfuse", langfuse.kind, langfuse.to_fragment),
-    Dialect("langsmith", langsmith.kind, langsmith.to_fragment),
-    Dialect("mlflow", mlflow.kind, mlflow.to_fragment),
-    Dialect("haystack", haystack.kind, haystack.to_fragment),
-    Dialect("llamaindex", llamaindex.kind, llamaindex.to_fragment),
-    Dialect("vectordb", vectordb.kind, vectordb.to_fragment),
-    Dialect("traceloop", traceloop.kind, traceloop.to_fragment),
-    Dialect("genai", genai.kind, genai.to_fragment),
+    Dialect("openinference", openinference.kind, openinference.to_fragment, openinference.CONTENT),
+    Dialect("langfuse", langfuse.kind, langfuse.to_fragment, langfuse.CONTENT),
+    Dialect("langsmith", langsmith.kind, langsmith.to_fragment, langsmith.CONTENT),
+    Dialect("mlflow", mlflow.kind, mlflow.to_fragment, mlflow.CONTENT, mlflow.CONTENT_EVENTS),
+    Dialect("haystack", haystack.kind, haystack.to_fragment, haystack.CONTENT),
+    Dialect(
+        "llamaindex",
+        llamaindex.kind,
+        llamaindex.to_fragment,
+        llamaindex.CONTENT,
+        llamaindex.CONTENT_EVENTS,
+    ),
+    Dialect(
+        "vectordb", vectordb.kind, vectordb.to_fragment, vectordb.CONTENT, vectordb.CONTENT_EVENTS
+    ),
+    Dialect("traceloop", traceloop.kind, traceloop.to_fragment, traceloop.CONTENT),
+    Dialect("genai", genai.kind, genai.to_fragment, genai.CONTENT, genai.CONTENT_EVENTS),
 )
 """In the order in which they are tried: many write what others read, too."""
 

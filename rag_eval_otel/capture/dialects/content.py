@@ -6,43 +6,20 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.dialects import (
-    genai,
-    haystack,
-    langfuse,
-    langsmith,
-    llamaindex,
-    mlflow,
-    native,
-    openinference,
-    traceloop,
-    vectordb,
-)
+from rag_eval_otel.capture.dialects import DIALECTS, native
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_FOREIGN: Final = (
-    *genai.CONTENT,
-    *haystack.CONTENT,
-    *langfuse.CONTENT,
-    *langsmith.CONTENT,
-    *llamaindex.CONTENT,
-    *mlflow.CONTENT,
-    *openinference.CONTENT,
-    *traceloop.CONTENT,
-    *vectordb.CONTENT,
-)
-_FOREIGN_EVENTS: Final = (
-    *genai.CONTENT_EVENTS,
-    *llamaindex.CONTENT_EVENTS,
-    *mlflow.CONTENT_EVENTS,
-    *vectordb.CONTENT_EVENTS,
-)
+_FOREIGN: Final = [pattern for dialect in DIALECTS for pattern in dialect.content]
 _NAMES: Final = 4096  # remembered; there are fewer, but for those that are numbered
 
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
-_EVENTS: Final = tuple((re.compile(name), re.compile(what)) for name, what in _FOREIGN_EVENTS)
+_EVENTS: Final = tuple(
+    (re.compile(name), re.compile(what))
+    for dialect in DIALECTS
+    for name, what in dialect.content_events
+)
 
 
 @lru_cache(_NAMES)
