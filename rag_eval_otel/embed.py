@@ -95,7 +95,8 @@ class LangChainEmbedder:
     def __init__(self, embeddings: Embeddings) -> None:
         """Embed with ``embeddings``."""
         self._embeddings = embeddings
-        self.model = str(getattr(embeddings, "model", type(embeddings).__name__))
+        model = getattr(embeddings, "model", None)
+        self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text; what the embeddings raise is passed on."""
@@ -167,11 +168,11 @@ class Embed:
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     def known(self, text: str) -> Vectors | None:
-        """Return the row of ``text`` where somebody has asked for it and it has come."""
+        """Return a copy of the row of ``text``, where it was asked for and has come."""
         row = self._rows.get(text)
         if row is None or not row.done() or row.cancelled() or row.exception():
             return None
-        return row.result()
+        return np.array(row.result())  # of all that came with it nothing is kept
 
     def cancel(self) -> None:
         """Give up the requests under way, and what waits to be sent."""

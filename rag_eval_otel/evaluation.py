@@ -80,7 +80,8 @@ async def evaluate(
 
 
 def _name_of(embedder: Embedder) -> str:
-    return str(getattr(embedder, "model", type(embedder).__name__))
+    model = getattr(embedder, "model", None)
+    return model if isinstance(model, str) else type(embedder).__name__
 
 
 def _revised(model: str, judge: Judge) -> str:

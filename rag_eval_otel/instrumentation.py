@@ -21,18 +21,16 @@ from rag_eval_otel.capture.spans import SpanWriter
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.config import Config
 from rag_eval_otel.guard import Edge
-from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.models import build_embedder, build_judge
+from rag_eval_otel.measurement import build_measurement
 from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
 from rag_eval_otel.protocols import Sink
 from rag_eval_otel.providers import global_or_new_tracer_provider, logger_provider_or_global
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.scorer import Admission, Intake, Measurement, TurnScorer
+from rag_eval_otel.scorer import Admission, Intake, TurnScorer
 from rag_eval_otel.seat import Seat, find_seat
 from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.sinks.online import online_sinks
+from rag_eval_otel.sinks.online import DriftSink, online_sinks
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -102,6 +100,9 @@ class Handle:
         self.remove_langchain_hook()
         self.drain(timeout)
         self.deafen()
+        for sink in self.intake.scorer.sinks:
+            if isinstance(sink, DriftSink):
+                sink.close()
         if self.seat is not None and self.seat.owner is self:
             self.seat.leave(self.processor)
         atexit.unregister(self.drain)
@@ -281,17 +282,3 @@ class _Assembly:
                 redactor=redactor(config.redact),
             ),
         )
-
-
-def build_measurement(config: Config) -> Measurement:
-    """Return the metrics, judge and embedder that ``config`` asks for."""
-    return Measurement(
-        metrics=resolve_metrics(config.metrics),
-        judge=build_judge(config),
-        embedder=build_embedder(config),
-        fusion=config.fusion,
-        timeout=config.evaluation_timeout,
-        cache=ReplyCache(),
-        redactor=redactor(config.redact),
-        keep_embedding=config.drift == "on" or getattr(config.drift, "questions", 0) > 0,
-    )

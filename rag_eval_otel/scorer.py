@@ -16,14 +16,14 @@ from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.recent import RecentTurns
 from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.evaluation import failed_evaluation
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.guard import Edge
-from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
-from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.measurement import Measurement
+from rag_eval_otel.protocols import Sink
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
-from rag_eval_otel.types import Evaluation, Fusion, HoldStatus, Sample, SkipReason, SpanRef
+from rag_eval_otel.sinks.online import DriftSink
+from rag_eval_otel.types import Evaluation, HoldStatus, Sample, SkipReason, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -81,33 +81,6 @@ class Admission:
 def _share(trace_id: int) -> float:
     """Place a trace in [0, 1), not by the bits samplers look at: we see what they let through."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What is measured, and by whom."""
-
-    metrics: tuple[Metric, ...]
-    judge: Judge
-    embedder: Embedder
-    fusion: Fusion = "on"
-    timeout: float | None = 60.0
-    cache: ReplyCache | None = None
-    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    keep_embedding: bool = False
-
-    async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
-        return await evaluate(
-            self.redactor.sample(sample),
-            self.metrics,
-            judge=self.judge,
-            embedder=self.embedder,
-            fusion=self.fusion,
-            timeout=self.timeout,
-            cache=self.cache,
-            keep_embedding=self.keep_embedding,
-        )
 
 
 class TurnScorer:
@@ -217,10 +190,11 @@ class TurnScorer:
             self.instruments.turn("skipped", result)
             return None, None
         self._log_failures(result)
+        shown = replace(result, question_embedding=None)  # it gives away what was asked
         for sink in self.sinks:
             with self._sink_edge:
-                sink.emit(result)
-        return result.status, result
+                sink.emit(result if isinstance(sink, DriftSink) else shown)
+        return shown.status, shown
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond

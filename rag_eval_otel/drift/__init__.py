@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.control import CusumDetector, PageHinkleyDetector
 from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.monitor import Detector, DriftMonitor
+from rag_eval_otel.drift.monitor import DriftMonitor
 from rag_eval_otel.drift.records import Alarm, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.settings import DriftOptions
+from rag_eval_otel.drift.watched import Detector
 
 __all__ = [
     "Alarm",

@@ -135,8 +135,8 @@ def given(target: float | Mapping[str, float]) -> Baseline:
     mean = sum(targets.values()) / len(targets)
     low, high = min(targets.values()), max(targets.values())
     variance = mean * (1 - mean)  # the largest there can be
-    down = Level(mean=mean, variance=variance, top=1 + mean - low)
-    rise = Level(mean=1 - mean, variance=variance, top=1 + high - mean)
+    down = Level(mean=mean, variance=variance, top=1 + max(0.0, mean - low))
+    rise = Level(mean=1 - mean, variance=variance, top=1 + max(0.0, high - mean))
     strata = {name: (mean - one, 0.0, 0.0, one - mean) for name, one in targets.items()}
     return Baseline(centre=mean, levels=(down, None, None, rise), strata=strata)
 
@@ -146,7 +146,10 @@ def learned(scores: Sequence[float], strata: Sequence[str | None], *, tail: floa
     centre = sum(scores) / len(scores)
     rows = [views_of(score, tail=tail, centre=centre) for score in scores]
     offsets = _all_offsets(rows, strata)
-    flat = [moved(row, offsets.get(name or "")) for row, name in zip(rows, strata, strict=True)]
+    flat = [
+        moved(row, None if name is None else offsets.get(name))
+        for row, name in zip(rows, strata, strict=True)
+    ]
     tops = [1.0 + max([0.0, *(one[view] for one in offsets.values())]) for view in range(4)]
     persistence = _persistence(strata, offsets)
     levels = tuple(

@@ -203,9 +203,13 @@ class BettingDetector:
         if evidence.value >= self.every:
             self.drift_detected = True
             self.alarm = self._describe(baseline, evidence)
-            self._pause = self.cooldown
-            if not self._pause:
-                evidence.clear()
+            self.rest()
+
+    def rest(self) -> None:
+        """Pass over the next ``cooldown`` scores, and gather evidence anew after them."""
+        self._pause = self.cooldown
+        if not self._pause and self._evidence:
+            self._evidence.clear()
 
     def _describe(self, baseline: Baseline, evidence: Evidence) -> Alarm:
         view = evidence.leading()
@@ -241,6 +245,7 @@ class BettingDetector:
             "kind": self.kind,
             "every": self.every,
             "tail": self.tail,
+            "target": _plain(self._target),
             "count": self.count,
             "pause": self._pause,
             "baseline": self._baseline and self._baseline.to_state(),
@@ -253,10 +258,13 @@ class BettingDetector:
         """Go on from what `to_state` returned.
 
         Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, for anything
-        else, and for the state of a detector with another ``every`` or ``tail``.
+        else, and for the state of a detector with another ``every``, ``tail`` or ``target``.
         """
-        same = (FORMAT, self.kind, self.every, self.tail)
-        found = tuple(state[name] for name in ("format", "kind", "every", "tail"))
+        same = (FORMAT, self.kind, self.every, self.tail, _plain(self._target))
+        found = (
+            *(state[name] for name in ("format", "kind", "every", "tail")),
+            state.get("target"),
+        )
         if found != same:
             msg = f"it is of {found}, not of {same}"
             raise ValueError(msg)
@@ -280,3 +288,7 @@ class BettingDetector:
         evidence = Evidence(baseline, every=self.every, direction=self._direction)
         evidence.restore(state["evidence"])
         return baseline, evidence
+
+
+def _plain(target: float | Mapping[str, float] | None) -> float | dict[str, float] | None:
+    return dict(target) if isinstance(target, Mapping) else target

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -62,6 +62,18 @@ def _sides() -> tuple[_Side, _Side]:
     return _Side("level", -1), _Side("rise", 1)
 
 
+def _restored(state: Iterable[Iterable[float]]) -> tuple[_Side, _Side]:
+    """Return the sides with the numbers of ``state``; raise TypeError or ValueError for others."""
+    for side, numbers in zip(found := _sides(), state, strict=True):
+        side.sum, *others = map(float, numbers)
+        if not math.isfinite(side.sum) or not all(0 <= one < math.inf for one in others):
+            msg = "a number is not finite, or below 0"
+            raise ValueError(msg)
+        start, n, side.total, side.squares = others
+        side.start, side.n = int(start), int(n)
+    return found
+
+
 class _Chart(ABC):
     """Two sums of what scores deviate by, one in each direction, and a limit for them."""
 
@@ -69,7 +81,8 @@ class _Chart(ABC):
     log10_evidence = None
     """None: a control chart has no evidence that could be compared with other detectors'."""
 
-    def __init__(self, slack: float) -> None:
+    def __init__(self, target: float | None, slack: float) -> None:
+        check_target(target)
         self.count = 0
         """Scores taken, those that it has learned from included."""
         self.ignored = 0
@@ -78,7 +91,7 @@ class _Chart(ABC):
         """Whether the last score raised an alarm."""
         self.alarm: Alarm | None = None
         """The last alarm."""
-        self._slack = slack
+        self._target, self._slack = target, slack
         self._sides = _sides()
 
     @property
@@ -121,6 +134,7 @@ class _Chart(ABC):
         return {
             "format": FORMAT,
             "kind": self.kind,
+            "target": self._target,
             "count": self.count,
             "sides": [astuple(side)[2:] for side in self._sides],
             "learned": self._learned(),
@@ -128,20 +142,18 @@ class _Chart(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
-        if (state["format"], state["kind"]) != (FORMAT, self.kind):
-            msg = f"it is of {state['format']!r}, {state['kind']!r}, not {FORMAT}, {self.kind!r}"
+        same = (FORMAT, self.kind, self._target)
+        found = tuple(state[name] for name in ("format", "kind", "target"))
+        if found != same:
+            msg = f"it is of {found}, not of {same}"
             raise ValueError(msg)
         count = int(state["count"])
-        rows = [tuple(map(float, row)) for row in state["sides"]]
-        if count < 0 or not all(math.isfinite(x) for row in rows for x in row):
-            msg = "a number is not finite, or below 0"
+        if count < 0:
+            msg = f"nobody took {count} scores"
             raise ValueError(msg)
-        found = [
-            _Side(side.view, side.sign, row[0], int(row[1]), int(row[2]), row[3], row[4])
-            for side, row in zip(_sides(), rows, strict=True)
-        ]
+        sides = _restored(state["sides"])
         self._relearn(*state["learned"])
-        self.count, self._sides = count, (found[0], found[1])
+        self.count, self._sides = count, sides
 
     @abstractmethod
     def _learned(self) -> list[Any]:
@@ -173,10 +185,9 @@ class CusumDetector(_Chart):
         learn: int = 2000,
     ) -> None:
         """Learn from ``reference``, if it is there."""
-        check_target(target)
         check_count("learn", learn, least=2)
-        super().__init__(slack=allowance)
-        self._target, self._limit, self._learn = target, limit, learn
+        super().__init__(target, slack=allowance)
+        self._limit, self._learn = limit, learn
         self._learning: list[float] = []
         self._mean, self._deviation, self._error = target, 0.0, 0.0
         if reference is not None:
@@ -209,7 +220,8 @@ class CusumDetector(_Chart):
         if None in map(usable, [*scores, *([] if mean is None else [mean])]):
             msg = "what it was learning from, or its mean, is no score"
             raise ValueError(msg)
-        if not (0 <= deviation < math.inf and 0 <= error < math.inf):
+        known = mean is None or deviation > 0
+        if not (known and 0 <= deviation < math.inf and 0 <= error < math.inf):
             msg = f"no scores deviate by {deviation}, {error}"
             raise ValueError(msg)
         self._mean, self._deviation, self._error = mean, float(deviation), float(error)
@@ -236,10 +248,9 @@ class PageHinkleyDetector(_Chart):
         least: int = 30,
     ) -> None:
         """Start from ``reference``, if it is there."""
-        check_target(target)
         check_count("least", least, least=1)
-        super().__init__(slack=tolerance)
-        self._target, self._limit, self._least = target, limit, least
+        super().__init__(target, slack=tolerance)
+        self._limit, self._least = limit, least
         scores = [] if reference is None else usable_scores(reference)
         self._seen, self._total = len(scores), sum(scores)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
-from rag_eval_otel.drift.options import check_count
+from rag_eval_otel.drift.options import check_count, check_every
 from rag_eval_otel.drift.records import Alarm
 
 if TYPE_CHECKING:
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 
     from rag_eval_otel.protocols import Vectors
 
+_log = logging.getLogger("rag_eval_otel")
+
+_SMALLEST, _LARGEST = 100, 2000  # windows: fewer questions say nothing, of more the map takes long
 _DIRECTIONS = 4
 _WATCHED = _DIRECTIONS + 1  # and the nearness
-_CENTRES, _OF_EACH = 32, 4  # at most so many, of at least so many questions on average
+_CENTRES, _OF_EACH = 32, 4  # at most so many, of at least so many questions each
 _ROUNDS = 10
 _RANKS = 100
+_SAME = 1e-3  # along a direction: what differs by less, by rounding for instance, ranks alike
 
 
 class EmbeddingDrift:
@@ -34,23 +39,30 @@ class EmbeddingDrift:
     like questions, and four main directions. The second half says how questions lie there: how near
     to the nearest centre, and at which rank along each direction. From then on each of these five
     numbers is watched like a score, in both directions, with a fifth of the budget: at most one
-    false alarm in ``every`` questions, as `BettingDetector` says of a learned baseline. New topics
-    change the nearness, another mix of topics the ranks. The alarm is that of the number that has
-    moved. Single questions are kept only while the map is learned.
+    false alarm in ``every`` questions, as `BettingDetector` says of a learned baseline.
+
+    An alarm ``down`` (or ``up``) is of the nearness: questions like none before (or fewer kinds).
+    ``spread`` is of a rank: another mix of known topics. Either ends the evidence of all five, and
+    the next ``cooldown`` questions are passed over. Single questions are kept only while the map is
+    learned. Raises `ConfigError` for options that cannot be used; ``window`` is 100 to 2,000.
     """
 
     kind = "embedding"
 
     def __init__(self, *, window: int = 1000, every: float = 100_000, cooldown: int = 500) -> None:
-        """Learn from the first ``window`` embeddings; raises `ConfigError` for fewer than 20."""
-        check_count("window", window, least=20)
+        """Know nothing yet."""
+        check_count("window", window, least=_SMALLEST, most=_LARGEST)
+        check_every(every)
         self._half = window // 2
         self._first: list[Vectors] = []
         self._map: _Map | None = None
+        self._every = float(every)
         self._make = partial(
             BettingDetector, every=every * _WATCHED, learn=window - self._half, cooldown=cooldown
         )
         self._detectors = [self._make() for _ in range(_WATCHED)]
+        self.ignored = 0
+        """How many embeddings were passed over."""
         self.drift_detected = False
         """Whether the last embedding raised an alarm."""
         self.alarm: Alarm | None = None
@@ -83,24 +95,34 @@ class EmbeddingDrift:
     def update(self, embedding: Vectors | Sequence[float], *, stratum: str | None = None) -> bool:
         """Take the embedding of a question, and tell whether it raises an alarm.
 
-        ``stratum`` as for `BettingDetector.update`. An embedding without a direction (zero, or not
-        finite), or of another length than the first, is passed over.
+        ``stratum`` as for `BettingDetector.update`. What is no row of numbers with a direction (it
+        is zero, or not finite), or has another length than the first, is passed over.
         """
         self.drift_detected = False
         row = self._unit(embedding)
-        if row is not None:
-            if self._map is None:
-                self._learn(row)
-            else:
-                self._weigh(self._map.place(row), stratum)
+        if row is None:
+            self._ignore()
+        elif self._map is None:
+            self._learn(row)
+        else:
+            self._weigh(self._map.place(row), stratum)
         return self.drift_detected
 
     def _unit(self, embedding: Vectors | Sequence[float]) -> Vectors | None:
         """Return ``embedding`` with length 1; None for one that is passed over."""
-        row = np.asarray(embedding, dtype=np.float64)
+        try:
+            row = np.asarray(embedding, dtype=np.float64)
+        except (TypeError, ValueError):
+            return None
         norm = float(np.linalg.norm(row))
         known = self._map.mean if self._map else next(iter(self._first), row)
-        return row / norm if 0 < norm < math.inf and row.shape == known.shape else None
+        usable = row.ndim == 1 and row.shape == known.shape and 0 < norm < math.inf
+        return row / norm if usable else None
+
+    def _ignore(self) -> None:
+        if not self.ignored:
+            _log.warning("drift: an embedding has no direction, or another length; said once")
+        self.ignored += 1
 
     def _learn(self, row: Vectors) -> None:
         self._first.append(row)
@@ -108,17 +130,33 @@ class EmbeddingDrift:
             self._map, self._first = _Map.of(np.stack(self._first)), []
 
     def _weigh(self, place: Sequence[float], stratum: str | None) -> None:
-        for detector, number in zip(self._detectors, place, strict=True):
-            if detector.update(number, stratum=stratum) and not self.drift_detected:
-                self.drift_detected = True
-                self.alarm = detector.alarm
+        raised = [
+            number
+            for number, (detector, value) in enumerate(zip(self._detectors, place, strict=True))
+            if detector.update(value, stratum=stratum)
+        ]
+        if raised:
+            self.drift_detected = True
+            self.alarm = self._describe(raised[0])
+            for detector in self._detectors:
+                detector.rest()
+
+    def _describe(self, number: int) -> Alarm | None:
+        """Return the alarm of one of the five numbers, the nearness being the first."""
+        alarm = self._detectors[number].alarm
+        if alarm is None:
+            return None
+        direction = "spread" if number else alarm.direction
+        return replace(
+            alarm, direction=direction, every=self._every, log10_evidence=self.log10_evidence
+        )
 
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """Return what it has learned and gathered, as JSON can hold it; options are not in it.
 
-        Embeddings that it is still learning from are left out: they tell much of the questions.
+        Embeddings that the map is learned from are left out: they tell much of the questions.
         """
         return {
             "format": FORMAT,
@@ -155,8 +193,7 @@ class _Map:
     def of(cls, rows: Vectors) -> _Map:
         """Return the map of ``rows``, each of length 1."""
         mean = rows.mean(axis=0)
-        _, _, directions = np.linalg.svd(rows - mean, full_matrices=False)
-        directions = directions[:_DIRECTIONS]
+        directions = _main_directions(rows - mean)
         along = (rows - mean) @ directions.T
         ranks = np.quantile(along, np.linspace(0, 1, _RANKS), axis=0).T
         parts = (mean, directions, ranks, _centres(rows))
@@ -180,26 +217,44 @@ class _Map:
     def place(self, row: Vectors) -> list[float]:
         """Return five numbers in [0, 1]: the nearness, and the rank along each direction."""
         along = self.directions @ (row - self.mean)
-        ranks = [
-            float(np.searchsorted(ranks, x)) / _RANKS
-            for ranks, x in zip(self.ranks, along, strict=True)
-        ]
+        ranks = [_rank(ranks, x) for ranks, x in zip(self.ranks, along, strict=True)]
         return [self.nearness(row), *ranks, *[0.5] * (_DIRECTIONS - len(ranks))]
+
+
+def _rank(values: NDArray[np.float32], x: float) -> float:
+    """Return the share of the rising ``values`` that are below ``x``, and half of those like it."""
+    below, above = np.searchsorted(values, (x - _SAME, x + _SAME))
+    return float(below + above) / 2 / len(values)
+
+
+def _main_directions(rows: Vectors) -> Vectors:
+    """Return the up to four directions along which ``rows``, of mean 0, differ most."""
+    n, d = rows.shape
+    variances, axes = np.linalg.eigh(rows @ rows.T if n < d else rows.T @ rows)
+    found = axes[:, ::-1][:, : min(_DIRECTIONS, n, d)].T
+    found = found @ rows if n < d else found
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    kept: Vectors = (found / np.maximum(lengths, 1e-12))[variances[::-1][: len(found)] > _SAME**2]
+    return kept
 
 
 def _centres(rows: Vectors) -> Vectors:
     """Return the directions of the means of groups of ``rows`` that are near each other (k-means).
 
-    They begin at rows that came at even distances, so that the same rows give the same centres.
+    They begin at rows that came at even distances, so that the same rows give the same centres. Of
+    groups that are too small to be more than single questions there is none.
     """
     count = max(1, min(_CENTRES, len(rows) // _OF_EACH))
     centres: Vectors = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+    sizes = np.ones(count, dtype=int)
     for _ in range(_ROUNDS):
+        nearest = np.argmax(rows @ centres.T, axis=1)
+        sizes = np.bincount(nearest, minlength=count)
         sums = np.zeros_like(centres)
-        np.add.at(sums, np.argmax(rows @ centres.T, axis=1), rows)
+        np.add.at(sums, nearest, rows)
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         centres = np.where(norms > 0, sums / np.maximum(norms, 1e-12), centres)
-    return centres
+    return centres[sizes >= _OF_EACH]
 
 
 def _packed(part: NDArray[np.float32]) -> dict[str, Any]:

@@ -3,84 +3,24 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from rag_eval_otel.drift.betting import FORMAT, BettingDetector
-from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.options import usable
-from rag_eval_otel.drift.records import Alarm, Cause, Drift, NewBaseline, Stream
-from rag_eval_otel.drift.worst import WorstTurns
+from rag_eval_otel.drift.betting import FORMAT
+from rag_eval_otel.drift.records import Cause, Drift, NewBaseline, Stream
+from rag_eval_otel.drift.values import Value, watched_values
+from rag_eval_otel.drift.watched import Detector, Watched, make_detector
 from rag_eval_otel.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef
-
-if TYPE_CHECKING:
-    from rag_eval_otel.protocols import Vectors
 
 _log = logging.getLogger("rag_eval_otel")
 
 Report: TypeAlias = "Drift | NewBaseline"
-Value: TypeAlias = "float | Vectors"
-"""A score in [0, 1], or the embedding of a question."""
 MAX_STREAMS = 50 * 200
-QUESTIONS = "question_embedding"
-"""The name of the stream of embeddings: an `EmbeddingDrift` watches it."""
-
-
-class Detector(Protocol):
-    """What watches the scores of one stream: one of `rag_eval_otel.drift`, or one of your own."""
-
-    alarm: Alarm | None
-    """The last alarm."""
-
-    @property
-    def count(self) -> int:
-        """Values taken."""
-
-    @property
-    def since(self) -> int:
-        """The index from which on values are part of what evidence there is."""
-
-    @property
-    def log10_evidence(self) -> float | None:
-        """The evidence of a change; None for a detector that knows none."""
-
-    def update(self, value: Any, *, stratum: str | None = None) -> bool:
-        """Take ``value`` and tell whether it raises an alarm."""
-
-    def to_state(self) -> Mapping[str, Any]:
-        """Return what it knows, as JSON can hold it."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` returned; raise ValueError or a like error for all else."""
-
-
-class _Watched:
-    """One stream: its detector, and its worst turns."""
-
-    __slots__ = ("detector", "stream", "worst")
-
-    def __init__(self, stream: Stream, detector: Detector) -> None:
-        self.stream = stream
-        self.detector = detector
-        self.worst = WorstTurns()
-
-    def take(self, value: Any, span: SpanRef | None, stratum: str | None) -> Alarm | None:
-        detector = self.detector
-        score = detector.nearness(value) if isinstance(detector, EmbeddingDrift) else usable(value)
-        if score is not None:
-            self.worst.add(score, span, index=detector.count, since=detector.since)
-        return detector.alarm if detector.update(value, stratum=stratum) else None
-
-
-def make_detector(stream: Stream) -> Detector:
-    """Return the usual detector of ``stream``."""
-    return EmbeddingDrift() if stream.name == QUESTIONS else BettingDetector()
 
 
 class DriftMonitor:
@@ -116,7 +56,7 @@ class DriftMonitor:
         self._cause: Callable[[Stream], Cause] = _unknown
         self._unlock()
         call_in_child(self._unlock)
-        self._watched: OrderedDict[Stream, _Watched] = OrderedDict()
+        self._watched: OrderedDict[Stream, Watched] = OrderedDict()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._restored: dict[Stream, Mapping[str, Any]] = {}
         self._given_up = 0
@@ -130,13 +70,18 @@ class DriftMonitor:
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Take ``evaluation``, then report; raises what ``stratum`` or ``report`` raised, last."""
+        """Take all that is watched of ``evaluation``, and report.
+
+        What ``stratum`` raises is raised before anything is taken; what a detector or ``report``
+        raises, after the rest has been taken and reported.
+        """
         stratum = None if self._stratum is None else self._stratum(evaluation)
-        reports: list[Report] = []
-        for name, version, value in _watched_values(evaluation):
-            stream = Stream(service=self.service, name=name, version=version)
-            reports += self._take(stream, value, evaluation.span, stratum)
-        self._tell(reports)
+        with ExitStack() as all_of_them:
+            for name, version, value in reversed(list(watched_values(evaluation))):
+                stream = Stream(service=self.service, name=name, version=version)
+                all_of_them.callback(
+                    self.update, stream, value, span=evaluation.span, stratum=stratum
+                )
 
     def update(
         self,
@@ -147,11 +92,9 @@ class DriftMonitor:
         stratum: str | None = None,
     ) -> None:
         """Take one score in [0, 1], or one embedding, of ``stream``, from the turn ``span``."""
-        self._tell(self._take(stream, value, span, stratum))
-
-    def _tell(self, reports: Iterable[Report]) -> None:
-        with ExitStack() as all_of_them:  # one that raises does not keep the others back
-            for report in reports:
+        kind = None if stratum is None else str(stratum)
+        with ExitStack() as all_of_them:  # a report that raises does not keep the next one back
+            for report in reversed(self._take(stream, value, span, kind)):
                 all_of_them.callback(self.report, report)
 
     def _take(
@@ -172,8 +115,8 @@ class DriftMonitor:
                 found.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
         return found
 
-    def _watch(self, stream: Stream) -> _Watched:
-        watched = self._watched[stream] = _Watched(stream, self._made(stream))
+    def _watch(self, stream: Stream) -> Watched:
+        watched = self._watched[stream] = Watched(stream, self._made(stream))
         self._make_room()
         return watched
 
@@ -252,7 +195,7 @@ class DriftMonitor:
 
 _UNUSABLE = (
     AttributeError,
-    KeyError,
+    LookupError,
     OverflowError,
     TypeError,
     ValueError,
@@ -270,29 +213,3 @@ def _parts(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
 
 def _unknown(_: Stream) -> Cause:
     return "unknown"
-
-
-def _watched_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]:
-    """Yield name, version and value of all that is watched in a turn.
-
-    A score that failed is no score, but the share of those that did not fail is watched, too, in
-    all versions together: a new judge that fails more often is to be found.
-    """
-    for score in evaluation.scores:
-        value = score.value if score.normalized is None else score.normalized
-        if value is not None:
-            yield score.name, score.version, value
-        yield f"{score.name}.scored", "", float(value is not None)
-    if evaluation.answer_length is not None:
-        yield "answer_length", "", length_score(evaluation.answer_length)
-    embedding = evaluation.question_embedding
-    if embedding is not None:
-        yield QUESTIONS, f"{evaluation.embedder}/{len(embedding)}", embedding
-
-
-_LONG = math.log1p(20_000)  # characters: longer answers are all alike
-
-
-def length_score(characters: int) -> float:
-    """Return the length of a text on [0, 1], by its logarithm; 20,000 characters and more are 1."""
-    return min(1.0, math.log1p(characters) / _LONG)

@@ -69,10 +69,12 @@ def check_every(every: float) -> None:
         raise ConfigError(msg)
 
 
-def check_count(name: str, value: int, *, least: int = 0) -> None:
-    """Raise `ConfigError` unless ``value`` is a whole number, ``least`` or more."""
-    if not _is_number(value) or not least <= value < math.inf or value != int(value):
-        msg = f"{name} must be a whole number, {least} or more, not {value!r}"
+def check_count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> None:
+    """Raise `ConfigError` unless ``value`` is a whole number from ``least`` to ``most``."""
+    whole = _is_number(value) and least <= value < math.inf and value == int(value)
+    if not whole or value > most:
+        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        msg = f"{name} must be a whole number, {allowed}, not {value!r}"
         raise ConfigError(msg)
 
 

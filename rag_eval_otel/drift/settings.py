@@ -9,9 +9,12 @@ from pathlib import Path
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.monitor import MAX_STREAMS, QUESTIONS, Detector, Report
+from rag_eval_otel.drift.monitor import MAX_STREAMS, Report
 from rag_eval_otel.drift.options import check_count, check_targets
 from rag_eval_otel.drift.records import Stream
+from rag_eval_otel.drift.values import QUESTIONS
+from rag_eval_otel.drift.watched import Detector
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Evaluation
 
 
@@ -32,7 +35,8 @@ class DriftOptions:
 
     ``on_drift`` is called with each `Drift` and `NewBaseline`, on the evaluator's thread; what it
     or ``stratum`` raises is counted and logged. ``state`` is a file in which what was learned is
-    kept for the next process. Raises `ConfigError` for options that cannot be used.
+    kept for the next process; names of strata are in it. Raises `ConfigError` for options that
+    cannot be used.
     """
 
     every: float = 100_000
@@ -40,7 +44,7 @@ class DriftOptions:
     tail: float = 0.5
     direction: Directions = "both"
     cooldown: int = 500
-    targets: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict)
+    targets: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict, hash=False)
     detector: Callable[[Stream], Detector] | None = None
     stratum: Callable[[Evaluation], str | None] | None = None
     questions: int = 1000
@@ -51,11 +55,26 @@ class DriftOptions:
     def __post_init__(self) -> None:
         """Check the options."""
         check_count("streams", self.streams, least=1)
-        for target in self.targets.values():
-            check_targets(target)
+        check_count("questions", self.questions)
+        self._check_targets()
+        for name in ("detector", "stratum", "on_drift"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                msg = f"{name} must be a function, not {getattr(self, name)!r}"
+                raise ConfigError(msg)
         self._betting(None)
         if self.questions:
             self._embedding()
+
+    def _check_targets(self) -> None:
+        targets: object = self.targets
+        if not isinstance(targets, Mapping):
+            msg = f"targets must be a mapping of metrics to means, not {targets!r}"
+            raise ConfigError(msg)
+        for name, target in targets.items():
+            check_targets(target)
+            if isinstance(target, Mapping) and self.stratum is None:
+                msg = f"the target of {name} is one for each stratum: stratum has to tell which"
+                raise ConfigError(msg)
 
     def make_detector(self, stream: Stream) -> Detector:
         """Return a detector for ``stream`` that has yet to learn."""

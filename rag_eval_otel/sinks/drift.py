@@ -48,6 +48,7 @@ class DriftTelemetry:
             semconv.DRIFT_ALARMS, unit="{alarm}", description="Alarms: the scores have drifted."
         )
         self._held: dict[Stream, tuple[float, int]] = {}
+        self._stop: Callable[[], None] = lambda: None
 
     def report(self, report: Report) -> None:
         """Emit ``report`` as an event, and count it if it is an alarm."""
@@ -64,9 +65,13 @@ class DriftTelemetry:
         self._alarms.add(1, alarm)
 
     def watch(self, evidence: Evidence) -> None:
-        """Report ``evidence()`` at every collection, as long as this object lives."""
+        """Report ``evidence()`` at every collection, until `stop` or the end of this object."""
         self._evidence = evidence
-        watch(self._meter_provider, _EVIDENCE, self._observe)
+        self._stop = watch(self._meter_provider, _EVIDENCE, self._observe)
+
+    def stop(self) -> None:
+        """Report no evidence any more."""
+        self._stop()
 
     def _observe(self) -> list[Observation]:
         return [self._observation(stream, value) for stream, value in self._evidence()]

@@ -36,10 +36,9 @@ class _Watched:
     sources: list[WeakMethod[Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Yield what the sources see together; those that are gone are forgotten."""
-        self.sources = [reference for reference in self.sources if reference() is not None]
+        """Yield what the sources see together."""
         found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
-        for source in filter(None, [reference() for reference in self.sources]):
+        for source in filter(None, [reference() for reference in tuple(self.sources)]):
             for one in source():
                 found.setdefault(frozenset((one.attributes or {}).items()), []).append(one)
         for same in found.values():
@@ -50,10 +49,11 @@ _of_global: dict[str, _Watched] = {}  # which may be a stand-in now and another 
 _of_others: WeakKeyDictionary[MeterProvider, dict[str, _Watched]] = WeakKeyDictionary()
 
 
-def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> None:
+def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Callable[[], None]:
     """Report what ``source()`` sees at every collection, as ``gauge`` of ``provider``.
 
-    ``source`` is a bound method; its object is not kept. None is the global provider.
+    ``source`` is a bound method, whose object is not kept; what is returned ends it. None is the
+    global provider. To be called by one thread at a time, as `instrument` does.
     """
     used = provider or get_meter_provider()
     known = _of_others.get(used)
@@ -65,4 +65,11 @@ def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> None:
         used.get_meter(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL).create_observable_gauge(
             gauge.name, callbacks=[watched.observe], unit=gauge.unit, description=gauge.description
         )
-    known[gauge.name].sources.append(WeakMethod(source))
+    sources, reference = known[gauge.name].sources, WeakMethod(source)
+    sources[:] = [*(one for one in sources if one() is not None), reference]
+
+    def stop() -> None:
+        if reference in sources:
+            sources.remove(reference)
+
+    return stop

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.monitor import DriftMonitor, Report
 from rag_eval_otel.drift.settings import DriftOptions
 from rag_eval_otel.drift.store import StateFile
-from rag_eval_otel.protocols import Sink
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.protocols import Metric, Sink
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.types import Evaluation
@@ -25,10 +27,17 @@ _SAVED_EVERY = 100  # evaluations
 class DriftSink:
     """Feeds a monitor, and keeps its state in a file where there is one."""
 
-    def __init__(self, monitor: DriftMonitor, store: StateFile | None = None) -> None:
+    def __init__(
+        self,
+        monitor: DriftMonitor,
+        store: StateFile | None = None,
+        *,
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
         """Go on from what ``store`` has."""
         self.monitor = monitor
         self._store = store
+        self._on_close = on_close
         self._unsaved = 0
         state = store.load() if store else None
         if state is not None:
@@ -36,16 +45,24 @@ class DriftSink:
 
     def emit(self, evaluation: Evaluation) -> None:
         """Take the scores of ``evaluation``; what whoever is told of drift raises is passed on."""
-        self._unsaved += 1
-        if self._unsaved >= _SAVED_EVERY:
-            self.save()
-        self.monitor.emit(evaluation)
+        try:
+            self.monitor.emit(evaluation)
+        finally:
+            self._unsaved += 1
+            if self._unsaved >= _SAVED_EVERY:
+                self.save()
 
     def save(self) -> None:
         """Write the state, if there is anything new."""
         if self._store is not None and self._unsaved:
             self._unsaved = 0
             self._store.save(self.monitor.to_state())
+
+    def close(self) -> None:
+        """Write the state a last time, and show no evidence any more."""
+        self.save()
+        atexit.unregister(self.save)
+        self._on_close()
 
 
 def online_sinks(
@@ -60,6 +77,7 @@ def online_sinks(
     if config.drift == "off" or config.sdk_disabled:
         return
     options = DriftOptions() if config.drift == "on" else config.drift
+    _check_targets(options, config.metrics)
     telemetry = DriftTelemetry(meter_provider=meters, logger_provider=logs)
     sink = drift_sink(options, telemetry, service=service_name(provider))
     telemetry.watch(sink.monitor.evidence)
@@ -84,7 +102,17 @@ def drift_sink(options: DriftOptions, telemetry: DriftTelemetry, *, service: str
         service=service,
         capacity=options.streams,
     )
-    return DriftSink(monitor, StateFile(options.state) if options.state is not None else None)
+    store = StateFile(options.state) if options.state is not None else None
+    return DriftSink(monitor, store, on_close=telemetry.stop)
+
+
+def _check_targets(options: DriftOptions, metrics: Sequence[str | Metric]) -> None:
+    """Raise `ConfigError` for a target of what is not measured."""
+    known = {metric.name for metric in resolve_metrics(metrics)}
+    unknown = ", ".join(sorted(set(options.targets) - known))
+    if unknown:
+        msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(known))}"
+        raise ConfigError(msg)
 
 
 def service_name(provider: Any) -> str:

@@ -292,6 +292,30 @@ def test_a_restored_detector_decides_the_same(cut: int) -> None:
     assert whole.to_state() == resumed.to_state()
 
 
+@pytest.mark.parametrize("target", [k / 100 for k in range(1, 100)])
+def test_every_target_can_be_restored(target: float) -> None:
+    """Rounding does not come between a detector and its state, but another target does."""
+    found = BettingDetector(target=target)
+    found.update(0.3)
+    state = json.loads(json.dumps(found.to_state()))
+    again = BettingDetector(target=target)
+    again.restore(state)
+    assert again.to_state() == state
+    for other in (BettingDetector(target=0.555), BettingDetector()):
+        with pytest.raises(ValueError, match="it is of"):
+            other.restore(state)
+
+
+def test_targets_of_strata_can_be_restored() -> None:
+    """Those that are the same."""
+    targets = {"a": 0.9, "b": 0.43, "c": 0.1}
+    found = BettingDetector(target=targets)
+    found.update(0.3, stratum="b")
+    again = BettingDetector(target=targets)
+    again.restore(json.loads(json.dumps(found.to_state())))
+    assert again.to_state() == found.to_state()
+
+
 def broken_states() -> list[dict[str, Any]]:
     """Return states that are not what `to_state` returns."""
     found = BettingDetector(reference=scores(500))

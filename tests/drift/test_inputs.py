@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.monitor import length_score
+from rag_eval_otel.drift.values import length_score
 from rag_eval_otel.errors import ConfigError
 
 
@@ -49,18 +50,22 @@ def test_another_mix_of_topics_is_found() -> None:
 
 def test_embeddings_without_direction_are_passed_over() -> None:
     """Of an empty question, or a broken embedder."""
-    found = EmbeddingDrift(window=20)
+    found = EmbeddingDrift(window=100)
     assert first_alarm(found, np.zeros((50, 3))) is None
     assert first_alarm(found, np.full((50, 3), np.nan)) is None
-    assert first_alarm(found, np.ones((100, 3))) is None
+    assert found.ignored == 100
+    assert first_alarm(found, np.ones((300, 3))) is None
+    assert found.count == 250
 
 
 def test_embeddings_of_another_length_are_passed_over() -> None:
     """While the map is learned, and afterwards."""
-    found = EmbeddingDrift(window=40)
+    found = EmbeddingDrift(window=100)
     rows = questions(100, (0.5, 0.5))
-    assert not any(found.update(one) for row in rows for one in (row, row[:5], [0.5]))
-    assert found.count == 100 - 20
+    others: list[Any] = [rows[:1], 0.5, "abc", None, rows[0][:5], [0.5]]
+    assert not any(found.update(one) for row in rows for one in (row, *others))
+    assert found.count == 100 - 50
+    assert found.ignored == 600
 
 
 def test_nearness_tells_new_questions_from_known_ones() -> None:
@@ -72,7 +77,7 @@ def test_nearness_tells_new_questions_from_known_ones() -> None:
     known, new = found.nearness(np.eye(16)[0]), found.nearness(np.eye(16)[9])
     assert known is not None
     assert new is not None
-    assert known > 0.9
+    assert known > 0.8
     assert new < 0.5
     assert found.nearness(np.zeros(16)) is None
 
@@ -134,9 +139,62 @@ NAN = {"shape": [1, 16], "float32": "AADAfwAAwH8AAMB/" * 5 + "AADAfw=="}
 
 
 def test_a_window_is_large_enough() -> None:
-    """A reference of a few questions says nothing."""
-    with pytest.raises(ConfigError, match="window must be a whole number, 20 or more"):
-        EmbeddingDrift(window=5)
+    """A reference of a few questions says nothing, and a map of very many takes too long."""
+    for window in (50, 100_000):
+        with pytest.raises(ConfigError, match="window must be a whole number, 100 to 2000"):
+            EmbeddingDrift(window=window)
+    with pytest.raises(ConfigError, match="every must be a number"):
+        EmbeddingDrift(every=2)
+
+
+@pytest.mark.parametrize("kinds", [1, 6])
+@pytest.mark.parametrize("noise", [1e-8, 1e-7, 1e-6])
+def test_rounding_is_no_drift(kinds: int, noise: float) -> None:
+    """The same questions, embedded on another machine, differ in their last digits."""
+    dice = np.random.default_rng(0)
+    asked = dice.normal(size=(kinds, 64))
+    found = EmbeddingDrift(window=400)
+    assert first_alarm(found, asked[dice.integers(kinds, size=600)]) is None
+    later = asked[dice.integers(kinds, size=1500)]
+    assert first_alarm(found, later * (1 + dice.normal(scale=noise, size=later.shape))) is None
+
+
+def test_one_change_is_one_alarm() -> None:
+    """The five numbers rest together."""
+    found = EmbeddingDrift(window=400, cooldown=1500)
+    first_alarm(found, questions(500, (0.5, 0.5)))
+    assert sum(found.update(row) for row in questions(1500, (0.2, 0.2, 0.6), seed=1)) == 1
+    assert found.alarm is not None
+    assert found.alarm.every == 100_000
+    assert found.alarm.log10_evidence == pytest.approx(found.log10_evidence)
+    assert found.alarm.log10_evidence >= 5
+
+
+def test_another_mix_of_known_topics_has_no_direction() -> None:
+    """Where a direction points is chance."""
+    found = EmbeddingDrift(window=600)
+    first_alarm(found, questions(700, (0.8, 0.2)))
+    assert first_alarm(found, questions(2000, (0.3, 0.7), seed=1)) is not None
+    assert found.alarm is not None
+    assert found.alarm.direction == "spread"
+
+
+def test_no_single_question_is_in_the_state() -> None:
+    """Not even one that is like no other: embeddings give away much of their texts."""
+    usual, strange = questions(498, (0.5, 0.3, 0.2)), np.eye(16)[[9, 12]] * 3
+    for seed in range(5):
+        rows = np.random.default_rng(seed).permutation(np.concatenate([usual, strange]))
+        found = EmbeddingDrift(window=1000)
+        first_alarm(found, rows)
+        centres = unpacked(found.to_state()["map"][3])
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        assert np.max(centres @ unit.T) < 1 - 1e-3
+
+
+def unpacked(part: Any) -> np.ndarray:
+    """Return an array of the state."""
+    flat = np.frombuffer(base64.b64decode(part["float32"]), dtype="<f4")
+    return flat.reshape(part["shape"])
 
 
 def test_lengths_are_on_one_scale() -> None:

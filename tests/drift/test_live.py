@@ -133,6 +133,26 @@ def test_all_pipelines_of_a_provider_are_seen() -> None:
     assert set(backend.evidence()) == {"3"}
 
 
+def test_what_is_shut_down_is_over(tmp_path: Path) -> None:
+    """It shows no evidence, whoever still holds it, and its state is written then, not at exit."""
+    path = tmp_path / "drift.json"
+    backend = Backend(state=path)
+    backend.score(*[1.0] * 100, 0.0)
+    first = backend.sink
+    before = backend.evidence()["1"]
+    assert before > 0
+    first.close()
+    backend.sink = backend.made()
+    backend.score(*[1.0] * 200)
+    assert 0 <= backend.evidence()["1"] < before
+    backend.sink.close()
+    assert not backend.points("rag.evaluation.drift.log10_evidence")
+    saved = path.read_text(encoding="utf-8")
+    assert json.loads(saved)["streams"][0]["detector"]["count"] == 301
+    first.save()
+    assert path.read_text(encoding="utf-8") == saved
+
+
 def test_a_new_version_is_an_event() -> None:
     """It names the measurement before it."""
     told: list[Any] = []
@@ -195,11 +215,24 @@ def test_options_are_checked_where_they_are_given() -> None:
         DriftOptions(streams=0)
     with pytest.raises(ConfigError, match="drift"):
         instrument(drift="sometimes")
+    with pytest.raises(ConfigError, match="stratum has to tell which"):
+        DriftOptions(targets={"faithfulness": {"easy": 0.9, "hard": 0.4}})
+    with pytest.raises(ConfigError, match="targets must be a mapping"):
+        DriftOptions(targets=0.9)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="detector must be a function"):
+        DriftOptions(detector="cusum")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="questions must be a whole number"):
+        DriftOptions(questions=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="window must be a whole number, 100 to 2000"):
+        DriftOptions(questions=5)
+    with pytest.raises(ConfigError, match="targets for faithfullness, but metrics has"):
+        instrument(drift=DriftOptions(targets={"faithfullness": 0.9}))
+    assert hash(DriftOptions()) == hash(DriftOptions())
 
 
 def test_questions_are_watched_where_a_metric_embeds_them() -> None:
     """Their embeddings are those that were asked for anyway; nothing more is asked."""
-    for questions, streams in ((20, {"question_embedding"}), (0, set())):
+    for questions, streams in ((100, {"question_embedding"}), (0, set())):
         seen: list[Evaluation] = []
         sink = SimpleNamespace(emit=seen.append)
         options = DriftOptions(questions=questions)
@@ -210,6 +243,7 @@ def test_questions_are_watched_where_a_metric_embeds_them() -> None:
             names = {stream.name for stream, _ in watch.monitor.evidence()}
         assert names & {"question_embedding"} == streams
         assert [one.usage.embedding_requests for one in seen] == [1, 1]
+        assert all(one.question_embedding is None for one in seen)  # for the monitor alone
         assert {one.embedder for one in seen} == {"OnesEmbedder"}
 
 

@@ -138,26 +138,77 @@ def asked(near: int, at: int, *, embedder: str = "one") -> Evaluation:
     return Evaluation(scores=(), span=span, embedder=embedder, question_embedding=embedding)
 
 
-def test_other_questions_are_found() -> None:
+def test_other_questions_are_found(caplog: pytest.LogCaptureFixture) -> None:
     """By their embeddings; the turns shown are those least like what was asked before."""
-    monitor, reports = watch(make=DriftOptions(questions=200, every=1000).make_detector)
+    options = DriftOptions(questions=200, every=1000)
+    monitor, reports = watch(make=options.make_detector)
     for at in range(400):
         monitor.emit(asked(at % 2, at))
     assert not reports
+    learned = monitor.to_state()
     for at in range(400, 600):
         monitor.emit(asked(at % 4, at))
     drift = reports.drifts[0]
     assert drift.stream == Stream(service="shop", name="question_embedding", version="one/8")
     assert drift.alarm.direction == "down"
     assert all(one.span.trace_id % 4 in {2, 3} for one in drift.worst if one.span)
-    after, _ = restarted(monitor.to_state(), make=DriftOptions(questions=200).make_detector)
-    after.emit(asked(0, 0))
-    assert dict(after.evidence()) == {drift.stream: 0.0}
+    after, again = restarted(learned, make=options.make_detector)
+    for at in range(400, 420):
+        after.emit(asked(2, at))
+    assert again.drifts
+    assert not caplog.records
+
+
+def test_a_detector_of_scores_gets_no_embeddings(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of them is written to the log."""
+    monitor, _ = watch(make=make)
+    for at in range(20):
+        monitor.emit(asked(at % 2, at))
+    assert not caplog.records
+
+
+def test_a_detector_that_fails_does_not_disturb_the_others() -> None:
+    """What the others find is reported, and then its error raised."""
+
+    def some_fail(stream: Stream) -> Any:
+        return object() if stream.name == "b" else BettingDetector(target=0.9, every=10)
+
+    monitor, reports = watch(make=some_fail)
+    turn = Evaluation(scores=tuple(Score(name=name, value=0.0) for name in "abc"))
+    for _ in range(30):
+        with pytest.raises(AttributeError):
+            monitor.emit(turn)
+    assert {"a", "c"} <= {drift.stream.name for drift in reports.drifts}
+
+
+def test_strata_may_be_numbers() -> None:
+    """As metadata are; a restart does not part them."""
+    options = DriftOptions(learn=1000, stratum=lambda turn: turn.about["route"])  # type: ignore[arg-type,return-value]
+    monitor, reports = watch(make=options.make_detector, stratum=options.stratum)
+    dice = random.Random(0)
+
+    def turns_of(watching: DriftMonitor, *routes: int, count: int) -> None:
+        for _ in range(count):
+            route = dice.choice(routes)
+            one = evaluation(float(dice.random() < (0.3, 0.95)[route]))
+            watching.emit(replace(one, about={"route": route}))
+
+    turns_of(monitor, 0, 1, count=600)
+    monitor, reports = restarted(
+        monitor.to_state(), make=options.make_detector, stratum=options.stratum
+    )
+    turns_of(monitor, 0, 1, count=600)
+    monitor, reports = restarted(
+        monitor.to_state(), make=options.make_detector, stratum=options.stratum
+    )
+    turns_of(monitor, 0, count=600)
+    turns_of(monitor, 1, count=600)
+    assert not reports
 
 
 def test_another_embedder_is_a_new_baseline() -> None:
     """Its numbers cannot be compared with those of the other."""
-    monitor, reports = watch(make=DriftOptions(questions=20).make_detector)
+    monitor, reports = watch(make=DriftOptions(questions=100).make_detector)
     for at in range(60):
         monitor.emit(asked(at % 2, at))
     monitor.emit(asked(0, 60, embedder="other"))
