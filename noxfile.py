@@ -43,7 +43,7 @@ TEST_REQUIREMENTS = nox.project.load_toml("pyproject.toml")["project"]["optional
 TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|graph)\b", name)]
 
 LANGCHAIN_TESTS = [
-    "tests/capture",
+    "tests/capture/test_*.py",
     "tests/demo",
     "tests/test_demo.py",
     "tests/test_exit.py",
@@ -51,6 +51,15 @@ LANGCHAIN_TESTS = [
     "tests/test_langchain_apps.py",
     "tests/test_otlp.py",
     "tests/test_shapes.py",
+]
+MANY_CASES = [  # or of texts: the same everywhere
+    "tests/capture/test_combinations.py",
+    "tests/capture/test_recordings.py",
+    "tests/test_content.py",
+    "tests/test_docs.py",
+    "tests/test_golden_edges.py",
+    "tests/test_house.py",
+    "tests/test_metrics_page.py",
 ]
 PYTHONS = ["3.10", "3.13"]  # the oldest and the newest; the other tests run on what is between
 
@@ -63,6 +72,11 @@ PEERS = [
 def existing(*patterns: str) -> list[str]:
     """Return the paths that match ``patterns``, relative to the root."""
     return [str(path.relative_to(ROOT)) for one in patterns for path in sorted(ROOT.glob(one))]
+
+
+def but(paths: list[str], without: list[str]) -> list[str]:
+    """Return ``paths`` but those of ``without``."""
+    return [path for path in paths if path not in without]
 
 
 BESIDE = ["langchain-openai", "opentelemetry-instrumentation-httpx"]  # what the traced app uses
@@ -84,7 +98,8 @@ def langchain03(session: nox.Session) -> None:
     old = ["langchain-core<0.4", "langchain<0.4", "langgraph<1"]
     old += [f"opentelemetry-{part}==1.38.*" for part in ("api", "sdk", "exporter-otlp")]
     session.install("--editable", ".", *TEST_TOOLS, *old)
-    session.run("pytest", "-n", "auto", *existing(*LANGCHAIN_TESTS), *session.posargs)
+    tests = but(existing(*LANGCHAIN_TESTS), MANY_CASES)
+    session.run("pytest", "-n", "auto", *tests, *session.posargs)
 
 
 @nox.session
@@ -166,7 +181,8 @@ def collector(session: nox.Session) -> None:
     """Run the folder collector/: our build of the collector, Prometheus, Alertmanager."""
     session.install("--editable", ".[test]")
     tests = ("test_collector.py", "test_prometheus.py", "test_alert.py")
-    session.run("pytest", *(f"tests/e2e/{name}" for name in tests), *session.posargs)
+    files = [f"tests/e2e/{name}" for name in tests]
+    session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
 
 
 @nox.session
@@ -187,7 +203,8 @@ def report(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
     session.install("--editable", ".[test]")
-    session.run("pytest", "-n", "auto", "-m", "not slow", *session.posargs)
+    others = [f"--ignore={path}" for path in MANY_CASES]
+    session.run("pytest", "-n", "auto", "-m", "not slow", *others, *session.posargs)
 
 
 @nox.session

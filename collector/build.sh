@@ -27,8 +27,12 @@ build() {
     rm -rf _build builder
 }
 
+mkdir -p "$home"
+if command -v flock > /dev/null; then # who comes second waits, and finds it built
+    exec 9> "$home/.lock"
+    flock 9
+fi
 if [ ! -x "$home/otelcol-rag-eval" ]; then
-    mkdir -p "$home"
     (cd "$home" && build) >&2
 fi
 echo "$home/otelcol-rag-eval"
