@@ -242,7 +242,7 @@ def _centres(rows: Vectors) -> Vectors:
     """Return the directions of the means of groups of ``rows`` that are near each other (k-means).
 
     They begin at rows that came at even distances, so that the same rows give the same centres. Of
-    groups that are too small to be more than single questions there is none.
+    groups that may be a single question there is none.
     """
     count = max(1, min(_CENTRES, len(rows) // _OF_EACH))
     centres: Vectors = rows[np.linspace(0, len(rows) - 1, count).astype(int)]

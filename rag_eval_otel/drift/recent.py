@@ -24,7 +24,9 @@ class Recent:
 
     def add(self, score: float) -> None:
         """Take ``score``; what is not in [0, 1], as the view of a stratum may be, is cut off."""
-        self._ring[self._count % SIZE] = int(min(1.0, max(0.0, score)) * _STEPS + 0.5)
+        if not 0.0 <= score <= 1.0:
+            score = min(1.0, max(0.0, score))
+        self._ring[self._count % SIZE] = int(score * _STEPS + 0.5)
         self._count += 1
 
     def scores(self) -> list[float]:
