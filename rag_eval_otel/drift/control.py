@@ -7,10 +7,9 @@ alarm differs by a factor of a hundred between streams of scores (``docs/drift.m
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rag_eval_otel.drift.betting import FORMAT
 from rag_eval_otel.drift.options import check_count, check_target, usable, usable_scores
@@ -58,113 +57,58 @@ class _Side:
         )
 
 
-def _sides() -> tuple[_Side, _Side]:
-    return _Side("level", -1), _Side("rise", 1)
+class _Sums:
+    """What scores deviate by, added up in each direction."""
 
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
+        self.clear()
 
-def _restored(state: Iterable[Iterable[float]]) -> tuple[_Side, _Side]:
-    """Return the sides with the numbers of ``state``; raise TypeError or ValueError for others."""
-    for side, numbers in zip(found := _sides(), state, strict=True):
-        side.sum, *others = map(float, numbers)
-        if not math.isfinite(side.sum) or not all(0 <= one < math.inf for one in others):
-            msg = "a number is not finite, or below 0"
-            raise ValueError(msg)
-        start, n, side.total, side.squares = others
-        side.start, side.n = int(start), int(n)
-    return found
+    def clear(self) -> None:
+        self._sides = _Side("level", -1), _Side("rise", 1)
 
+    def since(self, count: int) -> int:
+        """Return the index from which on scores are part of a sum; ``count`` where none is."""
+        return min((side.start for side in self._sides if side.sum > 0), default=count)
 
-class _Chart(ABC):
-    """Two sums of what scores deviate by, one in each direction, and a limit for them."""
-
-    kind: ClassVar[str]
-    log10_evidence = None
-    """None: a control chart has no evidence that could be compared with other detectors'."""
-
-    def __init__(self, target: float | None, slack: float) -> None:
-        check_target(target)
-        self.count = 0
-        """Scores taken, those that it has learned from included."""
-        self.ignored = 0
-        """How many values were no scores; None is not counted."""
-        self.drift_detected = False
-        """Whether the last score raised an alarm."""
-        self.alarm: Alarm | None = None
-        """The last alarm."""
-        self._target, self._slack = target, slack
-        self._sides = _sides()
-
-    @property
-    def since(self) -> int:
-        """The index from which on scores are part of a sum."""
-        return min((side.start for side in self._sides if side.sum > 0), default=self.count)
-
-    def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
-        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over.
-
-        ``stratum`` is of no effect: there is one mean for all.
-        """
-        self.drift_detected = False
-        value = usable(score)
-        if value is None:
-            self.ignored = warn_of_value(score, self.ignored)
-        else:
-            self.count += 1
-            self._take(value)
-        return self.drift_detected
-
-    @abstractmethod
-    def _take(self, score: float) -> None:
-        """Learn from ``score``, or weigh it."""
-
-    def _weigh(
-        self, score: float, *, step: float, limit: float, mean: float, error: float = 0.0
-    ) -> None:
-        """Add ``step`` less the slack, in each direction; a sum above ``limit`` is an alarm."""
+    def alarm(
+        self, score: float, *, step: float, limit: float, index: int, mean: float, error: float
+    ) -> Alarm | None:
+        """Add ``step`` less the slack; return the alarm of a sum above ``limit``, and clear."""
         for side in self._sides:
-            found = side.add(score, step=side.sign * step - self._slack, index=self.count - 1)
-            if found > limit:
-                self.drift_detected = True
-                self.alarm = side.alarm(index=self.count - 1, before=mean, error=error)
-        if self.drift_detected:
-            self._sides = _sides()
+            if side.add(score, step=side.sign * step - self._slack, index=index) > limit:
+                found = side.alarm(index=index, before=mean, error=error)
+                self.clear()
+                return found
+        return None
 
-    def to_state(self) -> dict[str, Any]:
-        """Return what it has learned and gathered, as JSON can hold it; options are not in it."""
-        return {
-            "format": FORMAT,
-            "kind": self.kind,
-            "target": self._target,
-            "count": self.count,
-            "sides": [astuple(side)[2:] for side in self._sides],
-            "learned": self._learned(),
-        }
+    def to_state(self) -> list[tuple[float, ...]]:
+        return [astuple(side)[2:] for side in self._sides]
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
-        same = (FORMAT, self.kind, self._target)
-        found = tuple(state[name] for name in ("format", "kind", "target"))
-        if found != same:
-            msg = f"it is of {found}, not of {same}"
-            raise ValueError(msg)
-        count = int(state["count"])
-        if count < 0:
-            msg = f"nobody took {count} scores"
-            raise ValueError(msg)
-        sides = _restored(state["sides"])
-        self._relearn(*state["learned"])
-        self.count, self._sides = count, sides
-
-    @abstractmethod
-    def _learned(self) -> list[Any]:
-        """Return what `_relearn` takes, as JSON can hold it."""
-
-    @abstractmethod
-    def _relearn(self, *learned: Any) -> None:
-        """Take up what `_learned` returned; raise TypeError or ValueError for all else."""
+    def restore(self, state: Iterable[Iterable[float]]) -> None:
+        """Go on from what `to_state` returned; raise TypeError or ValueError for all else."""
+        found = _Sums(self._slack)
+        for side, numbers in zip(found._sides, state, strict=True):
+            side.sum, *others = map(float, numbers)
+            if not math.isfinite(side.sum) or not all(0 <= one < math.inf for one in others):
+                msg = "a number is not finite, or below 0"
+                raise ValueError(msg)
+            start, n, side.total, side.squares = others
+            side.start, side.n = int(start), int(n)
+        self._sides = found._sides
 
 
-class CusumDetector(_Chart):
+def _count_of(state: Mapping[str, Any], *, kind: str, target: float | None) -> int:
+    """Return the scores that ``state`` is of; raise ValueError unless it is of such a detector."""
+    same = (FORMAT, kind, target)
+    found = tuple(state[name] for name in ("format", "kind", "target"))
+    if found != same or int(state["count"]) < 0:
+        msg = f"it is of {found} and {state['count']} scores, not of {same}"
+        raise ValueError(msg)
+    return int(state["count"])
+
+
+class CusumDetector:
     """Cumulative sums of standardised scores, in both directions.
 
     An alarm comes when scores have added up to ``limit`` standard deviations beyond an
@@ -174,6 +118,8 @@ class CusumDetector(_Chart):
     """
 
     kind = "cusum"
+    log10_evidence = None
+    """None: a sum is no evidence that could be compared with other detectors'."""
 
     def __init__(
         self,
@@ -185,15 +131,25 @@ class CusumDetector(_Chart):
         learn: int = 2000,
     ) -> None:
         """Learn from ``reference``, if it is there."""
+        check_target(target)
         check_count("learn", learn, least=2)
-        super().__init__(target, slack=allowance)
-        self._limit, self._learn = limit, learn
+        self.count = 0
+        self.ignored = 0
+        self.drift_detected = False
+        self.alarm: Alarm | None = None
+        self._target, self._limit, self._learn = target, limit, learn
         self._learning: list[float] = []
         self._mean, self._deviation, self._error = target, 0.0, 0.0
+        self._sums = _Sums(allowance)
         if reference is not None:
             self._settle(usable_scores(reference))
         elif target is not None:
             self._deviation = math.sqrt(target * (1 - target))
+
+    @property
+    def since(self) -> int:
+        """The index from which on scores are part of a sum."""
+        return self._sums.since(self.count)
 
     def _settle(self, scores: Sequence[float]) -> None:
         mean = sum(scores) / len(scores)
@@ -203,32 +159,68 @@ class CusumDetector(_Chart):
             self._mean, self._error = mean, self._deviation / math.sqrt(len(scores))
         self._learning = []
 
-    def _take(self, score: float) -> None:
+    def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
+        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over.
+
+        ``stratum`` is of no effect: there is one mean for all.
+        """
+        self.drift_detected = False
+        value = usable(score)
+        if value is None:
+            self.ignored = warn_of_value(score, self.ignored)
+            return False
+        self.count += 1
         if self._mean is None:
-            self._learning.append(score)
+            self._learning.append(value)
             if len(self._learning) >= self._learn:
                 self._settle(self._learning)
-            return
-        step = (score - self._mean) / self._deviation
-        self._weigh(score, step=step, limit=self._limit, mean=self._mean, error=self._error)
+        else:
+            self._weigh(value, self._mean)
+        return self.drift_detected
 
-    def _learned(self) -> list[Any]:
-        return [self._mean, self._deviation, self._error, self._learning]
+    def _weigh(self, score: float, mean: float) -> None:
+        step = (score - mean) / self._deviation
+        alarm = self._sums.alarm(
+            score,
+            step=step,
+            limit=self._limit,
+            index=self.count - 1,
+            mean=mean,
+            error=self._error,
+        )
+        if alarm is not None:
+            self.drift_detected, self.alarm = True, alarm
 
-    def _relearn(self, *learned: Any) -> None:
-        mean, deviation, error, scores = learned
+    def to_state(self) -> dict[str, Any]:
+        """Return what it has learned and gathered, as JSON can hold it; options are not in it."""
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "target": self._target,
+            "count": self.count,
+            "sums": self._sums.to_state(),
+            "learned": [self._mean, self._deviation, self._error],
+            "learning": self._learning,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
+        count = _count_of(state, kind=self.kind, target=self._target)
+        mean, deviation, error = state["learned"]
+        scores = list(state["learning"])
         if None in map(usable, [*scores, *([] if mean is None else [mean])]):
             msg = "what it was learning from, or its mean, is no score"
             raise ValueError(msg)
-        known = mean is None or deviation > 0
-        if not (known and 0 <= deviation < math.inf and 0 <= error < math.inf):
+        least = 0 if mean is None else 1e-9
+        if not (least <= deviation < math.inf and 0 <= error < math.inf):
             msg = f"no scores deviate by {deviation}, {error}"
             raise ValueError(msg)
+        self._sums.restore(state["sums"])
         self._mean, self._deviation, self._error = mean, float(deviation), float(error)
-        self._learning = list(scores)
+        self.count, self._learning = count, scores
 
 
-class PageHinkleyDetector(_Chart):
+class PageHinkleyDetector:
     """Page and Hinkley's test against the running mean, in both directions.
 
     An alarm comes when scores have added up to ``limit`` beyond ``tolerance`` for each, after
@@ -237,6 +229,8 @@ class PageHinkleyDetector(_Chart):
     """
 
     kind = "page_hinkley"
+    log10_evidence = None
+    """None: a sum is no evidence that could be compared with other detectors'."""
 
     def __init__(
         self,
@@ -248,27 +242,64 @@ class PageHinkleyDetector(_Chart):
         least: int = 30,
     ) -> None:
         """Start from ``reference``, if it is there."""
+        check_target(target)
         check_count("least", least, least=1)
-        super().__init__(target, slack=tolerance)
-        self._limit, self._least = limit, least
+        self.count = 0
+        self.ignored = 0
+        self.drift_detected = False
+        self.alarm: Alarm | None = None
+        self._target, self._limit, self._least = target, limit, least
         scores = [] if reference is None else usable_scores(reference)
         self._seen, self._total = len(scores), sum(scores)
+        self._sums = _Sums(tolerance)
 
-    def _take(self, score: float) -> None:
+    @property
+    def since(self) -> int:
+        """The index from which on scores are part of a sum."""
+        return self._sums.since(self.count)
+
+    def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
+        """Take ``score`` and tell whether it raises an alarm; what is no score is passed over.
+
+        ``stratum`` is of no effect: there is one mean for all.
+        """
+        self.drift_detected = False
+        value = usable(score)
+        if value is None:
+            self.ignored = warn_of_value(score, self.ignored)
+            return False
+        self.count += 1
         self._seen += 1
-        self._total += score
-        mean = self._total / self._seen if self._target is None else self._target
+        self._total += value
+        self._weigh(value, self._total / self._seen if self._target is None else self._target)
+        return self.drift_detected
+
+    def _weigh(self, score: float, mean: float) -> None:
         limit = self._limit if self._seen >= self._least else math.inf
-        self._weigh(score, step=score - mean, limit=limit, mean=mean)
-        if self.drift_detected:
+        alarm = self._sums.alarm(
+            score, step=score - mean, limit=limit, index=self.count - 1, mean=mean, error=0.0
+        )
+        if alarm is not None:
+            self.drift_detected, self.alarm = True, alarm
             self._seen, self._total = 0, 0.0
 
-    def _learned(self) -> list[Any]:
-        return [self._seen, self._total]
+    def to_state(self) -> dict[str, Any]:
+        """Return what it has learned and gathered, as JSON can hold it; options are not in it."""
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "target": self._target,
+            "count": self.count,
+            "sums": self._sums.to_state(),
+            "learned": [self._seen, self._total],
+        }
 
-    def _relearn(self, *learned: Any) -> None:
-        seen, total = learned
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
+        count = _count_of(state, kind=self.kind, target=self._target)
+        seen, total = state["learned"]
         if not 0 <= total <= seen < math.inf:
             msg = f"no {seen} scores add up to {total}"
             raise ValueError(msg)
-        self._seen, self._total = int(seen), float(total)
+        self._sums.restore(state["sums"])
+        self.count, self._seen, self._total = count, int(seen), float(total)

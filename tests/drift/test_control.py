@@ -105,15 +105,14 @@ def test_a_restart_goes_on_where_it_was(kind: str, options: dict[str, Any]) -> N
         {"kind": "another"},
         {"count": -1},
         {"target": 0.7},
-        {"sides": [[0.0, 0.0, -1.0, 0.0, 0.0]] * 2},
-        {"learned": [0.8, 0.0, 0.1, []]},
-        {"sides": []},
-        {"sides": [[float("nan")] * 5] * 2},
-        {"sides": [[1.0]] * 2},
+        {"sums": [[0.0, 0.0, -1.0, 0.0, 0.0]] * 2},
+        {"learned": [0.8, 0.0, 0.1]},
+        {"sums": []},
+        {"sums": [[float("nan")] * 5] * 2},
+        {"sums": [[1.0]] * 2},
         {"learned": []},
-        {"learned": [float("nan")] * 4},
+        {"learned": [float("nan")] * 3},
         {"learned": [float("nan")] * 2},
-        {"learned": [None, 0.1, 0.1, [7]]},
         {"learned": [1, 2]},
         {"learned": ["", ""]},
     ],
@@ -126,6 +125,13 @@ def test_a_state_of_anything_else_is_refused(kind: str, change: dict[str, Any]) 
     with pytest.raises((IndexError, KeyError, OverflowError, TypeError, ValueError)):
         found.restore(before | change)
     assert found.to_state() == before
+
+
+def test_a_state_of_scores_that_are_none_is_refused() -> None:
+    """From which CUSUM would have learned."""
+    found = CusumDetector()
+    with pytest.raises(ValueError, match="is no score"):
+        found.restore(found.to_state() | {"learning": [7]})
 
 
 def test_strata_are_of_no_effect() -> None:
