@@ -30,7 +30,7 @@ from rag_eval_otel.scorer import Admission, Intake, TurnScorer
 from rag_eval_otel.seat import Seat, find_seat
 from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.sinks.online import DriftSink, online_sinks
+from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -148,6 +148,7 @@ def instrument(
     """
     asked_for = config is not None or bool(options)
     config = config or Config.from_env(**options)
+    check_targets(config)
     if config.sdk_disabled:
         config = replace(config, sample_rate=0.0, spans="none")
     with _ATTACHING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.config import Config
@@ -12,7 +12,7 @@ from rag_eval_otel.drift.settings import DriftOptions
 from rag_eval_otel.drift.store import StateFile
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.protocols import Metric, Sink
+from rag_eval_otel.protocols import Sink
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.types import Evaluation
@@ -77,7 +77,6 @@ def online_sinks(
     if config.drift == "off" or config.sdk_disabled:
         return
     options = DriftOptions() if config.drift == "on" else config.drift
-    _check_targets(options, config.metrics)
     telemetry = DriftTelemetry(meter_provider=meters, logger_provider=logs)
     sink = drift_sink(options, telemetry, service=service_name(provider))
     telemetry.watch(sink.monitor.evidence)
@@ -106,10 +105,10 @@ def drift_sink(options: DriftOptions, telemetry: DriftTelemetry, *, service: str
     return DriftSink(monitor, store, on_close=telemetry.stop)
 
 
-def _check_targets(options: DriftOptions, metrics: Sequence[str | Metric]) -> None:
-    """Raise `ConfigError` for a target of what is not measured."""
-    known = {metric.name for metric in resolve_metrics(metrics)}
-    unknown = ", ".join(sorted(set(options.targets) - known))
+def check_targets(config: Config) -> None:
+    """Raise `ConfigError` for a target of what ``config`` does not measure."""
+    known = {metric.name for metric in resolve_metrics(config.metrics)}
+    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - known))
     if unknown:
         msg = f"drift has targets for {unknown}, but metrics has {', '.join(sorted(known))}"
         raise ConfigError(msg)
