@@ -181,11 +181,13 @@ class RagEvalSpanProcessor(SpanProcessor):
         with self._release_edge:
             self.watch.close()
         self._hold.close()
+        patient = False
         try:
             self._hold.wait_empty(0.0 if self._scorer.evaluator.is_current() else timeout)
-        finally:  # also where the user has lost patience
+            patient = True
+        finally:  # an interrupt means that nobody waits any longer
             released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
-            self._scorer.close(max(0.0, deadline - self._clock()))
+            self._scorer.close(max(0.0, deadline - self._clock()) if patient else 0.0)
         return released
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:

@@ -16,6 +16,8 @@ import pytest
 from rag_eval_otel.cli import main
 from rag_eval_otel.testing import OtlpReceiver
 
+pytestmark = pytest.mark.slow  # each starts programs
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 COMMANDS = re.findall(
