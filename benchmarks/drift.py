@@ -192,7 +192,7 @@ def cost() -> Iterator[str]:
     size = (tracemalloc.get_traced_memory()[0] - before) / len(few) / 1000
     tracemalloc.stop()
     state = few[0].to_state()
-    many = [BettingDetector(target=0.8) for _ in range(1000)]
+    many = [BettingDetector() for _ in range(1000)]
     for detector in many:
         detector.restore(state)
     rounds = scores[LEARN : LEARN + 100]

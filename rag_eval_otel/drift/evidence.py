@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from operator import mul
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.drift.baseline import Baseline, Views
@@ -54,18 +55,33 @@ class Evidence:
     summed over the views by their shares.
     """
 
-    __slots__ = ("_a", "_b", "_m", "_plan", "_recent", "_runs", "_squares", "_total", "value")
+    __slots__ = (
+        "_a",
+        "_b",
+        "_m",
+        "_plan",
+        "_recent",
+        "_runs",
+        "_shares",
+        "_squares",
+        "_total",
+        "value",
+    )
 
     def __init__(self, baseline: Baseline, *, every: float, direction: Directions = "both") -> None:
         """Begin at none."""
+        known = tuple(level is not None for level in baseline.levels)
+        self._plan = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
+        self._shares = _shares(self._plan)
+        planned = {view for view, *_ in self._plan}
         bets = [
-            bets_on(level, count=count, every=every) if level else no_bets(count)
-            for level, count in zip(baseline.levels, BETS, strict=True)
+            bets_on(level, count=count, every=every)
+            if level and view in planned
+            else no_bets(count)
+            for view, (level, count) in enumerate(zip(baseline.levels, BETS, strict=True))
         ]
         self._a = array("d", [a for bet in bets for a in bet.a])
         self._b = array("d", [b for bet in bets for b in bet.b])
-        known = tuple(level is not None for level in baseline.levels)
-        self._plan = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
         self.clear()
 
     def clear(self) -> None:
@@ -79,24 +95,19 @@ class Evidence:
 
     def add(self, views: Views, *, index: int) -> None:
         """Take the ``index``-th score."""
-        m, a, b, runs = self._m, self._a, self._b, self._runs
-        value = 0.0
-        for view, share, first, last in self._plan:
-            y = views[view]
-            found = 0.0
-            for k in range(first, last):
-                m[k] = one = (m[k] + 1.0) * (a[k] - b[k] * y)
-                found += one
-            value += share * found
+        a, b, runs = self._a, self._b, self._runs
+        self._m = found = multiplied(self._m, a, b, views)
+        self.value = sum(map(mul, self._shares, found))
+        for view, _, first, _ in self._plan:
             run = view * _RUN
             if runs[run] <= 1.0:
                 runs[run], runs[run + 1] = 1.0, index
                 runs[run + 2], runs[run + 3] = self._total, self._squares
-            runs[run] *= a[first + _DATING] - b[first + _DATING] * y
-        self._recent.add(views[0])
-        self._total += views[0]
-        self._squares += views[0] * views[0]
-        self.value = value
+            runs[run] *= a[first + _DATING] - b[first + _DATING] * views[view]
+        level = views[0]
+        self._recent.add(level)
+        self._total += level
+        self._squares += level * level
 
     def leading(self) -> int:
         """Return the view that has most of the evidence."""
@@ -161,6 +172,40 @@ class Evidence:
         self._total, self._squares, self._recent = total, squares, recent
 
 
+def multiplied(m: array[float], a: array[float], b: array[float], views: Views) -> array[float]:
+    """Return ``(m + 1) * (a - b * y)`` of each bet, for the view ``y`` that it is on.
+
+    Written out: this is done for every score of every metric, and a loop takes twice as long.
+    """
+    y0, y1, y2, y3 = views
+    m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17 = m
+    a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17 = a
+    b0, b1, b2, b3, b4, b5, b6, b7, b8, b9, b10, b11, b12, b13, b14, b15, b16, b17 = b
+    return array(
+        "d",
+        (
+            (m0 + 1.0) * (a0 - b0 * y0),
+            (m1 + 1.0) * (a1 - b1 * y0),
+            (m2 + 1.0) * (a2 - b2 * y0),
+            (m3 + 1.0) * (a3 - b3 * y0),
+            (m4 + 1.0) * (a4 - b4 * y0),
+            (m5 + 1.0) * (a5 - b5 * y0),
+            (m6 + 1.0) * (a6 - b6 * y1),
+            (m7 + 1.0) * (a7 - b7 * y1),
+            (m8 + 1.0) * (a8 - b8 * y1),
+            (m9 + 1.0) * (a9 - b9 * y1),
+            (m10 + 1.0) * (a10 - b10 * y2),
+            (m11 + 1.0) * (a11 - b11 * y2),
+            (m12 + 1.0) * (a12 - b12 * y2),
+            (m13 + 1.0) * (a13 - b13 * y2),
+            (m14 + 1.0) * (a14 - b14 * y3),
+            (m15 + 1.0) * (a15 - b15 * y3),
+            (m16 + 1.0) * (a16 - b16 * y3),
+            (m17 + 1.0) * (a17 - b17 * y3),
+        ),
+    )
+
+
 def _run(start: int, scores: Sequence[float]) -> Run:
     mean = sum(scores) / len(scores)
     variance = sum((score - mean) ** 2 for score in scores) / len(scores)
@@ -180,3 +225,10 @@ def _plan(
         for view, share in enumerate(shares)
         if share
     )
+
+
+@cache
+def _shares(plan: tuple[tuple[int, float, int, int], ...]) -> tuple[float, ...]:
+    """Return the share of every bet, of those that are not made, too."""
+    of_each = {k: share for _, share, first, last in plan for k in range(first, last)}
+    return tuple(of_each.get(k, 0.0) for k in range(_ENDS[-1]))

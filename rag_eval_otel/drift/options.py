@@ -18,6 +18,8 @@ def usable(score: object) -> float | None:
 
     What leaves the range by no more than rounding is brought back to it.
     """
+    if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
+        return score
     if isinstance(score, bool) or not isinstance(score, (float, int)):
         return None
     if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.drift import BettingDetector, detector
+from rag_eval_otel.drift.evidence import multiplied
 from rag_eval_otel.errors import ConfigError
 
 GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
@@ -424,3 +426,16 @@ def test_targets_of_strata_leave_nothing_to_learn() -> None:
         BettingDetector(target={"a": 0.5}, reference=scores(500))
     with pytest.raises(ConfigError, match="target must be"):
         BettingDetector(target={"a": 5})
+
+
+def test_bets_are_multiplied_as_is_written() -> None:
+    """The loop that is written out is that of the formula, each bet on its own view."""
+    dice = random.Random(0)
+    m, a, b = (array("d", [dice.random() for _ in range(18)]) for _ in range(3))
+    views = (0.1, 0.2, 0.3, 0.4)
+    wanted = [
+        (m[k] + 1) * (a[k] - b[k] * views[view])
+        for view, first, last in ((0, 0, 6), (1, 6, 10), (2, 10, 14), (3, 14, 18))
+        for k in range(first, last)
+    ]
+    assert list(multiplied(m, a, b, views)) == wanted
