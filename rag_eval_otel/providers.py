@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SERVICE = "service.name"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Providers:
@@ -37,10 +39,20 @@ class Providers:
 
     @classmethod
     def exporting(
-        cls, *, traces: Iterable[Any], metrics: Iterable[Any], logs: Iterable[Any]
+        cls,
+        *,
+        traces: Iterable[Any],
+        metrics: Iterable[Any],
+        logs: Iterable[Any],
+        service: str | None = None,
     ) -> Providers:
-        """Return providers that export in batches through these exporters."""
+        """Return providers that export in batches through these exporters.
+
+        ``service`` is the name of a service to which the environment gives none.
+        """
         resource = Resource.create()
+        if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
+            resource = resource.merge(Resource({_SERVICE: service}))
         made = cls(
             tracer_provider=TracerProvider(resource=resource),
             meter_provider=MeterProvider([_reader(e) for e in metrics], resource=resource),

@@ -80,3 +80,16 @@ def test_a_metric_reader_is_taken_as_it_is() -> None:
     made.meter_provider.get_meter("m").create_counter("c").add(1)
     assert reader.get_metrics_data() is not None
     made.shutdown()
+
+
+@pytest.mark.parametrize(("environment", "name"), [({}, "demo"), ({"OTEL_SERVICE_NAME": "s"}, "s")])
+def test_the_environment_names_the_service(
+    environment: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it does not, the caller may."""
+    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    made = Providers.exporting(traces=(), metrics=(), logs=(), service="demo")
+    assert made.tracer_provider.resource.attributes["service.name"] == name
+    made.shutdown()

@@ -37,6 +37,7 @@ def _ask_all(config: Config, receiver: str) -> None:
         traces=[OTLPSpanExporter(endpoint=f"{receiver}/v1/traces"), *_elsewhere("traces")],
         metrics=[OTLPMetricExporter(endpoint=f"{receiver}/v1/metrics"), *_elsewhere("metrics")],
         logs=[OTLPLogExporter(endpoint=f"{receiver}/v1/logs"), *_elsewhere("logs")],
+        service="rag-eval-otel-demo",
     )
     handle = instrument(
         config,
