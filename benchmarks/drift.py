@@ -179,6 +179,26 @@ def of_kind(kind: str, runs: int) -> list[str]:
     return lines
 
 
+def of_intervals(kind: str, runs: int) -> str:
+    """Return how often an alarm's interval holds the true change, and how far its onset is off."""
+    held, found, off = 0, 0, []
+    for change in ("drop05", "drop10", "drop20"):
+        for seed in range(runs):
+            scores, _ = _stream(kind, change, 4000, 7000 + seed, "unknown")
+            before, after = scores[: LEARN + BEFORE], scores[LEARN + BEFORE :]
+            detector = BettingDetector(learn=LEARN, every=EVERY)
+            index = next((i for i, score in enumerate(scores) if detector.update(score)), 0)
+            if index >= LEARN + BEFORE and detector.alarm is not None:
+                low, high = detector.alarm.interval
+                held += low <= fmean(after) - fmean(before) <= high
+                found += 1
+                off.append(abs(detector.alarm.onset - LEARN - BEFORE))
+    return (
+        f"  {kind:10} interval holds the change in {held / found:.2f} of {found} alarms;"
+        f" onset off by {median(off):.0f} (median)"
+    )
+
+
 def cost() -> Iterator[str]:
     """Yield what 1,000 detectors cost: time an update, updates a second, memory of each."""
     scores = streams().gen("rating3", "none", LEARN + 300, 0, 1).tolist()
@@ -268,6 +288,9 @@ def main(arguments: Sequence[str]) -> int:
     with ProcessPoolExecutor() as pool:
         for lines in pool.map(of_kind, kinds, [runs] * len(kinds)):
             print("\n".join(lines), flush=True)
+        print("alarms after falls by .05, .10 and .20")
+        for line in pool.map(of_intervals, kinds, [max(1, runs // 2)] * len(kinds)):
+            print(line, flush=True)
         print(f"questions, a window of {WINDOW}, {QUESTIONS} more")
         for line in pool.map(of_questions, MIXES, [runs] * len(MIXES)):
             print(line, flush=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 SIZE = 256
 _STEPS = 255
+_FEWEST = 12  # values: fewer are often all alike, and would seem to be a large change for certain
 _EDGE = 8  # a change that seems as old as the oldest scores may be older
 
 
@@ -43,12 +44,13 @@ class Recent:
 def steepest(values: Sequence[float], mean: float) -> tuple[float, int]:
     """Return how clearly the last ``values`` lie below ``mean``, and how many of them do so most.
 
-    Of all numbers of values, the one with the largest ``(sum of mean - value)**2 / number``: the
-    likeliest time of a change of the mean. None do (0, 0) where that is about as old as the values.
+    Of all numbers of values from 12 on, the one with the largest ``(sum of mean - value)**2 /
+    number``: the likeliest time of a change of the mean. None do (0, 0) where that is about as old
+    as the values.
     """
     gain, found, total = 0.0, 0, 0.0
     for number, value in enumerate(reversed(values), start=1):
         total += mean - value
-        if total > 0 and total * total / number > gain:
+        if number >= _FEWEST and total > 0 and total * total / number > gain:
             gain, found = total * total / number, number
     return (gain, found) if found <= len(values) - _EDGE else (0.0, 0)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.drift import BettingDetector, detector
 from rag_eval_otel.drift.evidence import multiplied
+from rag_eval_otel.drift.recent import steepest
 from rag_eval_otel.errors import ConfigError
 
 GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
@@ -292,6 +293,14 @@ def test_a_restored_detector_decides_the_same(cut: int) -> None:
     decided = [[d.update(s, stratum=n) for s, n in rest] for d in (whole, resumed)]
     assert decided[0] == decided[1]
     assert whole.to_state() == resumed.to_state()
+
+
+def test_a_few_scores_that_are_alike_are_no_certain_change() -> None:
+    """Three zeros in a row have no variance: the size of a change is told from more scores."""
+    gain, number = steepest([0.8] * 100 + [0.0] * 3, 0.8)
+    assert number == 12
+    assert gain == pytest.approx((3 * 0.8) ** 2 / 12)
+    assert steepest([0.8] * 5 + [0.0] * 3, 0.8) == (0.0, 0)
 
 
 @pytest.mark.parametrize("target", [k / 100 for k in range(1, 100)])
