@@ -147,6 +147,7 @@ def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_mass_release_does_not_overflow_the_next_queue() -> None:
     """More held spans than the exporter's queue holds all arrive at shutdown."""
     with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1) as app:
@@ -244,6 +245,7 @@ def test_two_providers_are_independent() -> None:
         assert not two.receiver.spans()
 
 
+@pytest.mark.slow
 def test_slow_receiver_bounds_the_flush() -> None:
     """A receiver that hangs costs its exporter's time-out, not our promise: the span arrives."""
     receiver = OtlpReceiver()
@@ -298,6 +300,7 @@ def test_odd_turns_arrive_once_with_their_reason(
         assert arrived.attributes["rag.evaluation.context_relevance.reason"] == "no_context"
 
 
+@pytest.mark.slow
 def test_threads_that_end_flush_and_shut_down_at_once_lose_none() -> None:
     """Eight threads end turns while others flush, and two shut down: each span arrives once."""
     with running(hold_seconds=0.02, shutdown_seconds=5.0) as app:

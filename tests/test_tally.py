@@ -48,6 +48,7 @@ def test_the_instruments_count_beside_their_meter() -> None:
     assert sink.tally.of("failure") == {"on_end": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_begins_at_zero() -> None:
     """What the parent has counted is the parent's."""

@@ -343,6 +343,7 @@ def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
     return {getattr(fragment, name) for fragment in fragments for name in names}
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(forests())
 def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
@@ -359,6 +360,7 @@ def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
             assert result in {"abandoned", "ambiguous", "error", "no_answer", "no_question"}
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
 def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
@@ -373,6 +375,7 @@ def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
             assert set(result.contexts) <= found
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
 def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObject) -> None:
@@ -381,6 +384,7 @@ def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObj
     assert outcomes(*data.draw(st.permutations(fragments))) == outcomes(*fragments)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
 def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:

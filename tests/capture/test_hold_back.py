@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.trace import Span
@@ -83,6 +84,7 @@ def left(app: App) -> Counter[int]:
     return Counter(span.context.span_id for span in app.exported())
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(shapes(), st.integers(0, 9))
 def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
@@ -102,6 +104,7 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
         assert app.statuses().keys() <= {None, "scored"}
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(turns())
 def test_the_span_of_a_turn_waits_whatever_the_order(shape: Shape) -> None:

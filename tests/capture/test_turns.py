@@ -312,6 +312,7 @@ def test_twice_as_many_turns_take_twice_as_long() -> None:
 # --- of any trace ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
 def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
@@ -329,6 +330,7 @@ def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
         assert list(turn.calls) == sorted(turn.calls, key=lambda call: call.start)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
 def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
@@ -337,6 +339,7 @@ def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
     assert len(lines) == len(set(lines))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data())
 def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None:
@@ -346,6 +349,7 @@ def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None
     assert find_turns(shuffled) == find_turns(fragments)
 
 
+@pytest.mark.slow
 def test_deep_recursion_is_read_at_once() -> None:
     """Turns within each other, as endless recursion leaves them, are looked through.
 

@@ -200,6 +200,7 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
 # --- bounded --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_spans_that_never_end_are_not_kept_for_ever() -> None:
     """Streams that nobody closes leave spans open: only the newest are remembered."""
     with attached() as app:

@@ -132,6 +132,7 @@ def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
     assert span.attributes["rag.evaluation.response_relevancy.explanation"] == "so it is"
 
 
+@pytest.mark.slow
 def test_more_rows_than_a_queue_holds_all_arrive(receiver: OtlpReceiver) -> None:
     """Batches are waited for: nothing is dropped for want of room."""
     metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]

@@ -182,6 +182,7 @@ def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
     assert verdict(over_grpc, "http") == ("protocol", told.format("grpc", port))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
     """Nobody there, nobody who answers, no such host, no TLS: each has its name."""

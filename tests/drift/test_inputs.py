@@ -26,6 +26,7 @@ def first_alarm(found: EmbeddingDrift, rows: np.ndarray) -> int | None:
     return next((at for at, row in enumerate(rows) if found.update(row)), None)
 
 
+@pytest.mark.slow
 def test_the_same_questions_are_no_drift() -> None:
     """Of several seeds none raises an alarm."""
     for seed in range(4):

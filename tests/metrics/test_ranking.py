@@ -188,6 +188,7 @@ def test_bounds(retrieved: list[str], relevant: Any, k: int | None) -> None:
         assert score.value is None or 0 <= score.value <= 1
 
 
+@pytest.mark.slow
 @given(UNIQUE, UNIQUE, st.data())
 def test_duplicates_are_credited_once(
     retrieved: list[str], relevant: list[str], data: st.DataObject
@@ -231,6 +232,7 @@ def test_finding_more_never_lowers(
         assert value(metric, more, relevant) >= value(metric, retrieved, relevant) - 1e-12
 
 
+@pytest.mark.slow
 @given(UNIQUE, UNIQUE, st.data())
 def test_sets_have_no_order(retrieved: list[str], relevant: list[str], data: st.DataObject) -> None:
     """The order of relevant ids says nothing; that of retrieved ones only to metrics of rank."""
