@@ -133,7 +133,7 @@ def test_flush_with_a_stuck_judge_releases_everything() -> None:
 def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
     """500 held spans arrive exactly once: scored, or marked where the judge hangs."""
     chosen = good_judge() if judge == "quick" else GatedJudge()
-    with running(judge=chosen, shutdown_seconds=5.0 if judge == "quick" else 0.1) as app:
+    with running(judge=chosen, shutdown_seconds=60.0 if judge == "quick" else 0.1) as app:
         ids = app.run_turns(500)
         app.stop()
         spans = app.receiver.spans()
@@ -159,7 +159,7 @@ def test_mass_release_does_not_overflow_the_next_queue() -> None:
 def test_overload_releases_at_once() -> None:
     """Beyond the limit spans leave at once, marked and counted; none is lost."""
     judge = GatedJudge()
-    with running(judge=judge, max_held=5, shutdown_seconds=5.0) as app:
+    with running(judge=judge, max_held=5, shutdown_seconds=60.0) as app:
         app.run_turns(20)
         judge.open()
         app.stop()
