@@ -15,7 +15,7 @@ from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.types import Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
+from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
 
 _log = logging.getLogger(__name__)
 
@@ -40,14 +40,14 @@ async def evaluate(
     repairs: int = 1,
     timeout: float | None = None,
     cache: ReplyCache | None = None,
-    keep_embedding: bool = False,
+    embedding: Embedding = "drop",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
 
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
-    ``keep_embedding`` keeps that of the question, where a metric has asked for it. Raises
+    ``embedding`` says what becomes of that of the question, where a metric has asked for it. Raises
     `ConfigError` for metrics that are unknown or named twice, nothing else.
     """
     chosen = resolve_metrics(metrics)
@@ -75,7 +75,7 @@ async def evaluate(
         duration=clock() - started,
         usage=ask.usage + embed.usage,
         embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
-        question_embedding=embed.known(sample.question) if keep_embedding else None,
+        question_embedding=embed.known(sample.question) if embedding == "keep" else None,
     )
 
 

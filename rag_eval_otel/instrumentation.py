@@ -100,12 +100,13 @@ class Handle:
         self.remove_langchain_hook()
         self.drain(timeout)
         self.deafen()
-        for sink in self.intake.scorer.sinks:
-            if isinstance(sink, DriftSink):
-                sink.close()
         if self.seat is not None and self.seat.owner is self:
             self.seat.leave(self.processor)
         atexit.unregister(self.drain)
+        for sink in self.intake.scorer.sinks:
+            if isinstance(sink, DriftSink):
+                with self.edge("sink"):  # a detector of the user's own may have no state
+                    sink.close()
 
     def drain(self, timeout: float | None = None) -> None:
         """Finish, score and release what there is; nothing is held afterwards.

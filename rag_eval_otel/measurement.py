@@ -11,7 +11,7 @@ from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor, redactor
-from rag_eval_otel.types import Evaluation, Fusion, Sample
+from rag_eval_otel.types import Embedding, Evaluation, Fusion, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Measurement:
     timeout: float | None = 60.0
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    keep_embedding: bool = False
+    embedding: Embedding = "drop"
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -37,12 +37,13 @@ class Measurement:
             fusion=self.fusion,
             timeout=self.timeout,
             cache=self.cache,
-            keep_embedding=self.keep_embedding,
+            embedding=self.embedding,
         )
 
 
 def build_measurement(config: Config) -> Measurement:
     """Return the metrics, judge and embedder that ``config`` asks for."""
+    watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
     return Measurement(
         metrics=resolve_metrics(config.metrics),
         judge=build_judge(config),
@@ -51,5 +52,5 @@ def build_measurement(config: Config) -> Measurement:
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
         redactor=redactor(config.redact),
-        keep_embedding=config.drift == "on" or getattr(config.drift, "questions", 0) > 0,
+        embedding="keep" if watched else "drop",
     )

@@ -20,6 +20,8 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
+Embedding = Literal["keep", "drop"]
+"""Whether an evaluation has the embedding of its question, where a metric has asked for one."""
 
 Reason = Literal[
     # undefined: the sample does not allow a number

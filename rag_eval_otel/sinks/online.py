@@ -59,10 +59,10 @@ class DriftSink:
             self._store.save(self.monitor.to_state())
 
     def close(self) -> None:
-        """Write the state a last time, and show no evidence any more."""
-        self.save()
+        """Show no evidence any more, and write the state a last time."""
         atexit.unregister(self.save)
         self._on_close()
+        self.save()
 
 
 def online_sinks(

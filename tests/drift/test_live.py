@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from pipeline import good_judge, running
 from rag_eval_otel import instrument
 from rag_eval_otel.config import Config
-from rag_eval_otel.drift import Drift, DriftOptions, NewBaseline
+from rag_eval_otel.drift import BettingDetector, Drift, DriftOptions, NewBaseline
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.online import DriftSink, online_sinks
@@ -245,6 +245,25 @@ def test_questions_are_watched_where_a_metric_embeds_them() -> None:
         assert [one.usage.embedding_requests for one in seen] == [1, 1]
         assert all(one.question_embedding is None for one in seen)  # for the monitor alone
         assert {one.embedder for one in seen} == {"OnesEmbedder"}
+
+
+def test_a_state_that_cannot_be_had_does_not_break_a_shutdown(tmp_path: Path) -> None:
+    """It is counted; the provider is as it was, and the turns have left."""
+
+    class Stateless(BettingDetector):
+        def to_state(self) -> Any:
+            raise RuntimeError
+
+    options = DriftOptions(detector=lambda _: Stateless(), state=tmp_path / "drift.json")
+    with running(judge=good_judge(), drift=options, errors="swallow") as app:
+        app.run_turns(2)
+        app.handle.shutdown()
+        assert app.handle.seat is None or app.handle.seat.owner is not app.handle
+        app.stop()
+        spans, points = app.receiver.spans(), app.receiver.metrics()
+    assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}
+    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
+    assert {p.attributes["place"] for p in errors} == {"sink"}
 
 
 def test_a_callback_that_fails_harms_nothing() -> None:
