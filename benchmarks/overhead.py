@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Span, SpanContext, Tracer, set_span_in_context
 
 from rag_eval_otel import Handle, Passage, instrument
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turn import Turn, find_turns
 
 REPETITIONS = 41
 TRACES = 150  # in each repetition: 750 spans, fewer than the batch processor's queue takes
@@ -84,11 +84,11 @@ def rag_turn() -> Turn:
     question, answer = "When was it founded?", "It was founded in 1987. " * 10
     found = tuple(Passage(text=TEXT[:700]) for _ in range(4))
     fragments = [
-        Fragment(id=1, parent=None, kind="chain", name="rag", start=1, end=9, input=question,
+        Step(id=1, parent=None, kind="chain", name="rag", start=1, end=9, input=question,
                  output=answer),
-        Fragment(id=2, parent=1, kind="retriever", name="r", start=2, end=3, input=question,
+        Step(id=2, parent=1, kind="retriever", name="r", start=2, end=3, input=question,
                  documents=found),
-        Fragment(id=3, parent=1, kind="llm", name="m", start=4, end=5, input=question,
+        Step(id=3, parent=1, kind="llm", name="m", start=4, end=5, input=question,
                  output=answer, prompt=(TEXT, question)),
     ]  # fmt: skip
     return find_turns(fragments)[0]

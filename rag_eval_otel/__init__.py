@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
     from rag_eval_otel.evaluation import evaluate
-    from rag_eval_otel.explicit import record_answer, record_question, record_retrieval
-    from rag_eval_otel.handler import RagEvalCallbackHandler
-    from rag_eval_otel.instrumentation import Handle, instrument
     from rag_eval_otel.judge.langchain import LangChainJudge
     from rag_eval_otel.judge.lexical import LexicalJudge
     from rag_eval_otel.judge.openai import OpenAIJudge
-    from rag_eval_otel.processor import RagEvalSpanProcessor
+    from rag_eval_otel.live.handler import RagEvalCallbackHandler
+    from rag_eval_otel.live.instrument import Handle, instrument
+    from rag_eval_otel.live.processor import RagEvalSpanProcessor
+    from rag_eval_otel.live.recorded import record_answer, record_question, record_retrieval
     from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
 _HOMES = {
     "Config": "config",
     "Evaluation": "types",
-    "Handle": "instrumentation",
+    "Handle": "live.instrument",
     "HashingEmbedder": "embed",
     "LangChainEmbedder": "embed",
     "LangChainJudge": "judge.langchain",
@@ -58,16 +58,16 @@ _HOMES = {
     "OpenAIEmbedder": "embed",
     "OpenAIJudge": "judge.openai",
     "Passage": "types",
-    "RagEvalCallbackHandler": "handler",
-    "RagEvalSpanProcessor": "processor",
+    "RagEvalCallbackHandler": "live.handler",
+    "RagEvalSpanProcessor": "live.processor",
     "Sample": "types",
     "Score": "types",
     "evaluate": "evaluation",
     "evaluate_dataset": "dataset.run",
-    "instrument": "instrumentation",
-    "record_answer": "explicit",
-    "record_question": "explicit",
-    "record_retrieval": "explicit",
+    "instrument": "live.instrument",
+    "record_answer": "live.recorded",
+    "record_question": "live.recorded",
+    "record_retrieval": "live.recorded",
 }
 
 

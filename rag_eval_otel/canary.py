@@ -10,11 +10,11 @@ from typing import TypeAlias
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.drift.canary import MAX_ROWS, CanaryWatch
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.instrumentation import Handle
-from rag_eval_otel.measurement import build_measurement
+from rag_eval_otel.live.instrument import Handle
+from rag_eval_otel.live.score import build_measurement
+from rag_eval_otel.runtime.background import Sweeper
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.online import DriftSink
-from rag_eval_otel.sweeper import Sweeper
 from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]

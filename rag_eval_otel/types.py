@@ -1,4 +1,4 @@
-"""The records that flow through the library; what handles them is in `protocols`.
+"""The records that flow through the library; the protocols are in `protocols`.
 
 Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
 """
@@ -10,10 +10,48 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from rag_eval_otel.checks import checked_grades, checked_ids, checked_texts, require_text
-
 if TYPE_CHECKING:
     from rag_eval_otel.protocols import Vectors
+
+
+def require_text(name: str, value: object) -> None:
+    """Raise `TypeError` unless ``value`` is a string."""
+    if not isinstance(value, str):
+        msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
+        raise TypeError(msg)
+
+
+def checked_ids(name: str, value: object) -> tuple[str, ...]:
+    """Return ``value``, a sequence of ids of any type, as strings."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
+        raise TypeError(msg)
+    return tuple(str(item) for item in value)
+
+
+def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
+    """Return the grades of ``ids`` ids: none at all, or a finite number from 0 for each."""
+    grades = tuple(value)
+    for grade in grades:
+        is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
+        if not (is_number and 0 <= grade < math.inf):
+            msg = f"a grade must be a finite number, 0 or more, not {grade!r}"
+            raise ValueError(msg)
+    if grades and len(grades) != ids:
+        msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
+        raise ValueError(msg)
+    return tuple(float(grade) for grade in grades)
+
+
+def checked_texts(name: str, value: object) -> dict[Any, str]:
+    """Return ``value``, a mapping to texts, as a dict of its own."""
+    if not isinstance(value, Mapping):
+        msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
+        raise TypeError(msg)
+    for key, text in value.items():
+        require_text(f"{name}[{key!r}]", text)
+    return dict(value)
+
 
 ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from rag_eval_otel.capture.extract import extract
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 Time: TypeAlias = "tuple[int, int | None]"
@@ -26,12 +26,12 @@ def chain(
     asked: str | None = None,
     told: str | None = None,
     error: str | None = None,
-) -> Fragment:
+) -> Step:
     """Build a chain that was ``asked`` something and ``told`` an answer."""
     return _fragment("chain", name, under, at=at, input=asked, output=told, error=error)
 
 
-def tool(name: str, under: str, *, at: Time, told: str | None = None) -> Fragment:
+def tool(name: str, under: str, *, at: Time, told: str | None = None) -> Step:
     """Build a tool that returned ``told``."""
     return _fragment("tool", name, under, at=at, output=told)
 
@@ -44,7 +44,7 @@ def retriever(
     query: str | None = None,
     found: Sequence[str | Passage] | None = (),
     error: str | None = None,
-) -> Fragment:
+) -> Step:
     """Build a retriever that was asked ``query`` and ``found`` these documents."""
     documents = None if found is None else tuple(map(_passage, found))
     return _fragment("retriever", name, under, at=at, input=query, documents=documents, error=error)
@@ -58,7 +58,7 @@ def llm(
     shown: Sequence[str] = (),
     said: str | None = None,
     error: str | None = None,
-) -> Fragment:
+) -> Step:
     """Build an LLM call, ``shown`` messages of which the last is the user's."""
     asked = shown[-1] if shown else None
     return _fragment(
@@ -66,20 +66,20 @@ def llm(
     )
 
 
-def outcomes(*fragments: Fragment) -> list[Sample | SkipReason]:
+def outcomes(*fragments: Step) -> list[Sample | SkipReason]:
     """Return what becomes of each turn in ``fragments``."""
     return [extract(turn) for turn in find_turns(fragments)]
 
 
-def sample(*fragments: Fragment) -> Sample:
+def sample(*fragments: Step) -> Sample:
     """Return the only sample in ``fragments``."""
     (found,) = outcomes(*fragments)
     assert isinstance(found, Sample)
     return found
 
 
-def _fragment(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Fragment:
-    return Fragment(
+def _fragment(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Step:
+    return Step(
         id=name,
         parent=under,
         kind=kind,
@@ -120,7 +120,7 @@ _DURATIONS = st.sampled_from([1, 5, 20, 100, 100, 1000, 1000, 1000, None])
 
 
 @st.composite
-def forests(draw: st.DrawFn) -> list[Fragment]:
+def forests(draw: st.DrawFn) -> list[Step]:
     """Draw fragments with distinct ids and starts: a likely tree, or parents that make no sense."""
     size = draw(st.sampled_from([6, 9, 12, 3, 2, 1, 0]))
     kinds = [draw(st.sampled_from(_KINDS)) for _ in range(size)]
@@ -142,9 +142,9 @@ def forests(draw: st.DrawFn) -> list[Fragment]:
 
 def _of_kind(
     kind: Kind, number: int, *, start: int, parents: st.SearchStrategy[int | None]
-) -> st.SearchStrategy[Fragment]:
+) -> st.SearchStrategy[Step]:
     return st.builds(
-        Fragment,
+        Step,
         id=st.just(number),
         parent=parents if start or number else st.none(),
         kind=st.just(kind),

@@ -24,7 +24,7 @@ from opentelemetry.trace import Span, Tracer, set_span_in_context
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
 from rag_eval_otel.capture.watch import SpanWatch
-from rag_eval_otel.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.processor import RagEvalSpanProcessor
 
 try:
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter

@@ -17,10 +17,10 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.trace import Span, Tracer
 
 from rag_eval_otel import Handle, Passage, instrument
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.providers import Providers
+from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 from rag_eval_otel.types import Replies
 
@@ -35,7 +35,7 @@ def turn(
     documents = tuple(Passage(text=text) for text in contexts)
     prompt = "\n".join((*contexts, question))
     fragments = (
-        Fragment(
+        Step(
             id=1,
             parent=None,
             kind="chain",
@@ -45,7 +45,7 @@ def turn(
             input=question,
             output=answer,
         ),
-        Fragment(
+        Step(
             id=2,
             parent=1,
             kind="retriever",
@@ -55,7 +55,7 @@ def turn(
             input=question,
             documents=documents,
         ),
-        Fragment(
+        Step(
             id=3,
             parent=1,
             kind="llm",

@@ -14,15 +14,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanContext, Tracer
 
-from rag_eval_otel.capture.extract import extract
-from rag_eval_otel.capture.fragment import Kind
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.spans import SpanWriter
-from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.step import Kind
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import ContentCapture, ErrorMode, Spans
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 

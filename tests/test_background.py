@@ -17,8 +17,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.background import BackgroundEvaluator, GivenUp
-from rag_eval_otel.executor import DaemonExecutor
+from rag_eval_otel.runtime.background import BackgroundEvaluator, DaemonExecutor, GivenUp
 
 
 async def _nothing() -> None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 
 
 def test_it_swallows_and_counts() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
 
-from rag_eval_otel.hold import CHUNK, Held, Holdback
+from rag_eval_otel.live.hold import CHUNK, Held, Holdback
 
 SPAN = ReadableSpan(name="turn")
 

@@ -21,7 +21,7 @@ from apps.parts import rag
 from pipeline import GatedJudge, OnesEmbedder, good_judge, running, turn, turns_counted
 from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.hold import CHUNK
+from rag_eval_otel.live.hold import CHUNK
 from rag_eval_otel.types import Sample
 
 QUESTION = "When was Borealis Kites founded?"
@@ -456,7 +456,7 @@ def test_attaching_that_fails_is_not_tried_at_every_event(
         msg = "no such exporter"
         raise ConfigError(msg)
 
-    monkeypatch.setattr("rag_eval_otel.instrumentation.global_or_new_tracer_provider", broken)
+    monkeypatch.setattr("rag_eval_otel.live.instrument.global_or_new_tracer_provider", broken)
     handler = RagEvalCallbackHandler(**options(errors="swallow"))
     for _ in range(2):
         assert rag().invoke(QUESTION, config={"callbacks": [handler]})

@@ -17,7 +17,7 @@ from apps.parts import rag
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument as attach
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.instrumentor import RagEvalInstrumentor
+from rag_eval_otel.live.instrumentor import RagEvalInstrumentor
 
 QUESTION = "When was Borealis Kites founded?"
 STATUS = "rag.evaluation.status"

@@ -23,9 +23,9 @@ from apps.parts import PROMPT, handbook, join, lookup, rag
 from apps.replies import calling, from_pages, saying, unavailable
 from pipeline import good_judge, running, turns_counted
 from rag_eval_otel import record_answer, record_question, record_retrieval
-from rag_eval_otel.capture.fragment import Fragment
 from rag_eval_otel.capture.loose import LooseRuns
 from rag_eval_otel.capture.runs import RunTree
+from rag_eval_otel.capture.step import Step
 from recording import Capture, capture
 
 with quietly():
@@ -246,7 +246,7 @@ def test_a_call_that_failed_joins_nothing() -> None:
 def test_what_is_kept_of_spans_is_bounded() -> None:
     """Spans that have ended are forgotten, and the oldest of too many; so are too many steps."""
     captured, loose = capture(), LooseRuns(max_spans=2)
-    steps = [Fragment(id=n, parent=None, kind="retriever", name="r", start=n) for n in range(201)]
+    steps = [Step(id=n, parent=None, kind="retriever", name="r", start=n) for n in range(201)]
     spans = [captured.tracer.start_span(name) for name in "abcd"]
     for span in spans[:3]:
         tree = RunTree(context=set_span_in_context(span), started_at=0.0)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from live import App, attached, generated
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import Evaluation, instrument
-from rag_eval_otel.capture.segment import SegmentLimits
+from rag_eval_otel.capture.trace import SegmentLimits
 
 SCORED = ("scored", None)
 
@@ -249,7 +249,7 @@ def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatc
         raise SystemExit
 
     with attached() as app:
-        monkeypatch.setattr("rag_eval_otel.reader.read", fail)
+        monkeypatch.setattr("rag_eval_otel.live.reader.read", fail)
         chain = app.turn()
         assert app.handle.flush()
         assert app.status_of(chain) in {None, "error"}

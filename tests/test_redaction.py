@@ -14,8 +14,8 @@ from pipeline import good_answers, running
 from rag_eval_otel import Config, Evaluation, Passage, Sample, record_answer, record_question
 from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.explicit import record_retrieval
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.redaction import Redactor, redactor
 from rag_eval_otel.testing import FakeJudge, ScriptedOpenAI
 from support import good_parts

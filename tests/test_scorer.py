@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from pipeline import good_judge, running, turns_counted
-from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
-from rag_eval_otel.scorer import Admission
+from rag_eval_otel.live.score import Admission
 from rag_eval_otel.testing import FakeJudge, ManualClock
 
 

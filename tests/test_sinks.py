@@ -18,10 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import get_current_span
 
-from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes
+from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes, span_context
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink, outcome_of
-from rag_eval_otel.sinks.refs import span_context
 from rag_eval_otel.types import Evaluation, Score, SpanRef, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.suppression import is_silent
-from rag_eval_otel.sweeper import Sweeper
+from rag_eval_otel.runtime.background import Sweeper
+from rag_eval_otel.runtime.suppression import is_silent
 
 
 class Swept:

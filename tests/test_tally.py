@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.sinks.tally import Tally
+from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 
 
 def test_counts_are_kept_by_kind_and_name() -> None:

@@ -9,10 +9,10 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.matching import normalised, place
-from rag_eval_otel.capture.retrievals import paragraphs
-from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.retrieval import paragraphs
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.text import normalised, place
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
 _Place: TypeAlias = "tuple[int, int]"
@@ -25,7 +25,7 @@ _LINK = 20  # characters from which an LLM's output found in a later prompt is n
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
-def contexts_of(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...] | SkipReason:
+def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
     """Return the passages that reached the generator, as it saw them; all where none can be told.
 
     A passage reaches it in its own prompt, or through an earlier call whose output it was shown
@@ -48,13 +48,13 @@ def contexts_of(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...] |
     return _shown(turn, generator, retrieved)
 
 
-def _lost(retrievers: Sequence[Fragment]) -> SkipReason | None:
+def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
     if any("documents" in one.hidden for one in retrievers):
         return "redacted"
     return "truncated" if any("documents" in one.cut for one in retrievers) else None
 
 
-def _of_variables(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...] | SkipReason:
+def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
     """Return the paragraphs of the prompt's context, if they are as many as were found."""
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
@@ -66,7 +66,7 @@ def _of_variables(turn: Turn, generator: Fragment | None) -> tuple[Passage, ...]
 
 
 def _shown(
-    turn: Turn, generator: Fragment, retrieved: tuple[Passage, ...]
+    turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
     """Return those of ``retrieved`` that were shown, cut as they were; where none is known, all."""
     behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
@@ -87,7 +87,7 @@ def _shown(
     return retrieved if any(_begins(p, prompts) for p in retrieved) else "partial"
 
 
-def _lacks_passages(turn: Turn, generator: Fragment) -> bool:
+def _lacks_passages(turn: Turn, generator: Step) -> bool:
     """Tell whether the generator builds upon a call of which no passage is known, nor a query."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
@@ -147,7 +147,7 @@ def _cut_ones(
     return found
 
 
-def is_unseen(generator: Fragment) -> bool:
+def is_unseen(generator: Step) -> bool:
     """Tell whether the prompt, or what tools said in it, is not recorded."""
     return not any(generator.prompt) or "" in generator.results
 
@@ -158,7 +158,7 @@ def _begins(passage: Passage, prompts: Sequence[str]) -> bool:
     return place(start, [normalised(prompt) for prompt in prompts]) is not None
 
 
-def _distinct(retrievers: Sequence[Fragment]) -> Iterator[Passage]:
+def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:
     seen: set[str] = set()
     for retriever in retrievers:
         for passage in retriever.documents or ():
@@ -168,12 +168,12 @@ def _distinct(retrievers: Sequence[Fragment]) -> Iterator[Passage]:
                 yield passage
 
 
-def prompts_behind(turn: Turn, generator: Fragment) -> tuple[str, ...]:
+def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
     """Return the generator's prompt and those of the earlier calls whose output it was shown."""
     return tuple(text for _, text in _behind(turn, generator))
 
 
-def _behind(turn: Turn, generator: Fragment) -> list[_Behind]:
+def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return prompts that the generator has seen or builds upon, each with where it shows there."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.texts import exportable
+from rag_eval_otel.capture.text import exportable
 
 Scalar: TypeAlias = "str | bool | int | float"
 

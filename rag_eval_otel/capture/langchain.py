@@ -15,12 +15,12 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_eval_otel.capture.fragment import Kind
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.runs import Run
-from rag_eval_otel.capture.texts import last_message, role_of, text_of_message
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.suppression import is_silent
+from rag_eval_otel.capture.step import Kind
+from rag_eval_otel.capture.text import last_message, role_of, text_of_message
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.suppression import is_silent
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from threading import get_ident
 from typing import Any
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.view import LogView
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.runtime.guard import Edge
 
 _MARK = "_rag_eval_otel_tap"
 _PREFIX = "gen_ai."

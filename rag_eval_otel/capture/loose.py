@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import get_current_span
 
 from rag_eval_otel.capture.dialects import dialect_of, read
-from rag_eval_otel.capture.fragment import Fragment
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.capture.view import SdkSpan
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turn import Turn, find_turns
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -35,7 +35,7 @@ class _Below:
     """What has ended below ``span``, and the turn it stands for by now."""
 
     span: Span
-    steps: list[Fragment] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     turn: Turn | None = None
 
 
@@ -56,7 +56,7 @@ class LooseRuns:
         """Return how many spans are known."""
         return len(self._below)
 
-    def join(self, tree: RunTree, steps: Sequence[Fragment]) -> Joined | None:
+    def join(self, tree: RunTree, steps: Sequence[Step]) -> Joined | None:
         """Take in ``steps`` of a tree that is no turn by itself; None where that makes none."""
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
@@ -86,11 +86,11 @@ class LooseRuns:
         return next(iter(self._below.values()))
 
 
-def _under(view: SdkSpan, step: Fragment) -> Fragment:
+def _under(view: SdkSpan, step: Step) -> Step:
     return step if step.parent is not None else replace(step, parent=view.span_id)
 
 
-def _anchor(view: SdkSpan, steps: Sequence[Fragment]) -> Fragment:
+def _anchor(view: SdkSpan, steps: Sequence[Step]) -> Step:
     """Return the span as if it ended now, with what the application has said on it."""
     ends = [step.end for step in steps if step.end is not None]
     return replace(read(view), parent=None, end=max(ends, default=view.start) + 1)

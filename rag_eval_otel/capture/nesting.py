@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.matching import is_same, normalised
-from rag_eval_otel.capture.tree import FragmentTree
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.text import is_same, normalised
+from rag_eval_otel.capture.tree import StepTree
 
 _MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square
 
-Groups: TypeAlias = "Mapping[Hashable, Sequence[Fragment]]"
+Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
 """LLM calls by the id of their anchor."""
 
 Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
@@ -28,7 +28,7 @@ Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
 class Nesting:
     """Which anchors are within others, and what these made of them."""
 
-    def __init__(self, tree: FragmentTree, groups: Groups) -> None:
+    def __init__(self, tree: StepTree, groups: Groups) -> None:
         """Look at the anchors of ``groups`` in ``tree``."""
         self._tree = tree
         self._groups = groups
@@ -51,7 +51,7 @@ class Nesting:
                 return above.id
         return None
 
-    def _is_step(self, inner: Fragment, above: Fragment) -> bool:
+    def _is_step(self, inner: Step, above: Step) -> bool:
         """Tell whether what ``above`` returns was made by a later call of what ``inner`` told."""
         if above.flat or above.input is None or above.output is None:
             return False
@@ -75,10 +75,10 @@ class Nesting:
                 return True
         return False
 
-    def _told(self, anchor: Fragment) -> list[str]:
+    def _told(self, anchor: Step) -> list[str]:
         return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
 
-    def _was_shown(self, above: Fragment, texts: Sequence[str]) -> bool:
+    def _was_shown(self, above: Step, texts: Sequence[str]) -> bool:
         """Tell whether the calls of ``above`` were shown one of ``texts``, as it is or escaped.
 
         They may have been where what they were shown is not recorded.

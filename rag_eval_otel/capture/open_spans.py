@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanContext, get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import kind_of
-from rag_eval_otel.capture.view import LogView, SdkSpan, SpanView
+from rag_eval_otel.capture.span import LogView, SdkSpan, SpanView
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -12,14 +12,14 @@ from uuid import UUID
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span, SpanContext, get_current_span
 
-from rag_eval_otel.capture.fragment import Fragment, Kind
 from rag_eval_otel.capture.loose import LooseRuns
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.spans import SpanWriter, end
-from rag_eval_otel.capture.texts import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
-from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.fork import call_in_child
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
+from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import SkipReason
 
 MAX_RUNS = 10_000  # of one tree; what comes after is not looked at, and the turn is refused
@@ -244,7 +244,7 @@ class RunRecorder:
                 with self._edge:
                     end(spans[run.id], run)
 
-    def _is_joined(self, tree: RunTree, steps: Sequence[Fragment]) -> bool:
+    def _is_joined(self, tree: RunTree, steps: Sequence[Step]) -> bool:
         """Tell whether ``tree`` is part of a turn of the span around it, which then stands for it.
 
         A span of several turns stands for none of them: who knows what belongs together.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from rag_eval_otel.capture.fragment import Fragment, Kind
+from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Run:
     response_id: str | None = None
     tokens: tuple[int, int] | None = None
 
-    def fragment(self) -> Fragment:
+    def fragment(self) -> Step:
         """Return what this run tells about a turn."""
-        return Fragment(
+        return Step(
             id=self.id,
             parent=self.parent,
             kind=self.kind,
@@ -80,7 +80,7 @@ class RunTree:
         """The root run."""
         return self.runs[0]
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> list[Step]:
         """Return what its runs tell about turns.
 
         Where no model is seen, as when LangChain's cache knew a completion, or when the model is no

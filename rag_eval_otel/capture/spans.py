@@ -18,10 +18,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.runs import Run, RunTree
-from rag_eval_otel.capture.texts import exportable
+from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ContentCapture, Spans
-from rag_eval_otel.guard import Edge
 from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue

@@ -1,89 +1,280 @@
-"""`TraceAssembler`: which span stands for which turn.
-
-Whoever recognises a turn says which span stands for it (`expect`); when that span ends, the
-processor takes the turn (`take`). Turns whose span never comes are dropped, oldest first.
-"""
+"""`Trace`: the steps of one trace until it is complete."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.dialects import kind_of, lists, native, tool_name
+from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, line_of
+from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
+from rag_eval_otel.capture.span import LogView, SdkSpan
+from rag_eval_otel.capture.step import RETRIEVALS, Kind
 
-SpanKey: TypeAlias = "tuple[int, int]"
-"""Trace id and span id."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.sdk.trace import ReadableSpan
 
 
-class TraceAssembler:
-    """The turns whose span has not ended yet; at most ``max_turns`` of them.
+OVERHEAD = 2600
+"""Bytes of a span, about, without what is written on it."""
 
-    ``on_evicted`` is called once for every turn that was dropped over the limit.
+_ENTRY = 100  # bytes of an attribute, about, without its value
+_NESTING = 8  # levels of a value that are measured
+
+AnyView: TypeAlias = "SdkSpan | Bystander"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLimits:
+    """When a segment is complete, in seconds, and how much is kept until then.
+
+    After the last span has ended, ``root_quiet`` passes where a root has, ``slow_quiet`` where
+    spans come late or the root is not known; ``quiet`` for a turn below something that goes on; or
+    ``max_age`` since the first. Over ``max_segments`` or ``max_bytes`` the oldest go, and one that
+    alone has more than ``max_spans`` or a quarter of ``max_bytes``.
     """
 
-    def __init__(
-        self, *, max_turns: int = 4096, on_evicted: Callable[[], None] = lambda: None
-    ) -> None:
-        """Start empty."""
-        self._max = max_turns
-        self._on_evicted = on_evicted
-        self._evicting = threading.RLock()
-        self.is_open = False
-        """Whether ended spans come past somebody who takes their turns."""
-        # A plain dict, whose single operations are atomic: no lock on the application's thread.
-        self.expected: dict[SpanKey, Turn] = {}
-        """The turns by the span they wait for; to be looked at only."""
+    quiet: float = 0.5
+    root_quiet: float = 0.05
+    slow_quiet: float = 5.0
+    max_age: float = 300.0
+    max_segments: int = 1024
+    max_spans: int = 10_000
+    max_bytes: int = 64 * 1024 * 1024
 
-    def __len__(self) -> int:
-        """Return how many turns wait for their span."""
-        return len(self.expected)
 
-    def expect(self, key: SpanKey, turn: Turn, *, instead: Turn | None = None) -> bool:
-        """Let the span ``key`` stand for ``turn``; call before that span ends.
+@dataclass(slots=True, eq=False)
+class Below:
+    """What is below a span: when it was searched first, and called last.
 
-        False if nobody takes turns, or the span stands for another turn already: it carries the
-        scores of one. That may be ``instead`` of a turn it has stood for.
-        """
-        if instead is not None:
-            self.withdraw(key, instead)
-        if not self.is_open or self.expected.setdefault(key, turn) is not turn:
-            return False
-        if len(self.expected) > self._max:
-            self._evict()
+    Calls that have an anchor already are not counted.
+    """
+
+    searched: int | None = None
+    called: int | None = None
+
+    def add(self, other: Below) -> None:
+        """Take in what is below another span that this one is above of."""
+        starts = [t for t in (self.searched, other.searched) if t is not None]
+        calls = [t for t in (self.called, other.called) if t is not None]
+        self.searched, self.called = min(starts, default=None), max(calls, default=None)
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether a call follows a retrieval."""
+        both = self.searched is not None and self.called is not None
+        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Segment:
+    """The spans of a trace so far, and which of them are held. Times are those of the clock."""
+
+    trace_id: int
+    first: float
+    last: float
+    spans: dict[int, AnyView] = field(default_factory=dict)
+    """By id, in the order of their ends."""
+    noted: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """When each span came, and its bytes."""
+    held: dict[int, SdkSpan] = field(default_factory=dict)
+    below: dict[int, Below] = field(default_factory=dict)
+    turns: set[int] = field(default_factory=set)
+    """The spans below which a call follows a retrieval."""
+    size: int = 0
+    unheld: int = 0
+    """Bytes that came since a span was held last."""
+    is_slow: bool = False
+    root_ended: bool = False
+    is_lost: bool = False
+    """Whether it had to go, with whatever of its trace is still to come."""
+    is_doubled: bool = False
+    """Whether two spans have one id."""
+
+    def add(self, view: AnyView, *, size: int, now: float) -> None:
+        """Take in a span that has ended."""
+        self.last = now
+        self.spans[view.span_id] = view
+        self.noted[view.span_id] = (now, size)
+        self.size += size
+        self.unheld += size
+        self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
+        self.is_slow = self.is_slow or "langsmith.span.kind" in view.attributes
+
+    def stand_by(self, view: Bystander) -> int:
+        """Take in a span around the others, if it is not known; return its bytes."""
+        if view.span_id in self.spans:
+            return 0
+        self.spans[view.span_id] = view
+        self.noted[view.span_id] = (self.last, OVERHEAD)
+        self.size += OVERHEAD
+        return OVERHEAD
+
+    def part(self, ids: Iterable[int]) -> Segment:
+        """Take the spans with these ``ids`` out, and return them as a segment."""
+        taken = Segment(
+            trace_id=self.trace_id,
+            first=self.first,
+            last=self.last,
+            is_slow=self.is_slow,
+            is_doubled=self.is_doubled,
+        )
+        for one in ids:
+            taken.spans[one] = self.spans.pop(one)
+            taken.noted[one] = self.noted.pop(one)
+            self.below.pop(one, None)
+            if one in self.held:
+                taken.held[one] = self.held.pop(one)
+            if one in self.turns:
+                self.turns.discard(one)
+                taken.turns.add(one)
+        taken.size = sum(size for _, size in taken.noted.values())
+        self.size -= taken.size
+        self.first = min((came for came, _ in self.noted.values()), default=self.last)
+        return taken
+
+    def empty(self) -> None:
+        """Forget the spans; what comes later is lost, too."""
+        self.is_lost = True
+        self.spans, self.noted, self.below, self.size = {}, {}, {}, 0
+
+
+def size_of(view: SdkSpan) -> int:
+    """Return about how many bytes ``view``, with what is written on it, keeps alive."""
+    size = OVERHEAD
+    for value in view.attributes.values():  # on the application's thread: nearly all are texts
+        size += _ENTRY + (getsizeof(value) if isinstance(value, str) else _weight(value, 1))
+    for _, values in view.events:
+        size += _weight(values)
+    return size + sum(map(size_of_log, view.logs))
+
+
+def size_of_log(record: LogView) -> int:
+    """Return about how many bytes ``record`` keeps alive."""
+    return OVERHEAD // 2 + _weight(record.attributes) + _weight(record.body)
+
+
+def _weight(value: Any, level: int = 0) -> int:
+    if isinstance(value, (str, bytes)):
+        return getsizeof(value)
+    if level == _NESTING:
+        return 0
+    if isinstance(value, Mapping):
+        return sum(_ENTRY + _weight(part, level + 1) for part in value.values())
+    if isinstance(value, Sequence):
+        return sum(8 + _weight(part, level + 1) for part in value)
+    return 0
+
+
+_DEPTH = 100  # of parents that are told
+_LEAVES = RETRIEVALS | {"llm"}
+
+
+def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
+    """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
+
+    Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
+    that is open counts, and a call that came after the retrieval and is open.
+    """
+    own = segment.below.setdefault(view.span_id, Below())
+    own.add(_said(view, own))
+    is_turn = False
+    if kind in RETRIEVALS:
+        up = Below(searched=view.start)
+    elif kind == "llm":
+        up = Below(own.searched, view.start)
+    elif own.searched is None and _may_have_searched(view, kind, own):
+        up = Below(view.start, own.called)
+    else:
+        up = own
+        may_go_on = own.searched is not None or kind != "other"
+        is_turn = own.is_turn or (may_go_on and _goes_on(segment, view, own, spans=spans))
+        if own.is_turn:
+            segment.turns.add(view.span_id)
+            up = Below(own.searched)
+    _rise(segment, view.parent_id, up)
+    return is_turn
+
+
+def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
+    """Tell whether ``view`` is a tool, or a function without a step below, that finds contexts."""
+    returns = kind == "tool" or (kind == "chain" and own.called is None and lists(view))
+    return returns and CONTEXT_TOOLS.search(tool_name(view)) is not None
+
+
+def _rise(segment: Segment, above: int | None, up: Below) -> None:
+    """Tell the span ``above`` what is below it; where it has ended, also those above that."""
+    for _ in range(_DEPTH):
+        if above is None or (up.searched is None and up.called is None):
+            return
+        below = segment.below.setdefault(above, Below())
+        below.add(up)
+        view = segment.spans.get(above)
+        if view is None or kind_of(view) in _LEAVES:
+            return
+        if below.is_turn:
+            segment.turns.add(above)
+            up = Below(below.searched)
+        above = view.parent_id
+
+
+def _said(view: SdkSpan, own: Below) -> Below:
+    """Return what the application itself has told of on ``view``."""
+    said = native.parts_of(view)
+    searched = view.start if "documents" in said else None
+    known = searched if own.searched is None else own.searched
+    return Below(searched, (view.start if known is None else known) if "output" in said else None)
+
+
+def _goes_on(segment: Segment, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
+    """Tell whether a retrieval, or what follows one, is still open below ``view``."""
+    views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
+    parents = {one.span_id: one.parent_id for one in views}
+    inner = [one for one in views if view.span_id in line_of(one.parent_id, segment.spans, parents)]
+    if any(kind_of(one) in RETRIEVALS for one in inner):
         return True
+    known = Below(own.searched, own.called)
+    for one in inner:
+        known.add(segment.below.get(one.span_id) or Below())
+    later = (one.start > known.searched for one in inner if known.searched is not None)
+    return known.is_turn or any(later)
 
-    def withdraw(self, key: SpanKey, turn: Turn) -> None:
-        """Let the span ``key`` stand for ``turn`` no more."""
-        if self.expected.get(key) is turn:
-            self.expected.pop(key, None)
 
-    def take(self, key: SpanKey) -> Turn | None:
-        """Return the turn that the span ``key`` stands for and forget it; None for most spans."""
-        return self.expected.pop(key, None)
+def units_over(
+    segment: Segment, opened: Iterable[ReadableSpan], *, until: float
+) -> Iterator[list[int]]:
+    """Yield the spans, by id, of each part of ``segment`` that holds turns and is over.
 
-    def _evict(self) -> None:
-        """Drop what is over the limit; one thread at a time, or they would drop the same turn."""
-        evicted = 0
-        with self._evicting:
-            while len(self.expected) > self._max:
-                oldest = next(iter(tuple(self.expected)), None)
-                evicted += oldest is not None and self.expected.pop(oldest, None) is not None
-        for _ in range(evicted):
-            self._on_evicted()
+    It hangs below nothing, or below a span that is no step of a turn; nothing in it is open, and
+    nothing has come since ``until``.
+    """
+    if segment.is_slow or not any(turn in segment.spans for turn in segment.turns):
+        return
+    views = [SdkSpan(span) for span in opened]
+    parents = {one.span_id: one.parent_id for one in views}
+    around = {one.span_id for one in views if is_bystander(one)}
+    units: dict[int, list[int]] = defaultdict(list)
+    for one in segment.spans:
+        units[_top(one, segment)].append(one)
+    busy = {above for one in views for above in line_of(one.parent_id, segment.spans, parents)}
+    for top, unit in units.items():
+        view = segment.spans[top]
+        hangs = view.parent_id is not None and not view.parent_is_remote
+        if (hangs and view.parent_id not in around) or segment.turns.isdisjoint(unit):
+            continue
+        if busy.isdisjoint(unit) and max(segment.noted[one][0] for one in unit) <= until:
+            yield unit
 
-    def close(self) -> int:
-        """Take no more turns, forget those there are, and return how many that were."""
-        self.is_open = False
-        count = 0
-        while self.expected:
-            with suppress(KeyError):  # the last was taken by another thread just now
-                self.expected.popitem()
-                count += 1
-        return count
 
-    def clear(self) -> None:
-        """Forget every turn (in a forked child: they are the parent's)."""
-        self._evicting = threading.RLock()  # a thread that is not here any more may have had it
-        self.expected.clear()
+def _top(start: int, segment: Segment) -> int:
+    """Return the outermost of the spans that have ended at or above ``start``."""
+    top = start
+    for above in line_of(start, segment.spans, {}):
+        if above in segment.spans:
+            top = above
+    return top

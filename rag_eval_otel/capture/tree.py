@@ -1,4 +1,4 @@
-"""`FragmentTree`: the fragments of a trace, with the questions one asks of a tree."""
+"""`StepTree`: the fragments of a trace, with the questions one asks of a tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
+from rag_eval_otel.capture.step import RETRIEVALS, Step
 
 ACTIVE = RETRIEVALS | {"tool"}
 """What does something outside of the LLM."""
@@ -16,27 +16,27 @@ _DEPTH = 100  # of parents that are looked at; recursion beyond that is not anyb
 _TOGETHER = 30_000_000  # ns by which two records of one call begin and end apart, at most
 
 
-def in_order(fragment: Fragment) -> tuple[int, str]:
+def in_order(fragment: Step) -> tuple[int, str]:
     """Sort by start; by id where two started at once."""
     return fragment.start, str(fragment.id)
 
 
-class FragmentTree:
+class StepTree:
     """Fragments by id. Cycles in the parents are cut.
 
     A retriever, LLM or tool that had ended before something below it began is no parent: somebody
     forgot to detach its context.
     """
 
-    def __init__(self, fragments: Iterable[Fragment]) -> None:
+    def __init__(self, fragments: Iterable[Step]) -> None:
         """Index ``fragments``; of two with one id the first counts."""
-        self.by_id: dict[Hashable, Fragment] = {}
+        self.by_id: dict[Hashable, Step] = {}
         for fragment in fragments:
             self.by_id.setdefault(fragment.id, fragment)
         self.fragments = tuple(sorted(self.by_id.values(), key=in_order))
         self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
-    def ancestors(self, fragment: Fragment) -> Iterator[Fragment]:
+    def ancestors(self, fragment: Step) -> Iterator[Step]:
         """Yield the parents of ``fragment``, nearest first."""
         seen = {fragment.id}
         parent = fragment.parent
@@ -48,11 +48,11 @@ class FragmentTree:
                 yield above
             parent = above.parent
 
-    def line(self, fragment: Fragment) -> tuple[Fragment, ...]:
+    def line(self, fragment: Step) -> tuple[Step, ...]:
         """Return ``fragment`` and its ancestors, nearest first."""
         return (fragment, *self.ancestors(fragment))
 
-    def is_orphan(self, fragment: Fragment) -> bool:
+    def is_orphan(self, fragment: Step) -> bool:
         """Tell whether the parent of ``fragment`` should be there and is not."""
         parent = fragment.parent
         return parent is not None and parent not in self.by_id and not fragment.is_remote
@@ -62,7 +62,7 @@ class FragmentTree:
         """When those fragments began whose parent is missing, sorted."""
         return tuple(f.start for f in self.fragments if self.is_orphan(f))
 
-    def active_above(self, fragment: Fragment) -> tuple[Hashable, ...]:
+    def active_above(self, fragment: Step) -> tuple[Hashable, ...]:
         """Return the ids of the tools and retrievals above ``fragment``: few, so worth keeping."""
         if fragment.id not in self._active:
             above = tuple(a.id for a in self.ancestors(fragment) if a.kind in ACTIVE)
@@ -75,12 +75,12 @@ class FragmentTree:
         found = (one for one in self.fragments if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
-    def is_inside(self, fragment: Fragment, kinds: frozenset[str]) -> bool:
+    def is_inside(self, fragment: Step, kinds: frozenset[str]) -> bool:
         """Tell whether ``fragment`` is below one of ``kinds``."""
         return any(above.kind in kinds for above in self.ancestors(fragment))
 
     @cached_property
-    def generators(self) -> tuple[Fragment, ...]:
+    def generators(self) -> tuple[Step, ...]:
         """The LLM calls that succeeded outside of any retriever, by start, each once.
 
         Of nested calls the innermost that tells anything counts, and of two records of one call,
@@ -95,7 +95,7 @@ class FragmentTree:
         inner = (self._telling(call, wraps) for call in calls if call.id not in wraps)
         return tuple(_each_once(sorted((c for c in inner if c.error is None), key=in_order)))
 
-    def _telling(self, call: Fragment, wraps: dict[Hashable, int]) -> Fragment:
+    def _telling(self, call: Step, wraps: dict[Hashable, int]) -> Step:
         """Return the innermost call that tells anything, with what only those around it tell."""
         around = [a for a in self.ancestors(call) if a.kind == "llm"]
         chosen = next((one for one in (call, *around) if _tells(one)), call)
@@ -115,10 +115,10 @@ class FragmentTree:
         )
 
 
-def _each_once(calls: Iterable[Fragment]) -> Iterator[Fragment]:
+def _each_once(calls: Iterable[Step]) -> Iterator[Step]:
     """Yield ``calls``, by start, without those that another instrumentation recorded, too."""
-    running: dict[Hashable, list[Fragment]] = {}  # by parent
-    responses: dict[str, Fragment] = {}
+    running: dict[Hashable, list[Step]] = {}  # by parent
+    responses: dict[str, Step] = {}
     for call in calls:
         beside = [c for c in running.get(call.parent, ()) if c.end is None or c.end >= call.start]
         running[call.parent] = beside
@@ -131,13 +131,13 @@ def _each_once(calls: Iterable[Fragment]) -> Iterator[Fragment]:
         yield call
 
 
-def _tells(call: Fragment) -> bool:
+def _tells(call: Step) -> bool:
     return bool(
         call.prompt or call.output or call.calls_tools or call.hidden or call.cut or call.error
     )
 
 
-def _is_same_call(one: Fragment, other: Fragment) -> bool:
+def _is_same_call(one: Step, other: Step) -> bool:
     """Tell whether two instrumentations recorded one call: by its id, or by text and time."""
     if one.source == other.source:
         return False

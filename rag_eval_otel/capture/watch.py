@@ -14,20 +14,26 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.anchors import stands_for_turn
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
-from rag_eval_otel.capture.fragment import Kind
 from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
-from rag_eval_otel.capture.pending_logs import PendingLogs
-from rag_eval_otel.capture.segment import OVERHEAD, Segment, SegmentLimits, size_of
-from rag_eval_otel.capture.units import units_over
-from rag_eval_otel.capture.view import LogView, SdkSpan, attribute_names, has_dropped
+from rag_eval_otel.capture.span import LogView, SdkSpan, attribute_names, has_dropped
+from rag_eval_otel.capture.step import Kind
+from rag_eval_otel.capture.trace import (
+    OVERHEAD,
+    Segment,
+    SegmentLimits,
+    size_of,
+    size_of_log,
+    stands_for_turn,
+    units_over,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
 
 _LOST = 4096  # traces that had to go, and are remembered to be passed over
 _MOST = 4  # the part of all bytes that one segment may take, as a divisor
@@ -259,3 +265,46 @@ class SpanWatch:
         if self._segments.get(segment.trace_id) is segment:
             del self._segments[segment.trace_id]
         self._bytes -= segment.size
+
+
+_SPANS = 1024  # whose records are kept; some spans never end, or are not sampled
+
+_LOST_RECORDS = (LogView(event=""),)  # in the place of records that had to go: it tells nothing
+
+_Key: TypeAlias = "tuple[int, int]"
+
+
+class PendingLogs:
+    """Log records by trace and span; over ``max_bytes`` those of the oldest spans go."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        """Keep nothing yet."""
+        self._max_bytes = max_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._records: OrderedDict[_Key, Sequence[LogView]] = OrderedDict()
+        self.size = 0
+
+    def add(self, key: _Key, record: LogView) -> None:
+        """Keep ``record`` until its span is taken."""
+        known = self._records.get(key, ())
+        if known is _LOST_RECORDS:
+            return
+        self._records[key] = (*known, record)
+        self.size += size_of_log(record)
+        for oldest in list(self._records) if self.size > self._max_bytes else ():
+            self.take(oldest)
+            self._records[oldest] = _LOST_RECORDS
+            if self.size <= self._max_bytes:
+                break
+        while len(self._records) > _SPANS:
+            self.take(next(iter(self._records)))
+
+    def take(self, key: _Key) -> Sequence[LogView]:
+        """Return what was written within a span, and forget it."""
+        found = self._records.pop(key, ())
+        if found is not _LOST_RECORDS:
+            self.size -= sum(map(size_of_log, found))
+        return found

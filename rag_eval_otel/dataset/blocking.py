@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from rag_eval_otel.executor import DaemonExecutor
+from rag_eval_otel.runtime.background import DaemonExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")

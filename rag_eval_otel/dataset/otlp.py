@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from rag_eval_otel import semconv
 from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.providers import Providers, exporters
+from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.types import SpanRef

@@ -12,8 +12,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from rag_eval_otel.config import Config, Signal, otlp_endpoint
 from rag_eval_otel.demo.app import TURNS, build_app
 from rag_eval_otel.demo.show import Shown, as_json, as_text, collect
-from rag_eval_otel.instrumentation import instrument
-from rag_eval_otel.providers import Providers, exporters
+from rag_eval_otel.live.instrument import instrument
+from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.testing import OtlpReceiver
 
 Form = Literal["text", "json"]

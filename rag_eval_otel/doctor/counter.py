@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from rag_eval_otel.capture.dialects import dialect_of
-from rag_eval_otel.capture.view import SdkSpan
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

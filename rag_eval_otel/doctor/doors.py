@@ -29,7 +29,7 @@ _MODULES = (
     "opentelemetry.trace",
     "opentelemetry.sdk.trace",
     "langchain_core.tracers.context",
-    "rag_eval_otel.instrumentation",
+    "rag_eval_otel.live.instrument",
     "rag_eval_otel.capture.langchain",
     *(f"opentelemetry.exporter.otlp.proto.{p}.{m}" for p in ("grpc", "http") for m in _EXPORTERS),
 )

@@ -20,7 +20,7 @@ from rag_eval_otel.doctor.installed import versions
 from rag_eval_otel.doctor.notes import Ended, ProcessNote, write_note
 from rag_eval_otel.doctor.providers import Exports, Providers
 from rag_eval_otel.doctor.watched import Pipelines
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 
 _SECONDS: Final = 0.5  # between two notes
 _EXPORTERS: Final[Mapping[str, tuple[Signal, str]]] = {
@@ -58,7 +58,7 @@ class Observer:
             "opentelemetry.trace": self._providers.watch_global,
             "opentelemetry.sdk.trace": self._providers.watch_made,
             "langchain_core.tracers.context": self._pipelines.watch_langchain,
-            "rag_eval_otel.instrumentation": self._pipelines.watch_attached,
+            "rag_eval_otel.live.instrument": self._pipelines.watch_attached,
             "rag_eval_otel.capture.langchain": self._pipelines.watch_handlers,
         }
         with self._edge:

@@ -12,7 +12,7 @@ from rag_eval_otel.config import Signal
 from rag_eval_otel.doctor.notes import ExportNote, ProviderNote
 from rag_eval_otel.doctor.patches import after, before
 from rag_eval_otel.doctor.watched import Pipelines
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span, TracerProvider
@@ -105,7 +105,7 @@ class Providers:
         """Tell whether a pipeline is, or was, in front of it; one by ``wrap=`` may be anywhere."""
         if not self._pipelines.handles():
             return False
-        from rag_eval_otel.seat import find_seat  # noqa: PLC0415
+        from rag_eval_otel.runtime.providers import find_seat  # noqa: PLC0415
 
         seats = [handle.seat for handle in self._pipelines.handles()]
         multi = find_seat(provider).multi

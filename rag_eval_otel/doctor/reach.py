@@ -13,9 +13,9 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.doctor.otlp import Answer, probe
 from rag_eval_otel.doctor.targets import Target
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
-from rag_eval_otel.executor import DaemonExecutor
 from rag_eval_otel.judge.kinds import STATEMENTS
 from rag_eval_otel.models import build_embedder, build_plain_judge
+from rag_eval_otel.runtime.background import DaemonExecutor
 
 if TYPE_CHECKING:
     from rag_eval_otel.protocols import Embedder, Judge

@@ -13,14 +13,14 @@ from rag_eval_otel.doctor.environment import NOTES_VARIABLE, variables
 from rag_eval_otel.doctor.notes import PipelineNote
 from rag_eval_otel.doctor.patches import after
 from rag_eval_otel.errors import RagEvalError
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from rag_eval_otel.capture.langchain import LangChainCapture
     from rag_eval_otel.capture.record import RunRecorder
     from rag_eval_otel.config import Config
-    from rag_eval_otel.instrumentation import Handle
-    from rag_eval_otel.sinks.tally import Counted
+    from rag_eval_otel.live.instrument import Handle
+    from rag_eval_otel.sinks.instruments import Counted
 
 By: TypeAlias = Literal["program", "doctor"]
 _NOT_CONFIG = ("tracer_provider", "meter_provider", "logger_provider", "wrap", "sinks")
@@ -118,7 +118,7 @@ class Pipelines:
             return self._handles[-1][1] if self._handles else None
 
     def _attach(self) -> None:
-        import rag_eval_otel.instrumentation  # noqa: F401, PLC0415  # the hook hands us `instrument`
+        import rag_eval_otel.live.instrument  # noqa: F401, PLC0415  # the hook hands us `instrument`
 
         if self._instrument is None:
             return

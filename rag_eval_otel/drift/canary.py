@@ -8,7 +8,7 @@ from functools import partial
 
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, Stream
-from rag_eval_otel.fork import call_in_child
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation
 
 MAX_ROWS = 64  # of a canary set: as many strata as a baseline tells apart

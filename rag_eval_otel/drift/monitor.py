@@ -14,7 +14,7 @@ from rag_eval_otel.drift.betting import FORMAT
 from rag_eval_otel.drift.records import Cause, Drift, NewBaseline, Stream
 from rag_eval_otel.drift.values import Value, watched_values
 from rag_eval_otel.drift.watched import Detector, Watched, make_detector
-from rag_eval_otel.fork import call_in_child
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _log = logging.getLogger("rag_eval_otel")

@@ -6,16 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util import BoundedList
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.texts import exportable
-from rag_eval_otel.types import Evaluation, HoldStatus, Score
+from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.types import Evaluation, HoldStatus, Score, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event
     from opentelemetry.util.types import AttributeValue
+
+
+def span_context(ref: SpanRef | None) -> Context:
+    """Return a context in which the span ``ref`` is current, whether or not it has ended."""
+    if ref is None:
+        return Context()
+    span = SpanContext(
+        ref.trace_id, ref.span_id, is_remote=False, trace_flags=TraceFlags(ref.trace_flags)
+    )
+    return set_span_in_context(NonRecordingSpan(span), Context())
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import Event
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import native
 from rag_eval_otel.capture.dialects.content import Owner, owner_of
-from rag_eval_otel.capture.view import attribute_names
+from rag_eval_otel.capture.span import attribute_names
 from rag_eval_otel.config import Content, ContentCapture
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.sinks.attributes import bounded, copied

@@ -12,7 +12,7 @@ from rag_eval_otel.drift.monitor import Report
 from rag_eval_otel.drift.records import Drift, Stream
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
-from rag_eval_otel.sinks.gauges import Gauge, watch
+from rag_eval_otel.sinks.instruments import Gauge, watch
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider

@@ -12,8 +12,7 @@ from opentelemetry import _logs
 
 from rag_eval_otel import semconv
 from rag_eval_otel.drift.records import Drift, NewBaseline
-from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, exportable_attributes
-from rag_eval_otel.sinks.refs import span_context
+from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, exportable_attributes, span_context
 from rag_eval_otel.types import Evaluation, Score
 
 if TYPE_CHECKING:

@@ -2,18 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal
-from weakref import WeakMethod
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+from weakref import WeakKeyDictionary, WeakMethod
 
-from opentelemetry.metrics import MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.texts import exportable
-from rag_eval_otel.sinks.gauges import Gauge, watch
-from rag_eval_otel.sinks.refs import span_context
-from rag_eval_otel.sinks.tally import Tally
+from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.sinks.attributes import span_context
 from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
+
+Counted = Literal["turn", "source", "released", "failure"]
+"""Turns by outcome and reason; spans and turns by the dialect they were read in; held spans by
+the status they left with; failures of our own by place."""
+
+
+class Tally:
+    """Counts by kind and name; thread-safe. A forked child begins at zero."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        # Reentrant: a garbage collection under the lock may end a span, which is counted.
+        self._lock = threading.RLock()
+        self._counts: dict[Counted, Counter[str]] = {}
+
+    def add(self, kind: Counted, name: str, number: int = 1) -> None:
+        """Count ``number`` more."""
+        with self._lock:
+            self._counts.setdefault(kind, Counter())[name] += number
+
+    def of(self, kind: Counted) -> Mapping[str, int]:
+        """Return the counts of one kind by name."""
+        with self._lock:
+            return dict(self._counts.get(kind, {}))
+
+
+Source: TypeAlias = Callable[[], Iterable[Observation]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """What a gauge is called, and how values with the same attributes are made one."""
+
+    name: str
+    unit: str
+    description: str
+    join: Callable[[Iterable[float]], float]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A gauge of one meter provider, and who reports to it."""
+
+    gauge: Gauge
+    sources: list[WeakMethod[Source]] = field(default_factory=list)
+
+    def observe(self, _: CallbackOptions) -> Iterator[Observation]:
+        """Yield what the sources see together."""
+        found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
+        for source in filter(None, [reference() for reference in tuple(self.sources)]):
+            for one in source():
+                found.setdefault(frozenset((one.attributes or {}).items()), []).append(one)
+        for same in found.values():
+            yield Observation(self.gauge.join(one.value for one in same), same[0].attributes)
+
+
+_of_global: dict[str, _Watched] = {}  # which may be a stand-in now and another object later
+_of_others: WeakKeyDictionary[MeterProvider, dict[str, _Watched]] = WeakKeyDictionary()
+
+
+def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Callable[[], None]:
+    """Report what ``source()`` sees at every collection, as ``gauge`` of ``provider``.
+
+    ``source`` is a bound method, whose object is not kept; what is returned ends it. None is the
+    global provider. To be called by one thread at a time, as `instrument` does.
+    """
+    used = provider or get_meter_provider()
+    known = _of_others.get(used)
+    if known is None:
+        is_global = used is get_meter_provider()
+        known = _of_global if is_global else _of_others.setdefault(used, {})
+    if gauge.name not in known:
+        watched = known[gauge.name] = _Watched(gauge)
+        used.get_meter(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL).create_observable_gauge(
+            gauge.name, callbacks=[watched.observe], unit=gauge.unit, description=gauge.description
+        )
+    sources, reference = known[gauge.name].sources, WeakMethod(source)
+    sources[:] = [*(one for one in sources if one() is not None), reference]
+
+    def stop() -> None:
+        if reference in sources:
+            sources.remove(reference)
+
+    return stop
+
 
 Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rag_eval_otel.capture.view import LogView
+from rag_eval_otel.capture.span import LogView
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSpan:
-    """A recorded span; satisfies `rag_eval_otel.capture.view.SpanView`."""
+    """A recorded span; satisfies `rag_eval_otel.capture.span.SpanView`."""
 
     name: str
     scope: str

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-from rag_eval_otel.capture.assemble import Outcome
-from rag_eval_otel.capture.extract import extract
-from rag_eval_otel.capture.trace import TraceAssembler
-from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.processor import RagEvalSpanProcessor
-from rag_eval_otel.sinks.tally import Tally
+from rag_eval_otel.capture.sample import Outcome, extract
+from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.live.assembler import TraceAssembler
+from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.sinks.instruments import Tally
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
 from rag_eval_otel.types import Sample, SkipReason
 
 if TYPE_CHECKING:
-    from rag_eval_otel.scorer import TurnScorer
+    from rag_eval_otel.live.score import TurnScorer
 
 
 class _Clock:

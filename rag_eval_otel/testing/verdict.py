@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.assemble import Outcome
+from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.testing.recordings import Recording, Truth
 from rag_eval_otel.types import Sample
 

@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.assemble import outcomes_of
 from rag_eval_otel.capture.dialects import dialect_of, kind_of, lists, read, tool_name
-from rag_eval_otel.capture.view import LogView, SdkSpan
+from rag_eval_otel.capture.sample import outcomes_of
+from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.testing.recordings import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
 

@@ -5,36 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fragments import chain, llm, retriever, tool
-from rag_eval_otel.capture.assemble import outcomes
-from rag_eval_otel.capture.fragment import Fragment
+from rag_eval_otel.capture.sample import outcomes
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.types import Passage, Sample
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 
 
-def found(*fragments: Fragment) -> list[object]:
+def found(*fragments: Step) -> list[object]:
     """Return answers of samples, and reasons."""
     results = [one.result for one in outcomes(fragments)]
     return [one.answer if isinstance(one, Sample) else one for one in results]
 
 
-def root(*, asked: str | None = ASKED, told: str | None = TOLD) -> Fragment:
+def root(*, asked: str | None = ASKED, told: str | None = TOLD) -> Step:
     """Build the chain around a turn."""
     return chain("app", at=(0, 100), asked=asked, told=told)
 
 
-def search(name: str = "r", under: str = "app", start: int = 5, page: str = PAGE) -> Fragment:
+def search(name: str = "r", under: str = "app", start: int = 5, page: str = PAGE) -> Step:
     """Build a retrieval of one page."""
     return retriever(name, under, at=(start, start + 3), query=ASKED, found=[page])
 
 
-def write(name: str = "l", start: int = 50, *, page: str = PAGE, said: str = TOLD) -> Fragment:
+def write(name: str = "l", start: int = 50, *, page: str = PAGE, said: str = TOLD) -> Step:
     """Build the call that answers."""
     return llm(name, "app", at=(start, start + 20), shown=[page, ASKED], said=said)
 
 
-def calls(one: Fragment) -> Fragment:
+def calls(one: Step) -> Step:
     """Let a call ask for a tool."""
     return replace(one, output=None, calls_tools=True)
 
@@ -165,9 +165,9 @@ def test_grading_is_no_answering() -> None:
 # --- requests beside each other -------------------------------------------------------------------
 
 
-def beside(*numbers: int) -> list[Fragment]:
+def beside(*numbers: int) -> list[Step]:
     """Build requests below one plain span, all of which search before any answers."""
-    plain = Fragment(id="app", parent=None, kind="other", name="app", start=0, end=500, flat=True)
+    plain = Step(id="app", parent=None, kind="other", name="app", start=0, end=500, flat=True)
     found_all = [
         retriever(
             f"r{n}", "app", at=(n, n + 5), query=f"question {n}?", found=[f"page {n} says so"]

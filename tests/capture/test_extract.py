@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fragments import chain, forests, llm, outcomes, retriever, sample, tool
-from rag_eval_otel.capture.extract import extract
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.retrievals import paragraphs
-from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.capture.retrieval import paragraphs
+from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.types import Passage, Sample
 
 ASKED = "When was the company founded?"
@@ -22,24 +22,22 @@ ANSWER = "It was founded in the year 1987."
 PAGES = ("History: founded in 1987.", "Founder: Ada Lindqvist.", "Returns: within 45 days.")
 
 
-def root(**options: object) -> Fragment:
+def root(**options: object) -> Step:
     """Return the chain of a plain turn."""
     return chain("app", **{"asked": ASKED, "told": ANSWER, **options})  # type: ignore[arg-type]
 
 
-def search(*found: str, at: tuple[int, int] = (1, 2), query: str | None = ASKED) -> Fragment:
+def search(*found: str, at: tuple[int, int] = (1, 2), query: str | None = ASKED) -> Step:
     """Return a retrieval of a plain turn; its name is its time."""
     return retriever(f"search{at[0]}", "app", at=at, query=query, found=found)
 
 
-def write(
-    *shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (50, 60)
-) -> Fragment:
+def write(*shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (50, 60)) -> Step:
     """Return a call of a plain turn; its name is its time."""
     return llm(f"write{at[0]}", "app", at=at, shown=shown, said=said)
 
 
-def contexts(*fragments: Fragment) -> tuple[str, ...]:
+def contexts(*fragments: Step) -> tuple[str, ...]:
     """Return the contexts of the only sample in ``fragments``."""
     return tuple(passage.text for passage in sample(*fragments).contexts)
 
@@ -338,7 +336,7 @@ def test_without_a_question_there_is_no_sample() -> None:
 # --- of any trace ---------------------------------------------------------------------------------
 
 
-def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
+def texts(fragments: list[Step], *names: str) -> set[str | None]:
     """Return the texts in these fields of ``fragments``."""
     return {getattr(fragment, name) for fragment in fragments for name in names}
 
@@ -346,7 +344,7 @@ def texts(fragments: list[Fragment], *names: str) -> set[str | None]:
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(forests())
-def test_samples_of_any_trace(fragments: list[Fragment]) -> None:
+def test_samples_of_any_trace(fragments: list[Step]) -> None:
     """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
     found = {p for f in fragments if f.kind == "retriever" for p in f.documents or ()}
     found |= {p for f in fragments if f.kind == "tool" and f.output for p in paragraphs(f.output)}
@@ -387,7 +385,7 @@ def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObj
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
-def test_traces_without_texts(fragments: list[Fragment], name: str) -> None:
+def test_traces_without_texts(fragments: list[Step], name: str) -> None:
     """Where an instrumentation captures no content there are refusals, not samples of nothing."""
     nothing: dict[str, Any] = {name: () if name == "prompt" else None}
     bare = [replace(fragment, **nothing) for fragment in fragments]

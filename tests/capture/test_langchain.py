@@ -28,7 +28,7 @@ from apps.parts import PROMPT, join, lookup, rag
 from apps.replies import calling
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
 from recording import Capture, NotingIntake, capture
 

@@ -20,7 +20,7 @@ from opentelemetry.trace import (
 
 from live import answered, attached, generated, retrieved
 from rag_eval_otel import Evaluation
-from rag_eval_otel.capture.segment import SegmentLimits
+from rag_eval_otel.capture.trace import SegmentLimits
 
 SCORED = ("scored", None)
 
@@ -425,7 +425,7 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rag_eval_otel.capture.watch.kind_of", fail)
         app.turn(1)
         monkeypatch.undo()
-        monkeypatch.setattr("rag_eval_otel.reader.read", fail)
+        monkeypatch.setattr("rag_eval_otel.live.reader.read", fail)
         app.turn(2)
         assert app.handle.flush()
         monkeypatch.undo()

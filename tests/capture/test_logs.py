@@ -14,8 +14,8 @@ from opentelemetry.trace import Span, set_span_in_context
 from live import App, asked, attached, retrieved, said, told
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.logs import listen, may_be_read
-from rag_eval_otel.capture.pending_logs import PendingLogs
-from rag_eval_otel.capture.view import LogView
+from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.watch import PendingLogs
 
 OPENAI = "opentelemetry.instrumentation.openai_v2"
 SCORED = ("scored", None)

@@ -16,9 +16,9 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, use_span
 
-from rag_eval_otel.capture.fragment import Kind
 from rag_eval_otel.capture.record import MAX_RUNS
 from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.config import Spans
 from rag_eval_otel.types import Passage
 from recording import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval_otel.capture.assemble import Outcome
 from rag_eval_otel.capture.dialects import dialect_of, kind_of, read, tool_name
+from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replay import replay
 from rag_eval_otel.testing.verdict import unmatched, verdict

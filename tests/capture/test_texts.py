@@ -21,7 +21,7 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from rag_eval_otel.capture.texts import (
+from rag_eval_otel.capture.text import (
     ANSWER_KEYS,
     QUESTION_KEYS,
     answer_of,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import turn
-from rag_eval_otel.capture.trace import TraceAssembler
+from rag_eval_otel.live.assembler import TraceAssembler
 
 TURN, OTHER = turn(), turn("Another question?")
 

@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fragments import chain, forests, llm, retriever, tool
-from rag_eval_otel.capture.fragment import Fragment
-from rag_eval_otel.capture.tree import FragmentTree
-from rag_eval_otel.capture.turns import Turn, find_turns
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.tree import StepTree
+from rag_eval_otel.capture.turn import Turn, find_turns
 
 
-def names(fragments: tuple[Fragment, ...]) -> str:
+def names(fragments: tuple[Step, ...]) -> str:
     """Return the names of ``fragments``, spaced."""
     return " ".join(fragment.name for fragment in fragments)
 
 
-def only(*fragments: Fragment) -> Turn:
+def only(*fragments: Step) -> Turn:
     """Return the one turn in ``fragments``."""
     (turn,) = find_turns(fragments)
     return turn
 
 
-def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Fragment, ...]:
+def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Step, ...]:
     """Return a chain that retrieves and then asks a model, from ``at`` on."""
     root = f"{prefix}rag"
     return (
@@ -76,7 +76,7 @@ def test_both_may_be_deep_below_the_anchor() -> None:
     ],
     ids=["empty", "no retrieval", "no call", "call first", "apart", "no root", "missing parent"],
 )
-def test_what_is_no_turn(fragments: tuple[Fragment, ...]) -> None:
+def test_what_is_no_turn(fragments: tuple[Step, ...]) -> None:
     """A turn takes a retrieval, a call that begins after it, and an ancestor of both."""
     assert find_turns(fragments) == []
 
@@ -249,13 +249,13 @@ def test_of_two_fragments_with_one_id_the_first_counts() -> None:
     """A fragment that is delivered twice is in the turn once."""
     fragments = plain()
     assert find_turns([*fragments, *fragments]) == find_turns(fragments)
-    assert FragmentTree([*fragments, *fragments]).fragments == fragments
+    assert StepTree([*fragments, *fragments]).fragments == fragments
 
 
 def test_a_fragment_that_is_its_own_parent_is_a_root() -> None:
     """The circle is cut."""
     root = chain("rag", "rag")
-    assert names(FragmentTree([root]).line(root)) == "rag"
+    assert names(StepTree([root]).line(root)) == "rag"
     assert names(only(root, *plain()[1:]).line) == "rag"
 
 
@@ -315,7 +315,7 @@ def test_twice_as_many_turns_take_twice_as_long() -> None:
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
-def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
+def test_turns_of_any_trace(fragments: list[Step]) -> None:
     """A call is in one turn at most; the parts of a turn are what they should be."""
     turns = find_turns(fragments)
     calls = Counter(call.id for turn in turns for call in turn.calls)
@@ -333,7 +333,7 @@ def test_turns_of_any_trace(fragments: list[Fragment]) -> None:
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
-def test_no_fragment_stands_for_two_turns(fragments: list[Fragment]) -> None:
+def test_no_fragment_stands_for_two_turns(fragments: list[Step]) -> None:
     """The lines of turns have no fragment in common."""
     lines = [step.id for turn in find_turns(fragments) for step in turn.line]
     assert len(lines) == len(set(lines))
@@ -355,7 +355,7 @@ def test_deep_recursion_is_read_at_once() -> None:
 
     What is done for each must not grow with all the others, or one trace stops all scoring.
     """
-    fragments: list[Fragment] = []
+    fragments: list[Step] = []
     for depth in range(800):
         own, start, end = f"chain {depth}", depth * 10, 10**6 - depth * 10
         fragments += [

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import KIND, App, answered, asked, attached, generated, retrieved
-from rag_eval_otel.capture.segment import Segment, SegmentLimits
+from rag_eval_otel.capture.trace import Segment, SegmentLimits
 from rag_eval_otel.capture.watch import SpanWatch
 from rag_eval_otel.testing import ManualClock
 

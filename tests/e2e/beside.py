@@ -25,7 +25,7 @@ from apps import company
 from apps.parts import rag
 from e2e.started import StartedSpans
 from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
-from rag_eval_otel.providers import Providers
+from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
 from support import good_parts
 

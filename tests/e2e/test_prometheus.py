@@ -20,7 +20,7 @@ from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, prometheus
 from rag_eval_otel.alerting.rules import render
 from rag_eval_otel.alerting.target import Target
-from rag_eval_otel.providers import Providers
+from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.testing import OtlpReceiver

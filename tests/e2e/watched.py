@@ -28,7 +28,7 @@ from rag_eval_otel import Handle, Sample, Score, instrument
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics import Faithfulness
 from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.providers import Providers
+from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 from rag_eval_otel.types import Replies
 

@@ -18,9 +18,9 @@ from rag_eval_otel.capture.dialects import (
     traceloop,
     vectordb,
 )
-from rag_eval_otel.capture.dialects.fragments import bare
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.dialects.build import bare
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 
 class Dialect(NamedTuple):
@@ -32,29 +32,27 @@ class Dialect(NamedTuple):
 
     name: str
     kind: Callable[[SpanView], Kind | None]
-    read: Callable[[SpanView, Kind], Fragment]
+    read: Callable[[SpanView, Kind], Step]
     content: tuple[str, ...]
     content_events: tuple[tuple[str, str], ...] = ()
 
 
 DIALECTS: Final = (
-    Dialect("openinference", openinference.kind, openinference.to_fragment, openinference.CONTENT),
-    Dialect("langfuse", langfuse.kind, langfuse.to_fragment, langfuse.CONTENT),
-    Dialect("langsmith", langsmith.kind, langsmith.to_fragment, langsmith.CONTENT),
-    Dialect("mlflow", mlflow.kind, mlflow.to_fragment, mlflow.CONTENT, mlflow.CONTENT_EVENTS),
-    Dialect("haystack", haystack.kind, haystack.to_fragment, haystack.CONTENT),
+    Dialect("openinference", openinference.kind, openinference.to_step, openinference.CONTENT),
+    Dialect("langfuse", langfuse.kind, langfuse.to_step, langfuse.CONTENT),
+    Dialect("langsmith", langsmith.kind, langsmith.to_step, langsmith.CONTENT),
+    Dialect("mlflow", mlflow.kind, mlflow.to_step, mlflow.CONTENT, mlflow.CONTENT_EVENTS),
+    Dialect("haystack", haystack.kind, haystack.to_step, haystack.CONTENT),
     Dialect(
         "llamaindex",
         llamaindex.kind,
-        llamaindex.to_fragment,
+        llamaindex.to_step,
         llamaindex.CONTENT,
         llamaindex.CONTENT_EVENTS,
     ),
-    Dialect(
-        "vectordb", vectordb.kind, vectordb.to_fragment, vectordb.CONTENT, vectordb.CONTENT_EVENTS
-    ),
-    Dialect("traceloop", traceloop.kind, traceloop.to_fragment, traceloop.CONTENT),
-    Dialect("genai", genai.kind, genai.to_fragment, genai.CONTENT, genai.CONTENT_EVENTS),
+    Dialect("vectordb", vectordb.kind, vectordb.to_step, vectordb.CONTENT, vectordb.CONTENT_EVENTS),
+    Dialect("traceloop", traceloop.kind, traceloop.to_step, traceloop.CONTENT),
+    Dialect("genai", genai.kind, genai.to_step, genai.CONTENT, genai.CONTENT_EVENTS),
 )
 """In the order in which they are tried: many write what others read, too."""
 
@@ -120,7 +118,7 @@ def dialect_of(view: SpanView) -> str | None:
     return "native" if native.speaks(view) else None
 
 
-def read(view: SpanView) -> Fragment:
+def read(view: SpanView) -> Step:
     """Return what ``view`` tells about a turn. This parses, so not on the application's thread."""
     dialect, kind = (None, None) if _is_foreign(view) else _dialect(view)
     if dialect is None or kind is None:

@@ -1,4 +1,4 @@
-"""From what a dialect has found on a span to its `Fragment`."""
+"""Build a `Step` from the values that a dialect has found on a span."""
 
 from __future__ import annotations
 
@@ -9,19 +9,73 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from rag_eval_otel.capture.dialects.documents import count_in, ids_in, passages_in, shown_in
-from rag_eval_otel.capture.dialects.fragments import Losses, fragment
 from rag_eval_otel.capture.dialects.values import (
+    CUT,
+    HIDDEN,
     Lost,
     is_marker,
     is_stream,
     messages_in,
     plain,
     read,
+    usable,
 )
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.texts import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.identities import metadata_in
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Part, Step
+from rag_eval_otel.capture.text import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
 from rag_eval_otel.types import Passage
+
+
+class Losses:
+    """Which parts of a span were hidden or cut."""
+
+    def __init__(self) -> None:
+        """Note none yet."""
+        self.hidden: set[Part] = set()
+        self.cut: set[Part] = set()
+
+    def lost(self, part: Part, found: Any) -> bool:
+        """Note ``part`` if ``found`` can't be read; tell whether that is so."""
+        if found is HIDDEN:
+            self.hidden.add(part)
+        if found is CUT:
+            self.cut.add(part)
+        return isinstance(found, Lost)
+
+    def text(self, part: Part, found: Any, text: str | None) -> str | None:
+        """Return the text of ``part``, if it is one that can be used."""
+        if self.lost(part, found):
+            return None
+        if text is not None and is_marker(text):
+            self.hidden.add(part)
+            return None
+        return usable(text)
+
+
+def fragment(view: SpanView, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+    """Build a fragment of ``parts`` and of what every span has."""
+    return Step(
+        id=view.span_id,
+        parent=view.parent_id,
+        is_remote=bool(parts.pop("is_remote", False)) or view.parent_is_remote,
+        kind=kind,
+        name=str(parts.pop("name", None) or view.name),
+        start=view.start,
+        end=view.end,
+        error=view.error,
+        source=view.scope,
+        metadata=metadata_in(view.attributes),
+        hidden=frozenset(losses.hidden),
+        cut=frozenset(losses.cut),
+        **parts,
+    )
+
+
+def bare(view: SpanView, kind: Kind, **parts: Any) -> Step:
+    """Build a fragment of which nothing but its place is known."""
+    return fragment(view, kind, losses=Losses(), **parts)
+
 
 Found: TypeAlias = "Any"
 """Plain data, a `Lost`, or None."""
@@ -73,7 +127,7 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
     return inner(plain(data)) if isinstance(data, Mapping) else text
 
 
-def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Fragment:
+def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a chain, agent or tool."""
     losses = Losses()
     output = losses.text("output", told, answer_in(told))
@@ -92,7 +146,7 @@ def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) 
     )
 
 
-def tool(view: SpanView, *, asked: Found, told: Found, **more: Any) -> Fragment:
+def tool(view: SpanView, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a tool; where it returned a list of documents, they are its own."""
     losses = Losses()
     documents = None if isinstance(told, Lost) else passages_in(_unpacked(told))
@@ -114,7 +168,7 @@ def retrieval(
     documents: Found,
     kind: Kind = "retriever",
     **more: Any,
-) -> Fragment:
+) -> Step:
     """Build the fragment of a retrieval; ``documents`` may be passages, or data listing them."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
@@ -143,7 +197,7 @@ def llm(
     response_id: object = None,
     finish: object = None,
     **more: Any,
-) -> Fragment:
+) -> Step:
     """Build the fragment of an LLM call: ``messages`` it was shown, what it ``said`` and why not.
 
     ``finish`` is the reason why it ended.

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import plain, read, value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -49,7 +49,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(str(found))
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     if of in {"retriever", "reranker"}:
         asked = value(view, "gen_ai.retrieval.query.text")
@@ -69,7 +69,7 @@ def to_fragment(view: SpanView, of: Kind) -> Fragment:
     return build.step(view, of, asked=asked, told=told, flat=of == "chain")
 
 
-def _llm(view: SpanView) -> Fragment:
+def _llm(view: SpanView) -> Step:
     messages, said = messages_of(view)
     texts = dict(_variables(view.attributes))
     for log in view.logs:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.reprs import data_in
-from rag_eval_otel.capture.dialects.values import JSON, Lost, plain, value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, value
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 PREFIX = "haystack."
 _STEPS: Mapping[str, Kind] = {
@@ -59,7 +58,7 @@ def _retrieves(view: SpanView) -> bool:
     return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = _value(
         view,
@@ -116,7 +115,7 @@ def _tool_messages(told: Any) -> Any:
     return told
 
 
-def _pipeline(view: SpanView) -> Fragment:
+def _pipeline(view: SpanView) -> Step:
     asked = _value(view, "haystack.pipeline.input_data")
     told = _value(view, "haystack.pipeline.output_data")
     return build.step(view, "chain", asked=query_of(asked), told=answer_of_components(told))

@@ -7,8 +7,8 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
     "agent": "agent",
@@ -28,7 +28,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(str(found), "chain")
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = build.arguments(value(view, "langfuse.observation.input"))
     told = value(view, "langfuse.observation.output")

@@ -7,8 +7,8 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
     "embedding": "embedding",
@@ -27,7 +27,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(str(found), "chain")
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked, told = (
         value(view, "gen_ai.prompt", opening=JSON),

@@ -10,8 +10,8 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import JSON, read
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 SCOPE = "llamaindex.opentelemetry.tracer"
 _EVENTS: Mapping[str, Kind] = {
@@ -54,7 +54,7 @@ def kind(view: SpanView) -> Kind | None:
     return next((of for name, of in _NAMES if name.search(view.name)), "chain")
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     if of == "retriever":
         return build.retrieval(

@@ -13,9 +13,9 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, read
-from rag_eval_otel.capture.fragment import Fragment, Part
-from rag_eval_otel.capture.matching import normalised
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Part, Step
+from rag_eval_otel.capture.text import normalised
 from rag_eval_otel.types import Passage
 
 _PARTS: Final[Mapping[str, Part]] = {
@@ -49,7 +49,7 @@ def parts_of(view: SpanView) -> frozenset[Part]:
     return frozenset(part for name, part in _PARTS.items() if name in attributes)
 
 
-def with_explicit(view: SpanView, fragment: Fragment) -> Fragment:
+def with_explicit(view: SpanView, fragment: Step) -> Step:
     """Return ``fragment`` with what the application said in place of what was recorded."""
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),

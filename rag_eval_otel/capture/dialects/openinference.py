@@ -8,8 +8,8 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.documents import passages_of, wider_of
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, has_gaps, numbered, read, value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
     "AGENT": "agent",
@@ -42,7 +42,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(str(found).upper(), "chain")
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked, told = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
@@ -92,7 +92,7 @@ def _listed(told: Any) -> Any:
     return [] if listed == [] else None
 
 
-def _llm(view: SpanView, told: Any) -> Fragment:
+def _llm(view: SpanView, told: Any) -> Step:
     messages, said = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
     prompts = view.attributes.get("llm.prompts")
     if messages is None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build, genai
 from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.dialects.values import CUT, JSON, has_gaps, numbered, read, value
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -62,7 +62,7 @@ def _legacy(view: SpanView) -> Kind | None:
     return "embedding" if request == "embedding" else "llm"
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
     told = value(view, "traceloop.entity.output", opening=JSON)
@@ -95,7 +95,7 @@ def _streamed(told: Any) -> Any:
     return extra.get("inputs") if isinstance(extra, Mapping) else None
 
 
-def _llm(view: SpanView) -> Fragment:
+def _llm(view: SpanView) -> Step:
     messages, said = genai.messages_of(view)
     if messages is None and said is None:
         messages, said = _numbered(view)

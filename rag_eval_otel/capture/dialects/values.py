@@ -1,19 +1,20 @@
-"""Reading the values that instrumentations put on spans: JSON, cut JSON, reprs, markers.
+"""Read the values that instrumentations put on spans: JSON, cut JSON, reprs, markers.
 
 `value` turns an attribute into plain data, in which every message, of whatever framework, is
-``{"role": …, "content": text}``. What somebody has hidden becomes `HIDDEN`, what a limit has
-shortened `CUT`: neither is the same as something that was never there.
+``{"role": ..., "content": text}``. A redacted value becomes `HIDDEN`, one that a limit has
+shortened `CUT`: neither is the same as a value that was never there.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
 
 
 class Lost(Enum):
@@ -252,3 +253,38 @@ def has_gaps(numbers: Iterable[int]) -> bool:
     """Tell whether the ``numbers`` of a list are not 0, 1, 2 …: some of it was dropped."""
     found = list(numbers)
     return found != list(range(len(found)))
+
+
+_STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
+_TOKENS = re.compile(rf"(?P<string>{_STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
+
+
+def data_in(text: str) -> Any:
+    """Return the data that ``text`` is the repr of, records as dicts; None if it is of nothing."""
+    source = _TOKENS.sub(_as_literal, text.strip())
+    try:
+        return _data(ast.parse(source, mode="eval").body)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _as_literal(found: re.Match[str]) -> str:
+    """Return strings as they are, members of enums as their value, other objects as None."""
+    return found["string"] or found["enum"] or "None"
+
+
+def _data(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str | int | float) else None
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [_data(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {str(_data(key)): _data(item) for key, item in pairs if key is not None}
+    if isinstance(node, ast.Call):
+        return {word.arg: _data(word.value) for word in node.keywords if word.arg is not None}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        number = _data(node.operand)
+        return -number if isinstance(number, int | float) else None
+    return None  # a sum, a name: no repr of data

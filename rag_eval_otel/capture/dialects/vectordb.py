@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.fragment import Fragment, Kind
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
 _RESULT = "db.query.result"
@@ -35,7 +35,7 @@ def _by_operation(view: SpanView) -> Kind | None:
     return "retriever" if vector and view.attributes.get("db.operation") in _SEARCHES else None
 
 
-def to_fragment(view: SpanView, of: Kind) -> Fragment:
+def to_step(view: SpanView, of: Kind) -> Step:
     """Return what ``view`` tells."""
     del of
     results = [attributes for name, attributes in view.events if name == _RESULT]

@@ -18,13 +18,14 @@ from opentelemetry.trace import Span, get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passage_of
-from rag_eval_otel.capture.texts import exportable
+from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ErrorMode, error_mode
-from rag_eval_otel.guard import Edge
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
+
 
 _PAIR = 2  # a document and its score
 _ACCEPTED = (

@@ -6,24 +6,36 @@ import logging
 import threading
 import time
 import zlib
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rag_eval_otel.background import BackgroundEvaluator, GivenUp
-from rag_eval_otel.capture.extract import extract
 from rag_eval_otel.capture.identities import about
-from rag_eval_otel.capture.recent import RecentTurns
-from rag_eval_otel.capture.trace import TraceAssembler
-from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.evaluation import failed_evaluation
-from rag_eval_otel.fork import call_in_child
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.measurement import Measurement
-from rag_eval_otel.protocols import Sink
+from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.config import Config
+from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.live.assembler import TraceAssembler
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.models import build_embedder, build_judge
+from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
+from rag_eval_otel.redaction import Redactor, redactor
+from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink
-from rag_eval_otel.types import Evaluation, HoldStatus, Sample, SkipReason, SpanRef
+from rag_eval_otel.types import (
+    Embedding,
+    Evaluation,
+    Fusion,
+    HoldStatus,
+    Sample,
+    SkipReason,
+    SpanRef,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -257,3 +269,87 @@ class Intake:
     def skipped(self, reason: SkipReason) -> None:
         """Count a turn that won't be evaluated."""
         self.instruments.turn("skipped", reason)
+
+
+_SAME = 64  # turns remembered in which the same was asked and answered
+
+_Seen: TypeAlias = "tuple[str, int, int]"
+"""Who recorded it, and when it began and ended."""
+
+
+class RecentTurns:
+    """The last turns, by what was asked and answered.
+
+    The callback handler and an instrumentation, or two instrumentations, may both record what an
+    application does. Of two records of one turn the first counts. Two requests for the same at
+    once, both recorded by one of them, are two turns.
+    """
+
+    def __init__(self, max_turns: int = 1024) -> None:
+        """Remember at most ``max_turns``."""
+        self._max = max_turns
+        self._seen: OrderedDict[int, deque[_Seen]] = OrderedDict()
+
+    def is_repeated(self, sample: Sample, turn: Turn) -> bool:
+        """Tell whether ``turn``, with this ``sample``, was recorded by somebody else before."""
+        key = hash((sample.question, sample.answer))
+        steps = (step for step in reversed(turn.line) if step.kind != "other")
+        outermost = next(steps, turn.anchor)  # of what they recorded; around it may be a session
+        seen = (outermost.source, outermost.start, outermost.end or time.time_ns())
+        others = self._seen.setdefault(key, deque(maxlen=_SAME))
+        self._seen.move_to_end(key)
+        repeated = next((other for other in others if _is_other_record(seen, other)), None)
+        if repeated is not None:
+            others.remove(repeated)
+            return True
+        others.append(seen)
+        while len(self._seen) > self._max:
+            self._seen.popitem(last=False)
+        return False
+
+
+def _is_other_record(one: _Seen, other: _Seen) -> bool:
+    """Tell whether two makers recorded what went on at the same time."""
+    return one[0] != other[0] and one[1] <= other[2] and other[1] <= one[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Metrics, who is asked for them, and how."""
+
+    metrics: tuple[Metric, ...]
+    judge: Judge
+    embedder: Embedder
+    fusion: Fusion = "on"
+    timeout: float | None = 60.0
+    cache: ReplyCache | None = None
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    embedding: Embedding = "drop"
+
+    async def of(self, sample: Sample) -> Evaluation:
+        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
+        return await evaluate(
+            self.redactor.sample(sample),
+            self.metrics,
+            judge=self.judge,
+            embedder=self.embedder,
+            fusion=self.fusion,
+            timeout=self.timeout,
+            cache=self.cache,
+            embedding=self.embedding,
+        )
+
+
+def build_measurement(config: Config) -> Measurement:
+    """Return the metrics, judge and embedder that ``config`` asks for."""
+    watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
+    return Measurement(
+        metrics=resolve_metrics(config.metrics),
+        judge=build_judge(config),
+        embedder=build_embedder(config),
+        fusion=config.fusion,
+        timeout=config.evaluation_timeout,
+        cache=ReplyCache(),
+        redactor=redactor(config.redact),
+        embedding="keep" if watched else "drop",
+    )

@@ -11,27 +11,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel.capture.dialects import native
-from rag_eval_otel.capture.trace import TraceAssembler
-from rag_eval_otel.capture.turns import Turn
-from rag_eval_otel.capture.view import SdkSpan, attribute_names
+from rag_eval_otel.capture.span import SdkSpan, attribute_names
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.capture.watch import SpanWatch
 from rag_eval_otel.config import Explanations
-from rag_eval_otel.fork import call_in_child
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.hold import Held, Holdback, Key
-from rag_eval_otel.reader import TurnReader
-from rag_eval_otel.scorer import TurnScorer
+from rag_eval_otel.live.assembler import TraceAssembler
+from rag_eval_otel.live.hold import Held, Holdback, Key
+from rag_eval_otel.live.reader import TurnReader
+from rag_eval_otel.live.score import TurnScorer
+from rag_eval_otel.runtime.background import Sweeper
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.providers import Downstream
 from rag_eval_otel.sinks.attributes import enrich, score_attributes
 from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.sweeper import Sweeper
 from rag_eval_otel.types import Evaluation, HoldStatus
 
 if TYPE_CHECKING:
@@ -39,22 +40,6 @@ if TYPE_CHECKING:
 
 
 _FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
-
-
-class Downstream(Protocol):
-    """What comes after: a span processor."""
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """See a span start."""
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Take an ended span."""
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Export what was taken."""
-
-    def shutdown(self) -> None:
-        """Take no more."""
 
 
 class RagEvalSpanProcessor(SpanProcessor):

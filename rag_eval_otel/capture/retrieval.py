@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment
-from rag_eval_otel.capture.tree import FragmentTree, in_order
+from rag_eval_otel.capture.step import RETRIEVALS, Step
+from rag_eval_otel.capture.tree import StepTree, in_order
 from rag_eval_otel.types import Passage
 
 _COMPOSED = RETRIEVALS | {"agent", "chain", "llm"}  # a tool that holds these is more than a search
@@ -21,11 +21,11 @@ CONTEXT_TOOLS: Final = re.compile(
 
 
 def find_retrievals(
-    tree: FragmentTree, context_tools: re.Pattern[str] = CONTEXT_TOOLS
-) -> tuple[Fragment, ...]:
+    tree: StepTree, context_tools: re.Pattern[str] = CONTEXT_TOOLS
+) -> tuple[Step, ...]:
     """Return the outermost retrievals that succeeded, by start, each with its documents."""
     found = [f for f in tree.fragments if f.kind in RETRIEVALS and _tells(f)]
-    nested: dict[Hashable, list[Fragment]] = defaultdict(list)
+    nested: dict[Hashable, list[Step]] = defaultdict(list)
     for one in found:
         around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
         if around:
@@ -39,33 +39,31 @@ def find_retrievals(
     return tuple(sorted(complete, key=in_order))
 
 
-def _tells(one: Fragment) -> bool:
+def _tells(one: Step) -> bool:
     """Tell whether a retrieval succeeded; a reranker matters only for what it returned."""
     tells = one.documents is not None or one.hidden or one.cut
     return one.error is None and (one.kind == "retriever" or bool(tells))
 
 
-def _is_explicit(fragment: Fragment) -> bool:
+def _is_explicit(fragment: Step) -> bool:
     return "documents" in fragment.explicit and fragment.kind not in RETRIEVALS
 
 
-def _searched(step: Fragment) -> Fragment:
+def _searched(step: Step) -> Step:
     """Return the retrieval in a step on which the application itself has put contexts."""
     return replace(step, input=step.query or step.input, output=None)
 
 
-def _embedded(tree: FragmentTree) -> dict[Hashable, list[Fragment]]:
+def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
     """Return what was embedded, by parent."""
-    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    found: dict[Hashable, list[Step]] = defaultdict(list)
     for fragment in tree.fragments:
         if fragment.kind == "embedding":
             found[fragment.parent].append(fragment)
     return found
 
 
-def _complete(
-    tree: FragmentTree, one: Fragment, nested: list[Fragment], embedded: list[Fragment]
-) -> Fragment:
+def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step]) -> Step:
     """Return a retrieval with the documents or the query that only what is around it tells."""
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
@@ -80,7 +78,7 @@ def _complete(
     return one if tool is None else _of_tool(one, tool)
 
 
-def _of_tool(one: Fragment, tool: Fragment) -> Fragment:
+def _of_tool(one: Step, tool: Step) -> Step:
     """Return the retrieval with what the tool made of it, if that is as many documents."""
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
@@ -91,8 +89,8 @@ def _of_tool(one: Fragment, tool: Fragment) -> Fragment:
 
 
 def _told_by_tools(
-    tree: FragmentTree, names: re.Pattern[str], retrievals: list[Fragment]
-) -> Iterator[Fragment]:
+    tree: StepTree, names: re.Pattern[str], retrievals: list[Step]
+) -> Iterator[Step]:
     """Yield the tools that return contexts, in place of retrievers that are not recorded."""
     steps = (f for f in tree.fragments if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
@@ -104,7 +102,7 @@ def _told_by_tools(
             yield replace(tool, kind="retriever", documents=passages_told(tool))
 
 
-def passages_told(tool: Fragment) -> tuple[Passage, ...] | None:
+def passages_told(tool: Step) -> tuple[Passage, ...] | None:
     """Return the documents a tool returned, or the paragraphs of its text."""
     if tool.documents is not None:
         return tool.documents

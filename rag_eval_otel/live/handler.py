@@ -8,8 +8,8 @@ from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.instrumentation import Handle, instrument
+from rag_eval_otel.live.instrument import Handle, instrument
+from rag_eval_otel.runtime.guard import Edge
 
 
 class RagEvalCallbackHandler(LangChainCapture):

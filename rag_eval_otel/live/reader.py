@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, cast
 
-from rag_eval_otel.background import GivenUp
-from rag_eval_otel.capture.assemble import why_none
 from rag_eval_otel.capture.dialects import dialect_of, read
-from rag_eval_otel.capture.segment import AnyView, Segment
-from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.scorer import Done, TurnScorer
+from rag_eval_otel.capture.sample import why_none
+from rag_eval_otel.capture.trace import AnyView, Segment
+from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.live.score import Done, TurnScorer
+from rag_eval_otel.runtime.background import GivenUp
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Outcome
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 

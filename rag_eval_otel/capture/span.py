@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
+
 _NOTHING: Mapping[str, Any] = {}
 
 

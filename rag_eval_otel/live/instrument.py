@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
 from rag_eval_otel import semconv
-from rag_eval_otel.background import BackgroundEvaluator
 from rag_eval_otel.capture.logs import Listener, listen
 from rag_eval_otel.capture.record import RunRecorder
 from rag_eval_otel.capture.spans import SpanWriter
-from rag_eval_otel.capture.trace import TraceAssembler
 from rag_eval_otel.config import Config
-from rag_eval_otel.guard import Edge
-from rag_eval_otel.measurement import build_measurement
-from rag_eval_otel.processor import Downstream, RagEvalSpanProcessor
+from rag_eval_otel.live.assembler import TraceAssembler
+from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.score import Admission, Intake, TurnScorer, build_measurement
 from rag_eval_otel.protocols import Sink
-from rag_eval_otel.providers import global_or_new_tracer_provider, logger_provider_or_global
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.scorer import Admission, Intake, TurnScorer
-from rag_eval_otel.seat import Seat, find_seat
+from rag_eval_otel.runtime.background import BackgroundEvaluator
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.providers import (
+    Downstream,
+    Seat,
+    find_seat,
+    global_or_new_tracer_provider,
+    logger_provider_or_global,
+)
 from rag_eval_otel.sinks.content import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
+
 
 _log = logging.getLogger(__name__)
 

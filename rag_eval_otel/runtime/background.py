@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from rag_eval_otel.executor import DaemonExecutor
-from rag_eval_otel.fork import call_in_child
-from rag_eval_otel.suppression import silence
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.suppression import silence
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
@@ -251,3 +251,109 @@ class _Loop:
             self._loop.call_exception_handler({"message": "a job failed", "exception": error})
             why = "error"
         self._finished(job, why)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An executor whose threads are daemons, at most ``max_workers`` of them.
+
+    The interpreter waits at exit for the threads of an ordinary one, and refuses it new work just
+    when the last scores are on their way. One thread is there from the start, since Python 3.12
+    starts none while it exits. Each thread works inside of ``around()``.
+    """
+
+    def __init__(
+        self,
+        max_workers: int = 16,
+        *,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Start the first thread."""
+        super().__init__(max_workers)
+        self._around = around
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._workers = 0
+        self._busy = 0
+        self._grow()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` on one of the threads."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._busy += 1
+        if self._busy > self._workers:
+            self._grow()
+        self._calls.put(lambda: _fulfil(future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Let the threads go once they have done what was submitted; waits for none of them."""
+        for _ in range(self._workers):
+            self._calls.put(None)
+
+    def _grow(self) -> None:
+        if self._workers >= self._max_workers:
+            return
+        thread = threading.Thread(target=self._work, name="rag-eval-otel-io", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down: those there must do
+            return
+        self._workers += 1
+
+    def _work(self) -> None:
+        with self._around():
+            while (call := self._calls.get()) is not None:
+                call()
+                with self._lock:
+                    self._busy -= 1
+
+
+def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the future
+        future.set_exception(error)
+
+
+class Sweeper:
+    """Calls ``sweep`` every ``seconds`` from the first `wake` on, until `stop`.
+
+    The thread is a daemon and does not survive a fork: after `reset`, a child starts its own.
+    """
+
+    def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
+        """Start nothing yet."""
+        self._sweep = sweep
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the thread."""
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> bool:
+        """Begin; False where no thread can be started any more."""
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set():
+                thread = threading.Thread(target=self._run, name="rag-eval-otel-watch", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    return False
+                self._thread = thread
+        return self._thread is not None
+
+    def stop(self) -> None:
+        """Call no more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        silence()
+        stopped = self._stopped
+        while not stopped.wait(self._seconds):
+            self._sweep()

@@ -1,4 +1,4 @@
-"""`Fragment`: what one run or span tells about a RAG turn, whoever recorded it."""
+"""`Step`: what one run or span tells about a RAG turn, whoever recorded it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRIEVALS = frozenset({"retriever", "reranker"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
+class Step:
     """One step of a turn. Times are nanoseconds since the epoch; ``end`` is None while it runs.
 
     ``input`` is what was asked: the question of a chain or agent, the query of a retriever, the

@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import MissingDependencyError
-from rag_eval_otel.instrumentation import Handle, instrument
+from rag_eval_otel.live.instrument import Handle, instrument
 
 try:
     from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]

@@ -1,25 +1,24 @@
-"""Grouping: which fragments of a trace make up one RAG turn, and which span stands for it.
+"""Group the steps of a trace into RAG turns.
 
 The *anchor* of an LLM call is its deepest ancestor that also holds a retrieval begun before the
-call. LLM calls with one anchor are one turn. This looks at structure, and at texts only where one
-turn is within another, so it is cheap enough for the application's thread.
+call. LLM calls with one anchor are one turn.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.flat import parted
-from rag_eval_otel.capture.fragment import RETRIEVALS, Fragment, Part
-from rag_eval_otel.capture.neighbours import doubted
 from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
-from rag_eval_otel.capture.retrievals import find_retrievals
-from rag_eval_otel.capture.tree import ACTIVE, FragmentTree, in_order
-from rag_eval_otel.capture.view import SpanView
+from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
+from rag_eval_otel.capture.text import is_in, is_same, normalised, place
+from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
 from rag_eval_otel.types import SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -36,20 +35,20 @@ class Turn:
     before any retrieval: they write queries, not answers), ``retrievers`` the retrievals by start.
     """
 
-    anchor: Fragment
-    line: tuple[Fragment, ...]
-    calls: tuple[Fragment, ...]
-    rewrites: tuple[Fragment, ...]
-    retrievers: tuple[Fragment, ...]
+    anchor: Step
+    line: tuple[Step, ...]
+    calls: tuple[Step, ...]
+    rewrites: tuple[Step, ...]
+    retrievers: tuple[Step, ...]
     size: int = 0
     """About how many bytes it keeps alive while it waits, by the length of its texts."""
     doubt: SkipReason | None = None
     """Why its parts may not belong together, or not be all there are."""
     is_whole: bool = True
     """Whether all that belongs to it is known to be there; else it is compared in more ways."""
-    steps: tuple[Fragment, ...] = ()
+    steps: tuple[Step, ...] = ()
     """The chains below the anchor, where it may not be whole."""
-    tools: tuple[Fragment, ...] = ()
+    tools: tuple[Step, ...] = ()
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
@@ -64,18 +63,18 @@ class Turn:
         return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
-def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Turn]:
+def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
 
     ``loss``: whether some of what happened may be missing from ``fragments``.
     """
-    tree = FragmentTree(fragments)
+    tree = StepTree(fragments)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
     nesting = Nesting(tree, groups)
     owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
-    calls: dict[Hashable, list[Fragment]] = {}
+    calls: dict[Hashable, list[Step]] = {}
     for anchor, found in groups.items():
         calls.setdefault(owners[anchor], []).extend(found)
     users = _users(tree, owners)
@@ -101,12 +100,12 @@ def find_turns(fragments: Sequence[Fragment], *, loss: Loss = "none") -> list[Tu
     return [part for turn in found_turns for part in parted(turn)]
 
 
-def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator[Turn]:
+def _without_llm(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
     """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
     filled = {h.id for one in retrievals if one.documents != () for h in _holders(tree, one)}
     busy = called | filled
-    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         for holder in _holders(tree, one):
             found_nothing = holder.id not in busy and holder.output is not None
@@ -120,9 +119,9 @@ def _without_llm(tree: FragmentTree, retrievals: Sequence[Fragment]) -> Iterator
         yield _turn(step, line, calls=(), rewrites=(), retrievers=retrievers, doubt=doubt)
 
 
-def _below(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]:
+def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
     """Return what is below each anchor, and below none that is deeper."""
-    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.fragments:
         anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
         if anchor is not None:
@@ -130,7 +129,7 @@ def _below(tree: FragmentTree, owners: Owners) -> dict[Hashable, list[Fragment]]
     return found
 
 
-def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Turn:
+def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step]) -> Turn:
     """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing."""
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = (one for one in below if one.kind in {"chain", "agent"})
@@ -144,14 +143,12 @@ def _surrounded(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> Tu
     )
 
 
-def _within(
-    tree: FragmentTree, calls: Sequence[Fragment], tools: Sequence[Fragment]
-) -> frozenset[Hashable]:
+def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
     inner = {tool.id for tool in tools}
     return frozenset(call.id for call in calls if not inner.isdisjoint(tree.active_above(call)))
 
 
-def _lacks_user(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> bool:
+def _lacks_user(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
     """Tell whether a tool retrieved in one call and not in another, or nobody used what it said."""
     around = tree.line(turn.anchor)
     if any(step.kind == "tool" for step in around[:-1]):
@@ -163,12 +160,12 @@ def _lacks_user(tree: FragmentTree, turn: Turn, below: Sequence[Fragment]) -> bo
 
 
 def _turn(
-    anchor: Fragment,
-    line: tuple[Fragment, ...],
+    anchor: Step,
+    line: tuple[Step, ...],
     *,
-    calls: Sequence[Fragment],
-    rewrites: Sequence[Fragment],
-    retrievers: Sequence[Fragment],
+    calls: Sequence[Step],
+    rewrites: Sequence[Step],
+    retrievers: Sequence[Step],
     doubt: SkipReason | None,
 ) -> Turn:
     return Turn(
@@ -182,13 +179,13 @@ def _turn(
     )
 
 
-def _doubt(tree: FragmentTree, anchor: Hashable, nesting: Nesting) -> SkipReason | None:
+def _doubt(tree: StepTree, anchor: Hashable, nesting: Nesting) -> SkipReason | None:
     if _is_torn(tree, anchor):
         return "partial"
     return "ambiguous" if nesting.may_be_step(anchor) else None
 
 
-def _is_torn(tree: FragmentTree, anchor: Hashable) -> bool:
+def _is_torn(tree: StepTree, anchor: Hashable) -> bool:
     """Tell whether a span around the turn is missing, or one within it that held others."""
     start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
     within = tree.orphans[bisect_left(tree.orphans, start) :]
@@ -196,7 +193,7 @@ def _is_torn(tree: FragmentTree, anchor: Hashable) -> bool:
     return lacks_inner or tree.is_orphan(tree.line(tree.by_id[anchor])[-1])
 
 
-def _size(fragments: Sequence[Fragment]) -> int:
+def _size(fragments: Sequence[Step]) -> int:
     size = _OVERHEAD
     for one in fragments:
         size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
@@ -204,13 +201,13 @@ def _size(fragments: Sequence[Fragment]) -> int:
     return size
 
 
-def _group(tree: FragmentTree, retrievals: Sequence[Fragment]) -> dict[Hashable, list[Fragment]]:
+def _group(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
     """Return the LLM calls by the id of their anchor; calls without an anchor are left out."""
     first: dict[Hashable, int] = {}  # the earliest retrieval below each fragment
     for retriever in retrievals:
         for above in _holders(tree, retriever):
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
-    groups: dict[Hashable, list[Fragment]] = {}
+    groups: dict[Hashable, list[Step]] = {}
     for call in _writers(tree, first.keys()):
         holders = (a.id for a in tree.ancestors(call) if a.id in first)
         anchor = next((a for a in holders if first[a] <= call.start), None)
@@ -219,7 +216,7 @@ def _group(tree: FragmentTree, retrievals: Sequence[Fragment]) -> dict[Hashable,
     return groups
 
 
-def _writers(tree: FragmentTree, holders: Container[Hashable]) -> Iterator[Fragment]:
+def _writers(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
     """Yield what may have written an answer: LLM calls, and steps that say what they answered.
 
     Such a step is none of ``holders``, which hold retrievals, too, and stands for the calls in it.
@@ -234,17 +231,17 @@ def _writers(tree: FragmentTree, holders: Container[Hashable]) -> Iterator[Fragm
     yield from (replace(step, kind="llm") for step in said.values())
 
 
-def _holders(tree: FragmentTree, retrieval: Fragment) -> Iterable[Fragment]:
+def _holders(tree: StepTree, retrieval: Step) -> Iterable[Step]:
     """Return what a retrieval is below; documents the application set are on the holder itself."""
     explicit = retrieval.kind not in RETRIEVALS
     return tree.line(retrieval) if explicit else tree.ancestors(retrieval)
 
 
 def _retrievers(
-    tree: FragmentTree, owners: Owners, retrievals: Sequence[Fragment]
-) -> dict[Hashable, list[Fragment]]:
+    tree: StepTree, owners: Owners, retrievals: Sequence[Step]
+) -> dict[Hashable, list[Step]]:
     """Return the retrievals by turn: that of the deepest anchor above them."""
-    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    found: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
         anchor = next((a.id for a in _holders(tree, retriever) if a.id in owners), None)
         if anchor is not None:
@@ -253,14 +250,14 @@ def _retrievers(
 
 
 def _rewrites(
-    tree: FragmentTree, calls: Groups, users: Mapping[Hashable, set[Hashable | None]]
-) -> dict[Hashable, list[Fragment]]:
+    tree: StepTree, calls: Groups, users: Mapping[Hashable, set[Hashable | None]]
+) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below the anchor of a turn, or around it, that are not the turn's own.
 
     Around it only what called no tools: these may be of something else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
-    found: dict[Hashable, list[Fragment]] = defaultdict(list)
+    found: dict[Hashable, list[Step]] = defaultdict(list)
     for call in tree.generators:
         for above in tree.ancestors(call):
             around = users.get(above.id, set()) if not call.calls_tools else set()
@@ -271,7 +268,7 @@ def _rewrites(
     return found
 
 
-def _users(tree: FragmentTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
+def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
     """Return the turns that each fragment at or above an anchor belongs to."""
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
@@ -281,8 +278,131 @@ def _users(tree: FragmentTree, owners: Owners) -> dict[Hashable, set[Hashable | 
 
 
 def _line(
-    tree: FragmentTree, anchor: Hashable, users: Mapping[Hashable, set[Hashable | None]]
-) -> tuple[Fragment, ...]:
+    tree: StepTree, anchor: Hashable, users: Mapping[Hashable, set[Hashable | None]]
+) -> tuple[Step, ...]:
     """Return the anchor, and what is above it and of no other turn."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
+
+
+_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
+_Told: TypeAlias = "Mapping[str, Sequence[Step]]"
+
+
+def doubted(tree: StepTree, turns: Sequence[Turn], users: _Users) -> list[Turn]:
+    """Return ``turns``, in doubt where they may be mere steps of one that is not seen, or grade.
+
+    ``users``: the turns that each fragment at or above an anchor belongs to.
+    """
+    odd = _unwritten(tree, users)
+    told: dict[str, list[Step]] = defaultdict(list)
+    for call in tree.generators:
+        told[normalised(call.output or "")].append(call)
+    answering = {call.id for turn in turns for call in turn.calls}
+    found = []
+    for turn in turns:
+        if any(above.id in odd for above in tree.ancestors(turn.anchor)):
+            found.append(replace(turn, doubt=turn.doubt or "partial"))
+        elif any(c.id in answering or _was_shown(c, turn) for c in _asked_for(turn, told)):
+            found.append(replace(turn, doubt=turn.doubt or "ambiguous"))
+        else:
+            found.append(turn)
+    return found
+
+
+def _unwritten(tree: StepTree, users: _Users) -> set[Hashable]:
+    """Return the steps around several turns whose output none of the calls below them wrote."""
+    shared = (one for one in tree.fragments if len(users.get(one.id, ())) > 1)
+    left = {one.id: one.output for one in shared if one.output and not one.flat}
+    for call in tree.generators if left else ():
+        said = call.output or ""
+        for above in tree.ancestors(call):
+            told = left.get(above.id, "")
+            if is_in(said, told) or is_in(told, said):
+                del left[above.id]
+    return set(left)
+
+
+def _asked_for(turn: Turn, told: _Told) -> list[Step]:
+    """Return the calls of others that said just what ``turn`` asks."""
+    own = {call.id for call in turn.calls}
+    asked = {normalised(step.input) for step in turn.line if step.input}
+    return [call for text in asked for call in told.get(text, ()) if call.id not in own]
+
+
+def _was_shown(call: Step, turn: Turn) -> bool:
+    """Tell whether ``call`` was shown what ``turn`` retrieved: then it answered, and asked not."""
+    found = (p.text for one in turn.retrievers for p in one.documents or ())
+    return any(place(text, call.prompt) for text in found)
+
+
+ANSWER_LENGTH = 20  # characters from which the output of an LLM may be an answer
+_BESIDE = 200  # calls beside each other that are told apart: it takes the square of their number
+
+
+def parted(turn: Turn) -> list[Turn]:
+    """Return a turn for each answer in ``turn``, if its anchor does not hold it together."""
+    if not turn.anchor.flat or len(turn.calls) == 1:
+        return [turn]
+    if len(turn.calls) > _BESIDE:
+        return [replace(turn, doubt="ambiguous")]
+    last = [call for call in turn.calls if _is_answer(call, turn)]
+    grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
+    if not grounded:
+        return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
+    parts = [
+        replace(turn, anchor=call, line=(call,), calls=(call,), rewrites=(), retrievers=used)
+        for call, used in grounded
+    ]
+    return [
+        replace(part, doubt="ambiguous") if may_grade(part.anchor, turn) else part for part in parts
+    ]
+
+
+def may_grade(call: Step, turn: Turn) -> bool:
+    """Tell whether ``call`` was shown what an earlier one made of the same passages.
+
+    Then it may grade, name or translate that, or put it better: nobody can tell. What a tool has
+    said is there to be used.
+    """
+    found = [p.text for one in turn.retrievers for p in one.documents or ()]
+    shown = {text for text in found if place(text, call.prompt)}
+    for one in turn.calls:
+        if one.start >= call.start or not one.output or one.id in turn.within_tools:
+            continue
+        seen = {text for text in found if place(text, one.prompt)}
+        if seen and shown <= seen and _is_quoted(one.output or "", call.prompt):
+            return True
+    return False
+
+
+def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
+    if len(text) >= ANSWER_LENGTH:
+        return place(text, prompts) is not None
+    word = re.compile(rf"(?<!\w){re.escape(text.strip())}(?!\w)")
+    return any(word.search(prompt) for prompt in prompts)
+
+
+def _is_answer(call: Step, turn: Turn) -> bool:
+    """Tell whether nothing later was made of what ``call`` said."""
+    text = call.output or ""
+    if len(text) < ANSWER_LENGTH:
+        return False
+    later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
+    asked = [message for one in later for message in (*one.prompt, one.input or "")]
+    return place(text, asked) is None
+
+
+def _used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the retrievals whose documents ``call`` was shown: those of its own question."""
+    used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
+    own = [one for one in used if one.input and place(one.input, call.prompt)]
+    return tuple(own or used[-1:])
+
+
+def _is_used(one: Step, call: Step) -> bool:
+    if one.documents is None:
+        asked = (call.input, *call.variables.values())
+        return any(is_same(one.input, text) for text in asked)
+    shown = any(place(passage.text, call.prompt) for passage in one.documents)
+    return shown or (one.documents == () and is_in(one.input or "", call.input or ""))

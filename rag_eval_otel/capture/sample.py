@@ -1,0 +1,404 @@
+"""Read the sample of a turn: question, contexts and answer, or the reason why there is none.
+
+This reads texts and runs on the evaluator's thread. Where the parts of a turn contradict each
+other, or a part was redacted, the turn is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from rag_eval_otel.capture.contexts import contexts_of, is_unseen, prompts_behind
+from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
+from rag_eval_otel.capture.text import is_in, is_same, normalised, place
+from rag_eval_otel.capture.tree import StepTree
+from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, find_turns, may_grade
+from rag_eval_otel.types import Passage, Sample, SkipReason
+
+_NO_TIME = 5_000_000  # ns in which no LLM can have answered
+_SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
+_PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
+
+
+class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
+    """A turn can't be scored."""
+
+    def __init__(self, *, reason: SkipReason) -> None:
+        """Say why."""
+        super().__init__(reason)
+        self.reason: SkipReason = reason
+
+
+def extract(turn: Turn) -> Sample | SkipReason:
+    """Return the sample of ``turn``, or why it can't be scored."""
+    try:
+        return _sample(_with_said(turn))
+    except Refused as refused:
+        return refused.reason
+
+
+def _with_said(turn: Turn) -> Turn:
+    """Return ``turn`` with what the application has said on its span until that ended."""
+    if turn.span is None:
+        return turn
+    around = (step for step in turn.line if step.id != turn.span.span_id)
+    return replace(turn, line=(*around, read(turn.span)))
+
+
+def _sample(turn: Turn) -> Sample:
+    if any(step.error is not None for step in turn.line):
+        raise Refused(reason="error")
+    _spoken(turn.line, "input")  # where the question is hidden, nothing else matters
+    said = turn.explicit
+    if turn.doubt is not None and not said >= _SAMPLE:
+        raise Refused(reason=turn.doubt)
+    answer = _answer(turn)
+    generator = generator_of(turn, answer)
+    if generator is None and turn.calls and not said >= {"documents", "output"}:
+        raise Refused(reason="partial")
+    if generator is not None and not _is_told(turn) and may_grade(generator, turn):
+        raise Refused(reason="ambiguous")
+    contexts = contexts_of(turn, generator)
+    if isinstance(contexts, str):
+        raise Refused(reason=contexts)
+    if generator is not None:
+        doubt = doubt_of(turn, generator, answer, contexts=contexts)
+        if doubt is not None:
+            raise Refused(reason=doubt)
+    question = _question(turn, generator, contexts)
+    if question is None:
+        raise Refused(reason="no_question")
+    ids = tuple(passage.id for passage in contexts if passage.id is not None)
+    return Sample(
+        question=question,
+        contexts=contexts,
+        answer=answer,
+        retrieved_ids=ids if len(ids) == len(contexts) else (),
+    )
+
+
+def _answer(turn: Turn) -> str:
+    told = [call for call in turn.calls if "output" in call.explicit]
+    if told and not any("output" in step.explicit for step in turn.line):
+        return _spoken(told, "output") or ""
+    answer = _spoken(turn.line, "output")
+    if "output" not in turn.explicit and _was_abandoned(turn, answer):
+        raise Refused(reason="abandoned")
+    answer = answer or _spoken(turn.calls, "output")
+    if answer is None:
+        raise Refused(reason="no_answer")
+    return answer
+
+
+def _is_told(turn: Turn) -> bool:
+    """Tell whether the answer is what the turn returned, not just what its last call said."""
+    return "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+
+
+def _spoken(steps: Iterable[Step], part: Part) -> str | None:
+    """Return the text of the last of ``steps`` that has one, or what the application has set.
+
+    Redaction is consent: what is hidden there is not looked for elsewhere.
+    """
+    steps = tuple(steps)
+    explicit = [step for step in steps if part in step.explicit]
+    for step in explicit[:1] or reversed(steps):
+        text = step.input if part == "input" else step.output
+        if part in step.hidden:
+            raise Refused(reason="redacted")
+        if part in step.cut:
+            raise Refused(reason="truncated")
+        if text is not None and text.strip():
+            return text
+    return None
+
+
+def _first(texts: Iterable[str | None]) -> str | None:
+    return next((text for text in texts if text is not None and text.strip()), None)
+
+
+def _was_abandoned(turn: Turn, answer: str | None) -> bool:
+    """Tell whether the consumer of a stream left early: the anchor ended before its LLM.
+
+    What the application then saw is nothing, or the beginning of what the LLM went on to say.
+    """
+    end = turn.anchor.end
+    if turn.anchor.flat or turn.anchor.deferred or not turn.calls:
+        return end is None
+    last = turn.calls[-1]
+    if end is None or (last.end is not None and last.end <= end):
+        return end is None
+    told = last.output or ""
+    return answer is None or last.end is None or (answer != told and told.startswith(answer))
+
+
+def _is_reworded(turn: Turn, message: str) -> bool:
+    """Tell whether an LLM wrote the query: one that called a tool, or one whose words are hidden.
+
+    An LLM that calls tools is asked what the application was asked.
+    """
+    if any(call.calls_tools for call in (*turn.rewrites, *turn.calls)):
+        return not message.strip()
+    silent = [call for call in (*turn.rewrites, *turn.calls) if call.output is None]
+    first = turn.retrievers[0].start
+    return not message.strip() and any(call.start < first for call in silent)
+
+
+def _led_there(turn: Turn, generator: Step | None, asked: str) -> bool:
+    """Tell whether the generator, or a call that it builds upon, was asked just that."""
+    if turn.is_whole or generator is None:
+        return False
+    return any(is_in(asked, message) for message in prompts_behind(turn, generator))
+
+
+def _is_unknown(turn: Turn, generator: Step | None) -> bool:
+    """Tell whether there is nothing to compare with what the application was asked."""
+    return turn.is_whole or generator is None or is_unseen(generator)
+
+
+def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
+    """Tell whether the application itself put another question in the place of the first.
+
+    The step that did took no time: no LLM was asked to reword it.
+    """
+    return any(
+        step.input is not None
+        and step.end is not None
+        and step.end - step.start < _NO_TIME
+        and is_same(step.output, searched)
+        and is_same(searched, message)
+        for step in turn.steps
+    )
+
+
+def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
+    """Weigh what the application was asked, what was searched, and what the LLM was asked."""
+    line = [step for step in turn.line if step.kind != "llm"]
+    explicit = next((step.input for step in line if "input" in step.explicit), None)
+    if explicit is not None:
+        return explicit
+    asked = _spoken(line, "input")
+    searched = _first(retriever.input for retriever in turn.retrievers)
+    message = (generator.input if generator is not None else None) or ""
+    clean = message.strip() and not any(p.text in message for p in contexts if p.text)
+    if asked is not None and (
+        is_same(asked, message)
+        or is_in(asked, message)
+        or (is_same(asked, searched) and _is_unknown(turn, generator))
+        or _led_there(turn, generator, asked)
+    ):
+        return asked
+    seen = searched if turn.is_whole or is_in(searched or "", message) else None
+    if any(is_same(call.output, searched) for call in (*turn.rewrites, *turn.calls)):
+        return _first((asked, message if clean else None, seen))
+    if asked is not None and not turn.is_whole and not _is_replaced(turn, message, searched):
+        if _is_reworded(turn, message):
+            return asked
+        raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
+    if searched is not None and is_in(searched, message):
+        return message if clean and len(message) <= len(searched) + _PUNCTUATION else searched
+    found = _first((message if clean else None, asked, seen))
+    if found is None and any("input" in one.hidden for one in turn.retrievers):
+        raise Refused(reason="redacted")
+    return found
+
+
+def generator_of(turn: Turn, answer: str) -> Step | None:
+    """Return the LLM call that wrote ``answer``: the last that said just that, else most of it.
+
+    A grader's "no" is in many an answer: what is longer counts for more. Else the last call, of
+    whose words the application made something else; None where that may be missing.
+    """
+    spoken = [call for call in turn.calls if call.output and call.output.strip()]
+    wrote = [call for call in spoken if is_same(call.output, answer)]
+    parts = [call for call in spoken if is_in(call.output or "", answer)]
+    parts.sort(key=lambda call: len(call.output or ""))
+    if turn.is_whole:
+        found = wrote or parts or spoken or list(turn.calls)
+    else:
+        parts = [call for call in parts if len(call.output or "") >= ANSWER_LENGTH]
+        found = wrote or parts or [call for call in turn.calls if _may_have_written(call, turn)]
+    return found[-1] if found else None
+
+
+def _may_have_written(call: Step, turn: Turn) -> bool:
+    """Tell whether ``call`` may have written what was made an answer later on.
+
+    Not one that grades, nor one that only wrote a query or notes for another call.
+    """
+    if not (call.output or "").strip():
+        return call is turn.calls[-1]
+    return len(call.output or "") >= ANSWER_LENGTH and not is_used(call, turn)
+
+
+def is_used(call: Step, turn: Turn) -> bool:
+    """Tell whether something later was made of what ``call`` said."""
+    later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
+    return place(call.output or "", list(_asked(later))) is not None
+
+
+def _asked(steps: Iterable[Step]) -> Iterable[str]:
+    for step in steps:
+        yield from step.prompt
+        yield step.input or ""
+
+
+def doubt_of(
+    turn: Turn, generator: Step, answer: str, *, contexts: Sequence[Passage]
+) -> SkipReason | None:
+    """Return why ``turn`` should not be trusted, or None."""
+    said = turn.explicit
+    if turn.is_whole or said >= {"documents", "output"}:
+        return None
+    if _asks_with_an_answer(turn):
+        return "ambiguous"
+    if generator.id in turn.within_tools:  # the agent that used the tool said something, too
+        return "partial"
+    prompts = prompts_behind(turn, generator)
+    told = "documents" in said
+    if _lacks_tools(turn, generator) or (not told and _lacks_retrieval(turn, prompts)):
+        return "partial"
+    if _has_stray_answer(turn, generator, answer) or _is_answered_by_tool(turn, answer):
+        return "ambiguous"
+    return None if told or _kept_on_purpose(turn, contexts, prompts) else "partial"
+
+
+def _asks_with_an_answer(turn: Turn) -> bool:
+    """Tell whether one answer is part of a later query: two turns in a row, or one of two steps.
+
+    A query that was written by a call is all the call said.
+    """
+    return any(
+        one.start > call.start
+        and len(call.output or "") >= ANSWER_LENGTH
+        and is_in(call.output or "", one.input or "")
+        and not is_same(call.output, one.input)
+        for call in turn.calls
+        for one in turn.retrievers
+    )
+
+
+def _lacks_tools(turn: Turn, generator: Step) -> bool:
+    """Tell whether the LLM called more tools than are there."""
+    asking = [
+        call
+        for call in (*turn.calls, *turn.rewrites)
+        if call.calls_tools and call.start < generator.start and call.id not in turn.within_tools
+    ]
+    needed = max(len(asking), *(len(step.results) for step in (generator, *turn.line)))
+    if not needed:
+        return False
+    since = min((call.start for call in asking), default=0)
+    return sum(step.start >= since for step in turn.tools) < needed
+
+
+def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
+    """Tell whether documents reached the generator that nobody is seen to have retrieved."""
+    known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
+    shown = chain.from_iterable(step.shown for step in turn.steps)
+    unknown = {p.text for p in shown if normalised(p.text) not in known}
+    return any(place(text, prompts) for text in unknown)
+
+
+def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
+    """Tell whether another call said something at length that nobody made use of.
+
+    That matters little where it was shown no passage, and the turn is known to return ``answer``.
+    """
+    returned = is_same(turn.anchor.output, answer) and is_same(generator.output, answer)
+    found = [p.text for one in turn.retrievers for p in one.documents or ()]
+    return any(
+        call is not generator
+        and not (returned and call.prompt and not any(place(t, call.prompt) for t in found))
+        and not call.calls_tools
+        and len(call.output or "") >= ANSWER_LENGTH
+        and not is_used(call, turn)
+        and place(generator.output or "", call.prompt) is None
+        for call in turn.calls
+    )
+
+
+def _is_answered_by_tool(turn: Turn, answer: str) -> bool:
+    """Tell whether what a tool returned was no context, but the answer."""
+    told = (one.output for one in turn.retrievers if one.output is not None)
+    return any(is_same(text, answer) for text in told)
+
+
+def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
+    """Tell whether what was retrieved but not shown to the generator was left out on purpose.
+
+    Then some step handed on just what was kept, or an LLM has seen the rest and rejected it.
+    """
+    kept = {normalised(passage.text) for passage in contexts}
+    found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
+    seen = "\n".join(kept)  # where a text around a passage was shown, it was, too
+    left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
+    if not left or not prompts:
+        return True
+    if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):
+        return True
+    names = {passage.id for passage in contexts}
+    if any(step.kept and set(step.kept) == names for step in turn.steps):
+        return True
+    if any(_drops(step, left, contexts) for step in turn.steps):
+        return True
+    if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
+        return any(one.kind == "reranker" for one in turn.retrievers)
+    graders = [call for call in turn.calls if 0 < len(call.output or "") < ANSWER_LENGTH]
+    return all(any(place(p.text, call.prompt) for call in graders) for p in left)
+
+
+def _drops(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
+    """Tell whether ``step`` was handed what was ``left`` out, and wrote down just what was kept."""
+    handed = {normalised(passage.text) for passage in step.shown}
+    written = (step.output or "",)
+    return all(
+        normalised(p.text) in handed and place(p.text, written) is None for p in left
+    ) and all(place(p.text, written) is not None for p in kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a turn; ``turn`` is None where nothing could be recognised as one."""
+
+    result: Sample | SkipReason
+    turn: Turn | None = None
+
+
+def outcomes(fragments: Sequence[Step]) -> list[Outcome]:
+    """Return what becomes of each turn of a trace, or why a trace that might hold one has none."""
+    turns = find_turns(fragments, loss="possible")
+    if turns:
+        return [Outcome(result=extract(turn), turn=turn) for turn in turns]
+    reason = why_none(fragments)
+    return [] if reason is None else [Outcome(result=reason)]
+
+
+def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
+    """Return what becomes of each turn in the ``spans`` of one trace, all of which have ended.
+
+    One that never ended must be left out: what is below it then shows that something is missing.
+    """
+    return outcomes([read(span) for span in spans])
+
+
+def why_none(fragments: Sequence[Step]) -> SkipReason | None:
+    """Return why a trace without turns has none, or None where nobody would expect one."""
+    kinds = {fragment.kind for fragment in fragments}
+    if "llm" not in kinds:
+        said = frozenset().union(*(fragment.explicit for fragment in fragments))
+        if kinds & RETRIEVALS or "documents" in said:
+            return "no_answer"
+        return "no_retrieval" if said else None
+    if any(f.error is not None and f.parent is None for f in fragments):
+        return "error"
+    tree = StepTree(fragments)
+    if not find_retrievals(tree):
+        failed = any(f.kind in RETRIEVALS and f.error is not None for f in fragments)
+        return "error" if failed else "no_retrieval"
+    return "partial" if tree.orphans else "no_answer"

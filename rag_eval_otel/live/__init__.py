@@ -1,0 +1,1 @@
+"""The live pipeline: attach, capture, hold, score and release turn spans."""

@@ -1,0 +1,1 @@
+"""The process around the pipeline: background thread, fork, guard, suppression, providers."""
