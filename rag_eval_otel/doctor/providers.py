@@ -86,7 +86,7 @@ class Providers:
             return
         handle = self._pipelines.attach()
         if handle is not None and handle.processor is not None:
-            handle.processor.watch.note_start(span)
+            handle.pipeline.buffer.note_start(span)
 
     def notes(self) -> Iterator[ProviderNote]:
         """Yield what there is to tell of each provider."""

@@ -13,7 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
-from rag_eval_otel.types import Evaluation, HoldStatus, Score, SpanRef
+from rag_eval_otel.types import Ending, Score, SpanRef
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event
@@ -36,13 +36,15 @@ MAX_EXPLANATION = 1024  # characters
 
 
 def score_attributes(
-    evaluation: Evaluation | None,
-    status: HoldStatus,
-    *,
-    explanations: Literal["off", "on"] = "off",
+    ending: Ending, *, explanations: Literal["off", "on"] = "off"
 ) -> dict[str, AttributeValue]:
     """Return the ``rag.evaluation.*`` attributes: leaves only, scores always float."""
-    found: dict[str, AttributeValue | None] = {semconv.EVALUATION_STATUS: status}
+    found: dict[str, AttributeValue | None] = {
+        semconv.EVALUATION_STATUS: ending.status,
+        semconv.EVALUATION_REASON: ending.reason,
+        semconv.EVALUATION_CONTEXTS_SOURCE: ending.contexts,
+    }
+    evaluation = ending.evaluation
     if evaluation is not None:
         found[semconv.EVALUATION_LABEL] = evaluation.label
         found[semconv.EVALUATION_JUDGE] = evaluation.judge

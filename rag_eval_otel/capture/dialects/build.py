@@ -23,7 +23,7 @@ from rag_eval_otel.capture.dialects.values import (
 from rag_eval_otel.capture.identities import metadata_in
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import Kind, Part, Step
-from rag_eval_otel.capture.text import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
+from rag_eval_otel.capture.text import answer_of, question_of
 from rag_eval_otel.types import Passage
 
 
@@ -82,16 +82,6 @@ Found: TypeAlias = "Any"
 
 _ANSWERS_LATER = re.compile("llama_?index")  # its engines end before their answer is written
 
-_QUESTION_KEYS = (
-    *QUESTION_KEYS,
-    "str_or_query_bundle",
-    "query_bundle",
-    "query_str",
-    "user_msg",
-    "message",
-    "user_prompt",
-    "q",
-)
 _SAID_KEYS = (
     "message",
     "generations",
@@ -102,18 +92,17 @@ _SAID_KEYS = (
     "answer",
     "text",
 )
-_ANSWER_KEYS = (*ANSWER_KEYS, "message", "final_result", "completion", "reply", "value")
 
 
 def question_in(data: Found) -> str | None:
     """Return the question in plain ``data``, which may be JSON within JSON."""
-    found = None if isinstance(data, Lost) else question_of(data, _QUESTION_KEYS)
+    found = None if isinstance(data, Lost) else question_of(data)
     return _unnested(found, question_in)
 
 
 def answer_in(data: Found) -> str | None:
     """Return the answer in plain ``data``, which may be JSON within JSON."""
-    found = None if isinstance(data, Lost) else answer_of(data, _ANSWER_KEYS)
+    found = None if isinstance(data, Lost) else answer_of(data)
     return _unnested(found, answer_in)
 
 
