@@ -15,22 +15,19 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_eval_otel.capture.runs import (
-    Run,
-    RunRecorder,
-    note,
-    note_document,
-    note_found,
-    note_message,
-)
+from rag_eval_otel.capture.runs import Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.suppression import is_silent
@@ -38,6 +35,14 @@ from rag_eval_otel.runtime.suppression import is_silent
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextvars import ContextVar
+
+
+_SCALARS: Final = frozenset({bool, int, float, type(None)})
+_NUMBERS: Final = frozenset({int, float})
+_LEVELS: Final = 5  # of containers within containers that are copied
+_ITEMS: Final = 1000  # of a container that are copied; the last ones of a list
+_PAIR: Final = 2
+_RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
 
 class _Done:
@@ -368,3 +373,87 @@ def _note_generation(run: Run, response: Any) -> None:
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
+
+
+def note(value: Any, depth: int = 0) -> Any:
+    """Return what ``value`` says, as data that nobody changes: texts and numbers as they are.
+
+    Messages, documents and records become dicts, containers are copied, to `_LEVELS` levels.
+    Objects of other kinds become None.
+    """
+    kind = type(value)
+    if kind is str or kind in _SCALARS:
+        return value
+    if depth > _LEVELS:
+        return None
+    if kind is dict:
+        return {key: note(part, depth + 1) for key, part in islice(value.items(), _ITEMS)}
+    if kind is list or kind is tuple:
+        if value and type(value[0]) in _NUMBERS:
+            return []  # an embedding
+        return [note(part, depth + 1) for part in value[-_ITEMS:]]
+    return _note_object(value, depth)
+
+
+def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
+    if isinstance(value, BaseMessage):
+        return note_message(value, depth)
+    if isinstance(value, Document):
+        return note_document(value)
+    if isinstance(value, PromptValue):
+        return [note_message(message, depth + 1) for message in value.to_messages()]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return note(dict(value), depth)
+    if isinstance(value, list | tuple):
+        return note(list(value), depth)
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is not None:
+        return {name: note(getattr(value, name, None), depth + 1) for name in names}
+    members = getattr(value, "__dict__", None)
+    if members and any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
+        return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
+    return None
+
+
+def note_document(document: Any) -> Any:
+    """Return text, id and metadata of a document."""
+    text = getattr(document, "page_content", None)
+    if not isinstance(text, str):
+        return note(document)
+    return {
+        "page_content": text,
+        "id": getattr(document, "id", None),
+        "metadata": dict(document.metadata or {}),
+    }
+
+
+def note_found(found: Any) -> Any:
+    """Return what a vector store found: a document, or a pair of one and its score."""
+    if not isinstance(found, tuple) or len(found) != _PAIR:
+        return note_document(found)
+    document, score = found
+    noted = note_document(document)
+    if isinstance(noted, dict) and hasattr(score, "__float__"):  # numpy's, too
+        noted["score"] = float(score)
+    return noted
+
+
+def note_message(message: Any, depth: int = 0) -> Any:
+    """Return role, content, tool calls and artifact of a message."""
+    if not isinstance(message, BaseMessage):  # a pair, a dict or a text
+        return note(message, depth)
+    content, role = message.content, message.type
+    noted = {
+        "type": role,
+        "content": content if type(content) is str else note(content, depth + 1),
+    }
+    if role == "ai":
+        calls = getattr(message, "tool_calls", None)
+        if calls:
+            noted["tool_calls"] = note(calls, depth + 1)
+    elif role == "tool":
+        noted["name"] = message.name
+        noted["artifact"] = note(getattr(message, "artifact", None), depth + 1)
+    return noted

@@ -11,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry import context as otel_context
@@ -32,12 +31,6 @@ MAX_RUNS = 10_000
 """Runs of one tree; later ones are not kept, and the tree is refused as ``evicted``."""
 
 _RETRIEVALS = frozenset({"retriever", "tool"})
-_SCALARS = frozenset({bool, int, float})
-_NUMBERS = frozenset({int, float})
-_PAIR = 2
-_LEVELS = 5  # of containers within containers that are copied
-_ITEMS = 1000  # of a container that are copied; the last ones of a list
-_RECORD_MARKS = ("model_fields", "__attrs_attrs__")
 
 
 class Run:
@@ -269,85 +262,6 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
     if "documents" in found:
         found["documents"] = tuple(distinct_passages(found["documents"]))
     return replace(step, **found, query=run.query, explicit=frozenset(said), flat=False)
-
-
-def note(value: object, depth: int = 0) -> Any:
-    """Return what ``value`` says, as data that nobody changes: texts and numbers as they are.
-
-    Messages, documents and records become dicts, containers are copied, to `_LEVELS` levels.
-    Objects of other kinds become None.
-    """
-    kind = type(value)
-    if kind is str or kind in _SCALARS:
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    return None if value is None or depth > _LEVELS else _note_members(value, depth)
-
-
-def _note_members(value: object, depth: int) -> Any:
-    if isinstance(value, Mapping):
-        return {key: note(part, depth + 1) for key, part in islice(value.items(), _ITEMS)}
-    if isinstance(value, list | tuple):
-        if value and type(value[0]) in _NUMBERS:
-            return []  # an embedding
-        return [note(part, depth + 1) for part in value[-_ITEMS:]]
-    return _note_object(value, depth)
-
-
-def _note_object(value: Any, depth: int) -> Any:
-    if isinstance(getattr(value, "page_content", None), str):
-        return note_document(value)
-    if isinstance(getattr(value, "type", None), str) and hasattr(value, "content"):
-        return note_message(value, depth)
-    if hasattr(value, "to_messages"):
-        return [note_message(message, depth + 1) for message in value.to_messages()]
-    names = getattr(type(value), "__dataclass_fields__", None)
-    if names is not None:
-        return {name: note(getattr(value, name, None), depth + 1) for name in names}
-    members = getattr(value, "__dict__", None)
-    if members and any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
-        return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
-    return None
-
-
-def note_document(document: Any) -> Any:
-    """Return text, id and metadata of a document."""
-    if not isinstance(getattr(document, "page_content", None), str):
-        return note(document)
-    return {
-        "page_content": document.page_content,
-        "id": getattr(document, "id", None),
-        "metadata": dict(document.metadata or {}),
-    }
-
-
-def note_found(found: Any) -> Any:
-    """Return what a vector store found: a document, or a pair of one and its score."""
-    if not isinstance(found, tuple) or len(found) != _PAIR:
-        return note_document(found)
-    document, score = found
-    noted = note_document(document)
-    if isinstance(noted, dict) and hasattr(score, "__float__"):  # numpy's, too
-        noted["score"] = float(score)
-    return noted
-
-
-def note_message(message: Any, depth: int = 0) -> Any:
-    """Return role, content, tool calls and artifact of a message."""
-    if not hasattr(message, "content"):  # a pair, a dict or a text
-        return note(message, depth)
-    content = message.content
-    noted = {
-        "type": message.type,
-        "content": content if type(content) is str else note(content, depth + 1),
-    }
-    if getattr(message, "tool_calls", None):
-        noted["tool_calls"] = note(message.tool_calls, depth + 1)
-    if message.type == "tool":
-        noted["name"] = message.name
-        noted["artifact"] = note(message.artifact, depth + 1)
-    return noted
 
 
 def size_of(noted: object) -> int:
