@@ -176,7 +176,7 @@ def all_apps(*frameworks: str) -> tuple[App, ...]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of ``text`` in lower case; a script without spaces gives pairs of letters."""
+    """Return the words of ``text`` in lower case; scripts without spaces give pairs of letters."""
     found: list[str] = []
     for word in re.findall(r"\w+", text.lower()):
         if word.isascii() or not _is_unspaced(word):
@@ -222,6 +222,5 @@ def _is_met(requirement: Requirement) -> bool:
 
 
 _STOP = frozenset(
-    "a an and are as at be by can do does for from have how i if in is it its me my of on or our"
-    " tell that the their there this to was we what when where which who why with you your".split()
+    ["a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "does", "for", "from", "have", "how", "i", "if", "in", "is", "it", "its", "me", "my", "of", "on", "or", "our", "tell", "that", "the", "their", "there", "this", "to", "was", "we", "what", "when", "where", "which", "who", "why", "with", "you", "your"]
 )
