@@ -31,7 +31,7 @@ NUTS = "Is there anything without gluten for my aunt?"
 
 
 @app(
-    Truth(question=NUTS, contexts=(RYE, BRIOCHE, ALMOND), answer="Yes, the almond horn."),
+    Truth(question=NUTS, contexts=(RYE, ALMOND, BRIOCHE), answer="Yes, the almond horn."),
     page="LCEL with documents in XML tags",
 )
 def documents_in_xml_tags(config: Config) -> None:
@@ -58,7 +58,7 @@ def documents_in_xml_tags(config: Config) -> None:
 @app(
     Truth(
         question=NUTS,
-        contexts=(RYE, BRIOCHE, ALMOND),
+        contexts=(RYE, ALMOND, BRIOCHE),
         answer="The almond horn has no gluten, but nuts and egg.",
     ),
     page="LCEL with documents escaped for an HTML-like prompt",
@@ -200,7 +200,7 @@ HIGH = "How high may hedges be?"
 
 
 @app(
-    Truth(question=HIGH, contexts=(HEDGE, BEES, FIRE), answer="At most 1.20 m."),
+    Truth(question=HIGH, contexts=(HEDGE, BEES, WATER), answer="At most 1.20 m."),
     page="LCEL with very short documents as bullets",
 )
 def short_documents_as_bullets(config: Config) -> None:

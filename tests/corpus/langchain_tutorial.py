@@ -155,7 +155,7 @@ def two_step_chain_by_dynamic_prompt(config: Config) -> None:
 @app(
     Truth(
         question="Which kinds of memory are there?",
-        contexts=(MEMORY, PLANNING, TOOLS, TREES),
+        contexts=(MEMORY, PLANNING, TREES, TOOLS),
         answer="Short-term memory, in the context, and long-term memory, in a store.",
     ),
     page="LangChain 1.x tutorial: returning source documents by a `before_model` middleware",
@@ -202,7 +202,7 @@ PROMPT = PromptTemplate.from_template(
 @app(
     Truth(
         question=WHAT,
-        contexts=(PLANNING, TREES, MEMORY, TOOLS),
+        contexts=(PLANNING, TREES, TOOLS, MEMORY),
         answer=DECOMPOSITION,
     ),
     page="LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`",
@@ -310,7 +310,7 @@ def lcel_rag_streamed(config: Config) -> None:
 @app(
     Truth(
         question=WHAT,
-        contexts=(PLANNING, TREES, MEMORY),
+        contexts=(PLANNING, TREES, TOOLS),
         answer=DECOMPOSITION,
     ),
     page="LangChain 0.2 tutorial: the built-in `create_retrieval_chain`",
