@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,8 +67,11 @@ class Truth:
         return (plain, *(replace(plain, **change) for change in self.also))
 
     def holds_for(self, question: str, contexts: Iterable[str], answer: str) -> bool:
-        """Return True if the texts are those of one of the statements, up to whitespace."""
-        told = (_squeezed(question), tuple(_squeezed(c) for c in contexts), _squeezed(answer))
+        """Return True if the texts are those of one of the statements, up to whitespace.
+
+        An answer that is a JSON object is compared as an object.
+        """
+        told = (_squeezed(question), tuple(_squeezed(c) for c in contexts), _one_line(answer))
         return told in [one.squeezed() for one in self.statements()]
 
     def squeezed(self) -> tuple[str, tuple[str, ...], str]:
@@ -74,7 +79,7 @@ class Truth:
         return (
             _squeezed(self.question),
             tuple(_squeezed(text) for text in self.contexts),
-            _squeezed(self.answer),
+            _one_line(self.answer),
         )
 
 
@@ -203,6 +208,14 @@ def pieces(text: str) -> list[str]:
 
 def _squeezed(text: str) -> str:
     return " ".join(str(text).split())
+
+
+def _one_line(answer: str) -> str:
+    """Return ``answer`` with single spaces; if it is a JSON object, without spaces of JSON."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(answer), dict):
+            return json.dumps(found, ensure_ascii=False)
+    return _squeezed(answer)
 
 
 def _is_unspaced(word: str) -> bool:

@@ -78,6 +78,10 @@ class Scripted(BaseChatModel):
     def _llm_type(self) -> str:
         return "scripted-chat"
 
+    def get_num_tokens(self, text: str) -> int:
+        """Count words."""
+        return len(text.split())
+
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
         """Offer tools to the model; which of them it calls is up to its script."""
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
@@ -119,6 +123,10 @@ class ScriptedLLM(LLM):
     @property
     def _llm_type(self) -> str:
         return "scripted-completion"
+
+    def get_num_tokens(self, text: str) -> int:
+        """Count words."""
+        return len(text.split())
 
     def _call(self, prompt: str, *_args: Any, **_kwargs: Any) -> str:
         return str(self.script([AIMessage(prompt)]))

@@ -216,7 +216,7 @@ def quietly() -> Any:
     """Ignore warnings and logs of the frameworks."""
     logging.disable(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.showwarning = lambda *_args, **_kwargs: None  # LangChain sets filters of its own
         yield
     logging.disable(logging.NOTSET)
 
