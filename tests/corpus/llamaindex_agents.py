@@ -10,8 +10,9 @@ from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool,
 from llama_index.core.workflow import Context
 from pydantic import BaseModel
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import Call, ChatModel, CompletionModel, index
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, CompletionModel, index
+from .scripted import Call
 
 REPORT = (
     "Revenue of Halden Paper rose to 212 million crowns in 2023, from 187 million in 2022.",
@@ -202,6 +203,7 @@ def search_news(query: str) -> str:
         question="Write a line about the harbour crane of Świnoujście.",
         contexts=NEWS,
         answer=SUMMARY,
+        also=({"contexts": (search_news(""),)},),  # the tool gives one text
     ),
     page="LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer",
 )

@@ -12,8 +12,8 @@ from llama_index.core.chat_engine import (
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor import SimilarityPostprocessor
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import ChatModel, index
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, index
 
 TRAILS = (
     "The Juniper trail is 8 km long, easy, and starts at the old sawmill.",
@@ -154,7 +154,7 @@ async def awaited_chat(config: Config) -> str:
     chat_engine = CondensePlusContextChatEngine.from_defaults(
         retriever=index(*TRAILS).as_retriever(similarity_top_k=3),
         llm=llm,
-        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.3)],
+        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.45)],
     )
     return str(await chat_engine.achat("Le Juniper trail est-il long, easy ?"))
 

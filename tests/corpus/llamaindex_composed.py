@@ -27,8 +27,8 @@ from llama_index.core.vector_stores import (
     VectorStoreInfo,
 )
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
 
 NOVEL = (
     "In chapter one Ishbel finds a letter in the wall of the lighthouse.",

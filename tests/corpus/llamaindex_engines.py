@@ -21,9 +21,8 @@ from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
 from llama_index.core.schema import Document
 from pydantic import BaseModel
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import (
-    Call,
+from .kit import Config, Truth, app
+from .llamaindex_kit import (
     ChatModel,
     CompletionModel,
     Embedding,
@@ -32,6 +31,7 @@ from corpus.llamaindex_kit import (
     index,
     nodes,
 )
+from .scripted import Call
 
 ESSAY = (
     (
@@ -263,16 +263,16 @@ async def streamed_and_awaited(config: Config) -> str:
 
 
 CITED = (
-    "The sky is red in the evening and blue in the morning.",
-    "Water is wet when the sky is red.",
+    "Toronto's islands can be reached by a ferry that leaves every half hour in summer.",
+    "The ferry to the islands takes bicycles, but no cars; a ticket is 9 dollars.",
 )
 
 
 @app(
     Truth(
-        question="When is water wet?",
+        question="What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
         contexts=(CITED[1], CITED[0]),
-        answer="Water is wet when the sky is red [1], which is in the evening [2].",
+        answer="A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
         also=(
             {
                 "contexts": (
@@ -286,11 +286,14 @@ CITED = (
 )
 def citations(config: Config) -> str:
     """Number the sources in the prompt and cite them in the answer."""
-    llm = ChatModel([("", "Water is wet when the sky is red [1], which is in the evening [2].")])
+    llm = ChatModel(
+        [("", "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].")]
+    )
     engine = CitationQueryEngine.from_args(
         index(*CITED), llm=llm, similarity_top_k=2, citation_chunk_size=512
     )
-    return str(engine.query("When is water wet?"))
+    question = "What does a ticket for the ferry with a bicycle cost, and how often does it leave?"
+    return str(engine.query(question))
 
 
 class RAGQueryEngine(CustomQueryEngine):

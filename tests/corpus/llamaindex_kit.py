@@ -6,10 +6,9 @@ are ranked by the words that they share with the query.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.llms.types import (
@@ -29,41 +28,8 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.schema import TextNode
 from pydantic import PrivateAttr
 
-from corpus.kit import embed, pieces
-
-PROMPTS: list[str] = []
-"""Every prompt that a model of this module was given, in order, for those who check truths."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A reply that calls a tool."""
-
-    tool: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
-Reply: TypeAlias = "str | Call | list[Call]"
-Script: TypeAlias = "Iterable[tuple[str, Reply]] | Callable[[str], Reply]"
-
-
-def scripted(script: Script) -> Callable[[str], Reply]:
-    """Return a function that answers a prompt by the first rule whose text is in it.
-
-    A rule is a text to look for, or several, joined by ` & `, and the reply.
-    """
-    if callable(script):
-        return script
-    rules = [(marks.split(" & "), reply) for marks, reply in script]
-
-    def answer(prompt: str) -> Reply:
-        for marks, reply in rules:
-            if all(mark in prompt for mark in marks):
-                return reply
-        message = f"the script has no reply to {prompt!r}"
-        raise LookupError(message)
-
-    return answer
+from .kit import embed, pieces
+from .scripted import Call, Reply, Script, scripted
 
 
 class ChatModel(FunctionCallingLLM):
@@ -192,7 +158,6 @@ class ChatModel(FunctionCallingLLM):
         return {"messages": messages, "tools": functions}
 
     def _reply(self, prompt: str) -> Reply:
-        PROMPTS.append(prompt)
         return self._script(prompt)
 
     def _whole(self, messages: Sequence[ChatMessage]) -> ChatResponse:
@@ -243,7 +208,6 @@ class CompletionModel(CustomLLM):
         return _streamed(self._reply(prompt))
 
     def _reply(self, prompt: str) -> str:
-        PROMPTS.append(prompt)
         return str(self._script(prompt))
 
 

@@ -29,8 +29,8 @@ from llama_index.core.schema import (
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, CompletionModel, Embedding, index, nodes
 
 BAKERY = (
     "The bakery opens at six on weekdays and at seven on Saturdays.",

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
-from corpus.sources import PassedOn, Source
+from .sources import PassedOn, Source
 
 
 class PassedOnSdk(TracerProvider):
@@ -76,7 +76,7 @@ SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
 
 def main(argv: Sequence[str]) -> int:
     """Run `corpus.run` with the ways of capture of this module."""
-    from corpus import run, sources
+    from . import run, sources
 
     sources.SOURCES.clear()
     sources.SOURCES.update(SOURCES)

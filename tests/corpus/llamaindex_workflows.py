@@ -10,8 +10,8 @@ from llama_index.core.response_synthesizers import CompactAndRefine
 from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
-from corpus.kit import Config, Truth, app
-from corpus.llamaindex_kit import ChatModel, CompletionModel, index
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, CompletionModel, index
 
 dispatcher = get_dispatcher(__name__)
 
