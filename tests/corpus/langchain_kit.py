@@ -46,7 +46,7 @@ def classic(name: str) -> Any:
         return importlib.import_module(f"langchain.{name}")
 
 
-def call(name: str, **args: Any) -> AIMessage:
+def call(name: str, /, **args: Any) -> AIMessage:
     """Return a reply that calls one tool."""
     return calls((name, args))
 
