@@ -344,7 +344,6 @@ async def custom_retriever(config: Config) -> None:
         answer="Yes, best of all with some fat.",
     ),
     page="How to add scores to retriever results: a `@chain` function over `..._with_score`",
-    not_on_spans=(),
 )
 def scores_by_a_chain_function(config: Config) -> None:
     from langchain_core.runnables import chain

@@ -159,7 +159,6 @@ def two_step_chain_by_dynamic_prompt(config: Config) -> None:
         answer="Short-term memory, in the context, and long-term memory, in a store.",
     ),
     page="LangChain 1.x tutorial: returning source documents by a `before_model` middleware",
-    not_on_spans=SPANS,
     needs=("langchain>=1",),
 )
 def two_step_chain_by_before_model(config: Config) -> None:

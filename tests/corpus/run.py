@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from corpus.kit import App, Truth, all_apps
+from corpus.recorded import is_recorded
 from corpus.sources import SOURCES, Source
 from rag_eval_otel import Sample, Score, instrument
 
@@ -101,7 +102,8 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
 
     Each sample must be that of another truth, or of an optional turn. `wrong`: a sample is none of
     them. `false positive`: a sample of an application without truths. `refused`: a truth without a
-    sample. `unknowable`: refused, where ``via`` does not record the truth.
+    sample. `unknowable`: refused, where ``via`` does not record the truth (the application says so, or
+    a context is on no span but in a prompt).
     """
     if seen.error:
         return Verdict(app=app, kind="failed", reason=seen.error)
@@ -112,9 +114,15 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
         differs = [_difference(sample, missed) for sample in extra]
         return Verdict(app=app, kind=kind, reason=reason, differs=differs)
     if missed:
-        kind = "unknowable" if via in app.not_on_spans else "refused"
+        kind = "refused" if _is_knowable(app, missed, seen, via) else "unknowable"
         return Verdict(app=app, kind=kind, reason=reason or "nothing seen")
     return Verdict(app=app, kind="exact")
+
+
+def _is_knowable(app: App, missed: Sequence[Truth], seen: Seen, via: str) -> bool:
+    if via in app.not_on_spans:
+        return False
+    return via == "callback" or all(is_recorded(truth, seen.spans) for truth in missed)
 
 
 def _match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:

@@ -145,15 +145,13 @@ def traceloop() -> Iterator[Source]:
 
 @contextmanager
 def genai() -> Iterator[Source]:
-    """OpenTelemetry's own instrumentation of LangChain, which traces OpenAI's models only."""
+    """OpenTelemetry's own instrumentation of LangChain, with its content on spans."""
     from opentelemetry.instrumentation.genai.langchain import (
         LangChainInstrumentor,
     )
 
-    from corpus.openai_kit import openai_models
-
     os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only"
-    with openai_models(), _instrumented(LangChainInstrumentor()) as source:
+    with _instrumented(LangChainInstrumentor()) as source:
         yield source
 
 
