@@ -235,51 +235,11 @@ def _is_met(requirement: Requirement) -> bool:
 
 
 _STOP = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "do",
-        "does",
-        "for",
-        "from",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "our",
-        "tell",
-        "that",
-        "the",
-        "their",
-        "there",
-        "this",
-        "to",
-        "was",
-        "we",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "with",
-        "you",
-        "your",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        a an and are as at be by can do does for from have how i if in is it its me my of on or our
+        tell that the their there this to was we what when where which who why with you your
+        """,
+    )
 )
