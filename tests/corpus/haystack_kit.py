@@ -28,6 +28,9 @@ from .scripted import Call, Reply, Script, scripted
 AwaitedPipeline: type[Any] = getattr(haystack, "AsyncPipeline", Pipeline)
 """The class with `run_async`: in Haystack 2 one of its own."""
 
+OPENLLMETRY = ("traceloop",)
+"""For `not_on_spans`: it records a pipeline's inputs and outputs; no documents, prompts, tools."""
+
 ID, CREATED = "chatcmpl-1", 1_760_000_000
 
 

@@ -22,6 +22,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
 from .haystack_kit import (
+    OPENLLMETRY,
     AwaitedPipeline,
     LocalChatGenerator,
     LocalGenerator,
@@ -65,6 +66,7 @@ Answer:
         contexts=(WONDERS[0], WONDERS[1]),
         answer="It was a 33 metres high statue of the sun god Helios.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation",
 )
 def first_pipeline(config: Config) -> str:
@@ -95,6 +97,7 @@ def first_pipeline(config: Config) -> str:
         contexts=(WONDERS[2], WONDERS[0]),
         answer="Herostratus did, to become famous.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack 2, PromptBuilder with OpenAIGenerator",
     needs=("haystack-ai<3",),
 )
@@ -212,7 +215,11 @@ WATCHED = Truth(
 )
 
 
-@app(APNEA, page="Haystack, async pipelines: hybrid retrieval, run_async_generator")
+@app(
+    APNEA,
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, async pipelines: hybrid retrieval, run_async_generator",
+)
 async def hybrid_async_generator(config: Config) -> str:
     with served([("caffeine", "With caffeine citrate."), ("", "With caffeine citrate.")]) as models:
         pipeline, final = _hybrid(models.chat()), {}
@@ -224,7 +231,12 @@ async def hybrid_async_generator(config: Config) -> str:
         return final["llm"]["replies"][0].text
 
 
-@app(APNEA, WATCHED, page="Haystack cookbook, async pipeline: concurrent executions gathered")
+@app(
+    APNEA,
+    WATCHED,
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, async pipeline: concurrent executions gathered",
+)
 async def two_hybrids_at_once(config: Config) -> list[str]:
     llm = LocalChatGenerator([("user: How is", "With caffeine citrate."), ("", "For five days.")])
     pipeline = _hybrid(llm)
@@ -262,6 +274,7 @@ class HybridRetriever:
         contexts=(MEDICINE[3], MEDICINE[0]),
         answer="Kangaroo care does.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG",
 )
 def super_component_retriever(config: Config) -> str:
@@ -292,6 +305,7 @@ CAR = (
         contexts=(CAR[2],),
         answer="2.3 bar in front and 2.5 bar at the rear.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack, LLMRanker: a chat generator ranks what BM25 has found",
 )
 def llm_ranker(config: Config) -> str:
@@ -322,6 +336,7 @@ def llm_ranker(config: Config) -> str:
         contexts=(CAR[1], CAR[2], CAR[0]),
         answer="Unter dem Boden des Kofferraums.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack, LostInTheMiddleRanker after BM25, with a German prompt",
 )
 def lost_in_the_middle(config: Config) -> str:
@@ -359,6 +374,7 @@ def _publications() -> InMemoryDocumentStore:
         contexts=tuple(PUBLICATIONS)[:2],
         answer="New therapies, and the genetics.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack tutorial 31: metadata filtering at run time, ordered by a ranker",
 )
 def metadata_filter(config: Config) -> str:
@@ -392,6 +408,7 @@ def metadata_filter(config: Config) -> str:
         contexts=(),
         answer="I found nothing about that.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack, a filter that nothing fits: the prompt has no documents",
 )
 def nothing_found(config: Config) -> str:
@@ -430,6 +447,7 @@ DUNE = (
         ),
         answer="The cavern of Paul's dream.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack tutorial 42: sentence window retriever, its windows in the prompt",
 )
 def sentence_window(config: Config) -> str:
@@ -464,6 +482,7 @@ ARTICLE = (
         contexts=(ARTICLE,),
         answer="Mails and websites that look like a bank's and ask for passwords.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack cookbook, auto-merging retriever in a RAG pipeline",
 )
 def auto_merging(config: Config) -> str:
@@ -506,6 +525,7 @@ class WordLimit:
         contexts=(CAR[0], CAR[1]),
         answer="Press the button; the jack is in the boot.",
     ),
+    not_on_spans=OPENLLMETRY,
     page="Haystack, custom components; streaming_callback given at run time",
 )
 def custom_component_streamed(config: Config) -> str:
