@@ -22,7 +22,8 @@ Place: TypeAlias = "tuple[int, int]"
 _FEW = 16  # letters and digits, of which fewer may be anywhere: such a text must be there as it is
 _CHUNK = 24  # letters and digits in a row that two texts do not have in common by chance
 _LAYERS = 3  # of escapes that are taken off: JSON within JSON within a repr
-_SOME = 0.2  # the share of a text's own words from which it may be there in other words
+_MOST = 0.6  # the share of a text's own words from which it is there in other words
+_SEVERAL = 3  # such words, at least
 
 _UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
 _NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # of a line in a list
@@ -74,12 +75,25 @@ class Messages:
     def _unnumbered(self) -> tuple[str, ...]:
         return tuple(map(_unnumbered, self.texts))
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset().union(*map(words, self.texts))
+
+    @property
+    def size(self) -> int:
+        """How many letters and digits there are."""
+        return sum(map(len, self._bare))
+
     def place(self, text: str) -> Place | None:
-        """Return where ``text`` stands, in any form that leaves its letters and digits."""
+        """Return where ``text`` stands as it is, escaped or re-spaced."""
+        found = place(text, self.texts)
+        return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
+
+    def place_changed(self, text: str) -> Place | None:
+        """Return where ``text`` stands in any form that leaves its letters and digits."""
         own = bare(text)
         if len(own) < _FEW:
-            found = place(text, self.texts)
-            return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
+            return None
         return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
 
     def trace(self, text: str, others: Sequence[str]) -> Place | None:
@@ -93,10 +107,9 @@ class Messages:
         return None
 
     def resembles(self, text: str, others: Sequence[str]) -> bool:
-        """Tell whether ``text`` may be there in other words: some of those that are its own are."""
+        """Tell whether ``text`` is there in another form: most words that are its own are."""
         own = words(text).difference(*map(words, others))
-        there = sum(_find(word, self._bare) is not None for word in own)
-        return bool(own) and there >= _SOME * len(own)
+        return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)
 
 
 def _find(part: str, messages: Sequence[str]) -> Place | None:
