@@ -16,7 +16,7 @@ from rag_eval_otel.capture.loose import LooseRuns
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.spans import SpanWriter, end
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.text import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
+from rag_eval_otel.capture.text import USUAL, answer_of, question_of
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
@@ -69,8 +69,7 @@ class RunRecorder:
         self._writer = writer
         self._intake = intake
         self._edge = edge
-        self._question_keys = (*question_keys, *QUESTION_KEYS)
-        self._answer_keys = (*answer_keys, *ANSWER_KEYS)
+        self._keys = USUAL.after(question=question_keys, answer=answer_keys)
         self._max_trees = max_trees
         self._max_size = max_size
         self._max_age = max_age
@@ -90,11 +89,11 @@ class RunRecorder:
 
     def question_of(self, value: object) -> str | None:
         """Return the question in the input of a chain."""
-        return question_of(value, self._question_keys)
+        return question_of(value, self._keys)
 
     def answer_of(self, value: object) -> str | None:
         """Return the answer in the output of a chain."""
-        return answer_of(value, self._answer_keys)
+        return answer_of(value, self._keys)
 
     def find(self, run_id: UUID | None) -> Run | None:
         """Return the run ``run_id`` if its tree is still in the making."""
