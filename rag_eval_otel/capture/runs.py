@@ -19,7 +19,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.native import distinct_passages
 from rag_eval_otel.capture.dialects.values import plain
-from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Part, Step
 from rag_eval_otel.capture.text import Keys
 from rag_eval_otel.runtime.fork import call_in_child
@@ -177,50 +177,31 @@ def _searches_within(runs: Sequence[Run]) -> dict[int, int]:
     return found
 
 
-class _RunView:
-    """A run in the form in which dialects see a span."""
-
-    __slots__ = ("_run", "keys", "parent_id")
-
-    parent_is_remote = False
-    scope = semconv.SCOPE
-    dropped = 0
-    dropped_events = 0
-    value_limit = None
-    trace_id = 0
-    attributes: Mapping[str, Any] = {}
-    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    logs: Sequence[LogView] = ()
-
-    def __init__(self, run: Run, parent: int | None, keys: Keys) -> None:
-        self._run = run
-        self.parent_id = parent
-        self.keys = keys
-
-    @property
-    def name(self) -> str:
-        return self._run.name
-
-    @property
-    def span_id(self) -> int:
-        return self._run.id
-
-    @property
-    def start(self) -> int:
-        return self._run.start
-
-    @property
-    def end(self) -> int | None:
-        return self._run.end
-
-    @property
-    def error(self) -> str | None:
-        return self._run.error
+def _view(run: Run, parent: int | None, keys: Keys) -> PlainSpan:
+    """Return ``run`` in the form in which dialects see a span."""
+    return PlainSpan(
+        name=run.name,
+        scope=semconv.SCOPE,
+        attributes={},
+        events=(),
+        logs=(),
+        trace_id=0,
+        span_id=run.id,
+        parent_id=parent,
+        parent_is_remote=False,
+        start=run.start,
+        end=run.end,
+        error=run.error,
+        dropped=0,
+        dropped_events=0,
+        value_limit=None,
+        keys=keys,
+    )
 
 
 def step_of(run: Run, keys: Keys, *, parent: int | None) -> Step:
     """Return the step that ``run`` is, read in the way in which spans are read."""
-    view = _RunView(run, parent, keys)
+    view = _view(run, parent, keys)
     asked, told = plain(run.asked), plain(run.told)
     if run.kind == "llm":
         step = build.llm(view, messages=asked, said=told, response_id=run.response_id)

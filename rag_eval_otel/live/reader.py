@@ -99,7 +99,7 @@ class TurnReader:
             for _ in range(max(1, _turns(trace))):
                 self._scorer.refuse("ambiguous")
             return [], "ambiguous"
-        steps = [read(view) for view in trace.spans.values()]
+        steps = [read(view, self._keys) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
             steps += tree.steps(self._keys, parent=span_id)
         turns = find_turns(steps, loss="possible")
