@@ -29,8 +29,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from rag_eval_otel.capture.runs import Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.suppression import is_silent
+from rag_eval_otel.runtime.guard import Edge, is_silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
