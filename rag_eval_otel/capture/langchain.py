@@ -435,7 +435,8 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 def note_document(document: Any) -> Any:
     """Return text, id and metadata of a document."""
     if not isinstance(document, Document):
-        return note(document)
+        text = getattr(document, "page_content", None)
+        return {"page_content": text} if isinstance(text, str) else note(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
