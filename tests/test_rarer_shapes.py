@@ -204,7 +204,7 @@ def test_a_call_that_was_not_shown_the_pages_is_no_turn() -> None:
             "Write a poem.", with_handler(captured)
         )
     assert captured.truths == []
-    assert captured.intake.reasons == ["partial"]
+    assert captured.intake.reasons == ["ambiguous"]
 
 
 def test_a_retrieval_that_is_said() -> None:
