@@ -388,13 +388,14 @@ def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
 def why_none(fragments: Sequence[Step]) -> SkipReason | None:
     """Return why a trace without turns has none, or None where nobody would expect one."""
     kinds = {fragment.kind for fragment in fragments}
+    may_be_turn = kinds & {"llm", *RETRIEVALS}
+    if may_be_turn and any(f.error is not None and f.parent is None for f in fragments):
+        return "error"
     if "llm" not in kinds:
         said = frozenset().union(*(fragment.explicit for fragment in fragments))
         if kinds & RETRIEVALS or "documents" in said:
             return "no_answer"
         return "no_retrieval" if said else None
-    if any(f.error is not None and f.parent is None for f in fragments):
-        return "error"
     tree = StepTree(fragments)
     if not find_retrievals(tree):
         failed = any(f.kind in RETRIEVALS and f.error is not None for f in fragments)

@@ -1,12 +1,20 @@
-"""`SpanView`: the one shape in which dialects see a span, whoever made it."""
+"""`SpanView`: the one shape in which spans are seen, whoever made them.
+
+`PlainSpan` is what dialects read: there every value is plain data, whatever Python types the
+application has put on the span.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
+
+from rag_eval_otel.capture.text import USUAL, Keys, exact
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -14,6 +22,9 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[str, Any] = {}
+_AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
+_DEPTH: Final = 50  # of containers within containers; deeper is a circle, or nobody's texts
+_ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
 class SpanView(Protocol):
@@ -89,6 +100,106 @@ class LogView:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
+def simple(value: Any, depth: int = _DEPTH) -> Any:
+    """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
+
+    Members of Enums become their values, bytes text, arrays and frames lists. What is none of
+    these, or lies too deep, becomes None: its ``str()`` would be no text of the application's.
+    """
+    if type(value) in _AS_IT_IS:
+        return value
+    if isinstance(value, Enum):
+        return simple(value.value, depth)
+    if isinstance(value, str):
+        return exact(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if type(value).__module__.partition(".")[0] in _ARRAYS:
+        return _of_array(value, depth)
+    return _of_container(value, depth)
+
+
+def _of_container(value: Any, depth: int) -> Any:
+    if depth and isinstance(value, Mapping):
+        return {str(simple(key, 0)): simple(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, Sequence | AbstractSet):
+        return [simple(item, depth - 1) for item in value]
+    if isinstance(value, bool | int | float):
+        return next(of(value) for of in (bool, int, float) if isinstance(value, of))
+    return None
+
+
+def _of_array(value: Any, depth: int) -> Any:
+    """Return the rows of a frame as dicts, the items of an array, or a single number or text."""
+    if hasattr(value, "columns"):
+        return simple(value.to_dict("records"), depth)
+    items = value.tolist() if hasattr(value, "tolist") else None
+    return None if items is None or items is value or not depth else simple(items, depth - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSpan:
+    """A `SpanView` of plain data, and the keys under which to look for questions and answers."""
+
+    name: str
+    scope: str
+    attributes: Mapping[str, Any]
+    events: Sequence[tuple[str, Mapping[str, Any]]]
+    logs: Sequence[LogView]
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    parent_is_remote: bool
+    start: int
+    end: int | None
+    error: str | None
+    dropped: int
+    dropped_events: int
+    value_limit: int | None
+    keys: Keys
+
+    @classmethod
+    def of(cls, view: SpanView, keys: Keys = USUAL) -> PlainSpan:
+        """Return ``view`` with its values as plain data."""
+        return cls(
+            name=view.name,
+            scope=view.scope,
+            attributes=_values(view.attributes),
+            events=[(name, _values(attributes)) for name, attributes in view.events],
+            logs=[
+                LogView(
+                    event=exact(log.event),
+                    body=simple(log.body),
+                    attributes=_values(log.attributes),
+                )
+                for log in view.logs
+            ],
+            trace_id=view.trace_id,
+            span_id=view.span_id,
+            parent_id=view.parent_id,
+            parent_is_remote=view.parent_is_remote,
+            start=view.start,
+            end=view.end,
+            error=view.error,
+            dropped=view.dropped,
+            dropped_events=view.dropped_events,
+            value_limit=view.value_limit,
+            keys=keys,
+        )
+
+
+def _values(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {exact(name): simple(value) for name, value in attributes.items()}
+
+
+def word(view: SpanView, name: str) -> str | None:
+    """Return one short attribute as text, as `PlainSpan` has it: kinds, names."""
+    found = view.attributes.get(name)
+    if type(found) is str or found is None:
+        return found
+    return str(simple(found))
+
+
 def attribute_names(span: ReadableSpan) -> Iterable[str]:
     """Return the names of the attributes of ``span``, which has ended.
 
@@ -101,12 +212,16 @@ def attribute_names(span: ReadableSpan) -> Iterable[str]:
         return span.attributes or ()
 
 
-def has_dropped(span: ReadableSpan) -> bool:
-    """Tell whether attributes of ``span`` were dropped over the limit; asked as often."""
+def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
+    """Tell whether the ended ``span`` has none of these attributes, and none was dropped.
+
+    Every span is asked, in one frame for the same reason.
+    """
     try:
-        return span._attributes.dropped > 0  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+        attributes: Any = span._attributes  # noqa: SLF001
+        return names.isdisjoint(attributes._dict) and not attributes.dropped  # noqa: SLF001
     except AttributeError:
-        return span.dropped_attributes > 0
+        return names.isdisjoint(span.attributes or ()) and not span.dropped_attributes
 
 
 class SdkSpan:

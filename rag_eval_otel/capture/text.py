@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
@@ -42,56 +43,110 @@ def is_in(part: str, whole: str) -> bool:
     return bool(part.strip()) and normalised(part).casefold() in normalised(whole).casefold()
 
 
-QUESTION_KEYS = ("question", "input", "query", "user_input", "user_question", "prompt", "text")
-ANSWER_KEYS = (
-    "answer",
-    "result",
-    "output",
-    "output_text",
-    "response",
-    "generation",
-    "final_answer",
-    "text",
-)
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under which applications keep questions and answers; the first that is there counts.
+
+    Both ways of capture have this one list.
+    """
+
+    question: tuple[str, ...] = (
+        "question",
+        "input",
+        "query",
+        "user_input",
+        "user_question",
+        "prompt",
+        "text",
+        "str_or_query_bundle",
+        "query_bundle",
+        "query_str",
+        "user_msg",
+        "message",
+        "user_prompt",
+        "q",
+    )
+    answer: tuple[str, ...] = (
+        "answer",
+        "result",
+        "output",
+        "output_text",
+        "response",
+        "generation",
+        "final_answer",
+        "text",
+        "message",
+        "final_result",
+        "completion",
+        "reply",
+        "value",
+    )
+
+    def after(self, *, question: Iterable[str] = (), answer: Iterable[str] = ()) -> Keys:
+        """Return the list with keys of an application's own before the usual ones."""
+        return Keys((*question, *self.question), (*answer, *self.answer))
+
+
+USUAL: Final = Keys()
 _USER_ROLES = frozenset({"human", "user"})
 _ASSISTANT_ROLES = frozenset({"ai", "assistant", "AIMessageChunk"})
 _MODEL_MARKS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
+_WITHIN = 100  # mappings that are looked into, each once: there may be circles
 
 
-def question_of(value: object, keys: Iterable[str] = QUESTION_KEYS) -> str | None:
+def exact(text: str) -> str:
+    """Return ``text`` as a plain string: of a member of a string Enum, its value."""
+    return text if type(text) is str else str.__str__(text)
+
+
+def question_of(value: object, keys: Keys = USUAL) -> str | None:
     """Return the question ``value`` holds, or None."""
-    return _text_of(value, keys=keys, roles=_USER_ROLES)
+    return _text_of(value, keys=keys.question, roles=_USER_ROLES)
 
 
-def answer_of(value: object, keys: Iterable[str] = ANSWER_KEYS) -> str | None:
+def answer_of(value: object, keys: Keys = USUAL) -> str | None:
     """Return the answer ``value`` holds, or None."""
-    return _text_of(value, keys=keys, roles=_ASSISTANT_ROLES)
+    return _text_of(value, keys=keys.answer, roles=_ASSISTANT_ROLES)
 
 
-def _text_of(value: object, *, keys: Iterable[str], roles: frozenset[str]) -> str | None:
+def _text_of(
+    value: object,
+    *,
+    keys: Sequence[str],
+    roles: frozenset[str],
+    seen: set[int] | None = None,
+) -> str | None:
     if isinstance(value, str):
-        return value
+        return exact(value)
     if isinstance(value, Mapping) and not ("content" in value and role_of(value)):
-        return _of_mapping(value, keys=keys, roles=roles)
+        return _of_mapping(value, keys=keys, roles=roles, seen=seen)
     if isinstance(value, list | tuple):
         return last_message(value, roles=roles)
     if role_of(value) is not None:
         return text_of_message(value) if role_of(value) in roles else None
     members = getattr(value, "__dict__", None)
     if members and any(hasattr(type(value), mark) for mark in _MODEL_MARKS):
-        return _of_mapping(members, keys=keys, roles=roles)
+        return _of_mapping(members, keys=keys, roles=roles, seen=seen)
     return None
 
 
 def _of_mapping(
-    value: Mapping[Any, Any], *, keys: Iterable[str], roles: frozenset[str]
+    value: Mapping[Any, Any],
+    *,
+    keys: Sequence[str],
+    roles: frozenset[str],
+    seen: set[int] | None,
 ) -> str | None:
+    seen = set() if seen is None else seen
+    if id(value) in seen or len(seen) > _WITHIN:
+        return None
+    seen.add(id(value))
     for key in keys:
         found = value.get(key)
-        if isinstance(found, str):
-            return found
-        if found is not None and (text := _text_of(found, keys=keys, roles=roles)) is not None:
-            return text
+        if found is not None:
+            text = _text_of(found, keys=keys, roles=roles, seen=seen)
+            if text is not None:
+                return text
     messages = value.get("messages")
     return last_message(messages, roles=roles) if isinstance(messages, list | tuple) else None
 
@@ -112,13 +167,13 @@ def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_RO
 
 def role_of(message: object) -> str | None:
     """Return who speaks: LangChain's ``type``, a dict's ``role``, a pair's first member."""
-    if isinstance(message, tuple) and message and isinstance(message[0], str):
-        return message[0]
-    if isinstance(message, Mapping):
+    if isinstance(message, tuple):
+        role: object = message[0] if message else None
+    elif isinstance(message, Mapping):
         role = message.get("role", message.get("type"))
-        return role if isinstance(role, str) else None
-    role = getattr(message, "type", None)
-    return role if isinstance(role, str) and hasattr(message, "content") else None
+    else:
+        role = getattr(message, "type", None) if hasattr(message, "content") else None
+    return exact(role) if isinstance(role, str) else None
 
 
 def text_of_message(message: object) -> str:
@@ -129,7 +184,7 @@ def text_of_message(message: object) -> str:
         content = message.get("content", "")
     else:
         content = getattr(message, "content", "")
-    return content if isinstance(content, str) else _text_of_blocks(content)
+    return exact(content) if isinstance(content, str) else _text_of_blocks(content)
 
 
 def _text_of_blocks(content: object) -> str:

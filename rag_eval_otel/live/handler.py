@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.record import RunRecorder
+from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle, instrument
@@ -52,11 +52,12 @@ class RagEvalCallbackHandler(LangChainCapture):
                 msg = "not attached: the first attempt has failed"
                 raise ConfigError(msg)
             try:
-                return self.handle.recorder
+                self.handle.record_searches()
+                return self.handle.pipeline.recorder
             finally:
                 self._failed = self._attached is None
-        return self._attached.recorder
+        return self._attached.pipeline.recorder
 
     def _count(self, place: str) -> None:
         if self._attached is not None:
-            self._attached.internal_error(place)
+            self._attached.pipeline.instruments.internal_error(place)

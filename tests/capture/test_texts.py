@@ -22,8 +22,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from rag_eval_otel.capture.text import (
-    ANSWER_KEYS,
-    QUESTION_KEYS,
+    USUAL,
     answer_of,
     last_message,
     question_of,
@@ -162,8 +161,8 @@ def test_an_answer_to_an_earlier_question_is_none() -> None:
 )
 def test_the_users_keys_come_first(value: Mapping[str, Any], expected: str) -> None:
     """An application may name its own keys; the usual ones still count after them."""
-    assert question_of(value, ("frage", *QUESTION_KEYS)) == expected
-    assert answer_of({"antwort": "a", "answer": "x"}, ("antwort", *ANSWER_KEYS)) == "a"
+    assert question_of(value, USUAL.after(question=["frage"])) == expected
+    assert answer_of({"antwort": "a", "answer": "x"}, USUAL.after(answer=["antwort"])) == "a"
 
 
 @pytest.mark.parametrize(

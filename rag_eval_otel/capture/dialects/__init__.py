@@ -19,8 +19,9 @@ from rag_eval_otel.capture.dialects import (
     vectordb,
 )
 from rag_eval_otel.capture.dialects.build import bare
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import USUAL, Keys
 
 
 class Dialect(NamedTuple):
@@ -32,7 +33,7 @@ class Dialect(NamedTuple):
 
     name: str
     kind: Callable[[SpanView], Kind | None]
-    read: Callable[[SpanView, Kind], Step]
+    read: Callable[[PlainSpan, Kind], Step]
     content: tuple[str, ...]
     content_events: tuple[tuple[str, str], ...] = ()
 
@@ -100,8 +101,8 @@ def kind_of(view: SpanView) -> Kind:
 
 def tool_name(view: SpanView) -> str:
     """Return what the tool is called that ``view`` is a call of, without parsing anything."""
-    names = (view.attributes.get(key) for key in _TOOL_NAMES)
-    return str(next((name for name in names if name is not None), view.name))
+    names = (word(view, key) for key in _TOOL_NAMES)
+    return next((name for name in names if name is not None), view.name)
 
 
 def lists(view: SpanView) -> bool:
@@ -118,14 +119,15 @@ def dialect_of(view: SpanView) -> str | None:
     return "native" if native.speaks(view) else None
 
 
-def read(view: SpanView) -> Step:
+def read(view: SpanView, keys: Keys = USUAL) -> Step:
     """Return what ``view`` tells about a turn. This parses, so not on the application's thread."""
-    dialect, kind = (None, None) if _is_foreign(view) else _dialect(view)
+    span = PlainSpan.of(view, keys)
+    dialect, kind = (None, None) if _is_foreign(view) else _dialect(span)
     if dialect is None or kind is None:
-        fragment = bare(view, "other", flat=True)
+        found = bare(span, "other", flat=True)
     else:
-        fragment = dialect.read(view, kind)
-    return native.with_explicit(view, fragment) if native.speaks(view) else fragment
+        found = dialect.read(span, kind)
+    return native.with_explicit(span, found) if native.speaks(span) else found
 
 
 def may_speak(attributes: Iterable[str], *, name: str, scope: str) -> bool:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
-from rag_eval_otel.capture.dialects.documents import count_in, ids_in, passages_in, shown_in
+from rag_eval_otel.capture.dialects.documents import (
+    count_in,
+    documents_in,
+    ids_in,
+    passages_in,
+    shown_in,
+)
 from rag_eval_otel.capture.dialects.values import (
     CUT,
     HIDDEN,
     Lost,
+    data_in,
     is_marker,
     is_stream,
     messages_in,
@@ -21,9 +26,9 @@ from rag_eval_otel.capture.dialects.values import (
     usable,
 )
 from rag_eval_otel.capture.identities import metadata_in
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Part, Step
-from rag_eval_otel.capture.text import ANSWER_KEYS, QUESTION_KEYS, answer_of, question_of
+from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
 
 
@@ -53,7 +58,7 @@ class Losses:
         return usable(text)
 
 
-def fragment(view: SpanView, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+def fragment(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
     """Build a fragment of ``parts`` and of what every span has."""
     return Step(
         id=view.span_id,
@@ -72,7 +77,7 @@ def fragment(view: SpanView, kind: Kind, *, losses: Losses, **parts: Any) -> Ste
     )
 
 
-def bare(view: SpanView, kind: Kind, **parts: Any) -> Step:
+def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
     """Build a fragment of which nothing but its place is known."""
     return fragment(view, kind, losses=Losses(), **parts)
 
@@ -82,16 +87,6 @@ Found: TypeAlias = "Any"
 
 _ANSWERS_LATER = re.compile("llama_?index")  # its engines end before their answer is written
 
-_QUESTION_KEYS = (
-    *QUESTION_KEYS,
-    "str_or_query_bundle",
-    "query_bundle",
-    "query_str",
-    "user_msg",
-    "message",
-    "user_prompt",
-    "q",
-)
 _SAID_KEYS = (
     "message",
     "generations",
@@ -102,19 +97,18 @@ _SAID_KEYS = (
     "answer",
     "text",
 )
-_ANSWER_KEYS = (*ANSWER_KEYS, "message", "final_result", "completion", "reply", "value")
 
 
-def question_in(data: Found) -> str | None:
+def question_in(data: Found, keys: Keys = USUAL) -> str | None:
     """Return the question in plain ``data``, which may be JSON within JSON."""
-    found = None if isinstance(data, Lost) else question_of(data, _QUESTION_KEYS)
-    return _unnested(found, question_in)
+    found = None if isinstance(data, Lost) else question_of(data, keys)
+    return _unnested(found, lambda inner: question_in(inner, keys))
 
 
-def answer_in(data: Found) -> str | None:
+def answer_in(data: Found, keys: Keys = USUAL) -> str | None:
     """Return the answer in plain ``data``, which may be JSON within JSON."""
-    found = None if isinstance(data, Lost) else answer_of(data, _ANSWER_KEYS)
-    return _unnested(found, answer_in)
+    found = None if isinstance(data, Lost) else answer_of(data, keys)
+    return _unnested(found, lambda inner: answer_in(inner, keys))
 
 
 def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | None:
@@ -122,20 +116,19 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
         return text
     data = read(text)
     if not isinstance(data, Mapping):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            data = ast.literal_eval(text.strip())
+        data = data_in(text)
     return inner(plain(data)) if isinstance(data, Mapping) else text
 
 
-def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
+def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a chain, agent or tool."""
     losses = Losses()
-    output = losses.text("output", told, answer_in(told))
+    output = losses.text("output", told, answer_in(told, view.keys))
     streams = isinstance(told, str) and is_stream(told)
     return fragment(
         view,
         kind,
-        input=losses.text("input", asked, question_in(asked)),
+        input=losses.text("input", asked, question_in(asked, view.keys)),
         output=output,
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
@@ -146,23 +139,32 @@ def step(view: SpanView, kind: Kind, *, asked: Found, told: Found, **more: Any) 
     )
 
 
-def tool(view: SpanView, *, asked: Found, told: Found, **more: Any) -> Step:
-    """Build the fragment of a tool; where it returned a list of documents, they are its own."""
+def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
+    """Build the fragment of a tool; where it returned a list of documents, they are its own.
+
+    Those of an artifact count for more than the text that was made of them.
+    """
     losses = Losses()
-    documents = None if isinstance(told, Lost) else passages_in(_unpacked(told))
+    artifact = passages_in(_of(told, "artifact")) or ()
+    documents = None if isinstance(told, Lost) else artifact or documents_in(told)
     return fragment(
         view,
         "tool",
-        input=losses.text("input", asked, question_in(asked)),
-        output=losses.text("output", told, _tool_text(told)),
+        input=losses.text("input", asked, question_in(asked, view.keys)),
+        output=losses.text("output", told, _tool_text(told, view.keys)),
         documents=documents,
+        shown=artifact,
         losses=losses,
         **more,
     )
 
 
+def _of(data: Found, key: str) -> Found:
+    return data.get(key) if isinstance(data, Mapping) else None
+
+
 def retrieval(
-    view: SpanView,
+    view: PlainSpan,
     *,
     asked: Found,
     documents: Found,
@@ -181,7 +183,7 @@ def retrieval(
     return fragment(
         view,
         kind,
-        input=losses.text("input", asked, question_in(asked)),
+        input=losses.text("input", asked, question_in(asked, view.keys)),
         documents=found,
         found=count if found is None else len(found),
         losses=losses,
@@ -190,7 +192,7 @@ def retrieval(
 
 
 def llm(
-    view: SpanView,
+    view: PlainSpan,
     *,
     messages: Found,
     said: Found,
@@ -259,18 +261,13 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
     return found
 
 
-def _unpacked(told: Found) -> Found:
-    """Return what a tool returned without its wrapping, parsed where it is JSON."""
-    if isinstance(told, Mapping) and len(told) == 1:
-        return _unpacked(next(iter(told.values())))
-    if isinstance(told, Mapping) and told.get("role") == "tool":
-        return _unpacked(told.get("content"))
-    return read(told) if isinstance(told, str) and told.lstrip()[:1] in {"[", "{"} else told
-
-
-def _tool_text(told: Found) -> str | None:
+def _tool_text(told: Found, keys: Keys) -> str | None:
     if isinstance(told, list):
-        return _tool_text(told[-1]) if len(told) == 1 else None
+        if told and all(
+            isinstance(block, Mapping) and block.get("type") == "text" for block in told
+        ):
+            return _blocks(told)
+        return _tool_text(told[-1], keys) if len(told) == 1 else None
     if not isinstance(told, Mapping):
         return told if isinstance(told, str) else None
     if isinstance(told.get("content"), str):
@@ -278,7 +275,7 @@ def _tool_text(told: Found) -> str | None:
     if isinstance(told.get("blocks"), list):
         return _blocks(told["blocks"])
     inner = told.get("tool_output", next(iter(told.values())) if len(told) == 1 else None)
-    return answer_in(told) if inner is None else _tool_text(inner)
+    return answer_in(told, keys) if inner is None else _tool_text(inner, keys)
 
 
 def _blocks(blocks: Sequence[Any]) -> str:
@@ -290,12 +287,12 @@ def listed(told: Found) -> tuple[Passage, ...] | None:
     return passages_in(told) if isinstance(told, list) and told else None
 
 
-def arguments(asked: Found) -> Found:
+def arguments(asked: Found, keys: Keys = USUAL) -> Found:
     """Return what a decorated function was called with: its only text, or what it has by name."""
     if not (isinstance(asked, Mapping) and set(asked) == {"args", "kwargs"}):
         return asked
     args = asked["args"] if isinstance(asked["args"], list) else []
-    texts = [arg for arg in args if question_in(arg)]
+    texts = [arg for arg in args if question_in(arg, keys)]
     if args:
         return texts[0] if len(texts) == 1 else None
     return asked["kwargs"]

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
+from rag_eval_otel.capture.dialects.values import STRING, data_in
 from rag_eval_otel.types import Passage
 
-_TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body")
-_LIST_KEYS = ("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages")
+_TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
+_LIST_KEYS = (
+    "documents",
+    "nodes",
+    "source_nodes",
+    "results",
+    "context",
+    "chunks",
+    "passages",
+    "docs",
+    "hits",
+    "matches",
+    "items",
+    "sources",
+    "result",
+)
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.*?)\)(?:, score=.*)?\)>")  # of LlamaIndex
@@ -127,3 +142,203 @@ def wider_of(text: object, metadata: object) -> dict[str, str]:
     held = (one for one in metadata.values() if isinstance(one, str) and len(one) > len(text))
     around = next((one for one in held if text.strip() in one), None)
     return {} if around is None else {text: around}
+
+
+# --- documents within one text --------------------------------------------------------------------
+
+_WITHIN: Final = 4  # texts within texts that are looked into
+_OPENING: Final = frozenset("[{(")
+_RULE = r"[-=*_#~]{3,}"
+_KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
+_CONTENT = r"(?:page[ _])?content|text|passage|snippet|body|excerpt"
+
+_STR_OF_DOCUMENT = re.compile(rf"page_content=({STRING})")
+_TAGGED = re.compile(rf"<({_KINDS})\b[^<>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_INNER_TAG = re.compile(
+    rf"<((?:document_)?(?:{_CONTENT}))\b[^<>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE
+)
+_ABOUT = (
+    r"sources?|title|file(?:[ _]?name)?|path|ur[li]|link|(?:doc(?:ument)?[ _]?)?id|page"
+    r"|meta(?:data)?|score|relevance|similarity|name|author|date|section|chapter|category|tags?|published"
+)
+_FIELDS: Final = tuple(
+    re.compile(rf"\s*(?P<names>(?:{name}:[^\n]*\n\n?){times}){content}", re.IGNORECASE)
+    for name, times, content in (
+        (r"[A-Za-z][\w -]{0,30}", "{0,8}?", rf"(?P<text>(?:{_CONTENT})):"),
+        (rf"(?:{_ABOUT})", "{1,8}", "(?P<text>)"),
+    )
+)
+_COUNTED = rf"[\[(<*#]*[ \t]*(?:{_KINDS})[ \t]*[#№]?[ \t]*(\d+)"
+_NUMBERED: Final = tuple(
+    re.compile(rf"^[ \t]*{pattern}", re.MULTILINE | re.IGNORECASE)
+    for pattern in (
+        rf"(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
+        r"\[(\d+)\]:?",
+    )
+)
+_APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
+_TIGHT = re.compile(rf"(?<=[.!?)\"'])[ \t]*\n{_RULE}[ \t]*\n(?=\S)")
+_NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
+_LEAD = re.compile(r"\s*(?:[^\n]{0,80}:[ \t]*)?\s*")  # may stand before the first document
+
+
+def passages_in_text(text: str) -> tuple[Passage, ...] | None:
+    """Return the documents in ``text``, without what only marks them; None if it is simply one.
+
+    They may be JSON, the repr of Python's lists and of documents, in tags, below names such as
+    ``Source:`` and ``Content:``, numbered, or apart by rules. Blank lines tell nothing: documents
+    have paragraphs of their own.
+    """
+    return _in_text(text, _WITHIN)
+
+
+def documents_in(data: Any) -> tuple[Passage, ...] | None:
+    """Return the documents in plain ``data`` that a tool returned, or in the JSON or repr of it.
+
+    Text of another form is left: what marks documents there need not be meant so.
+    """
+    if isinstance(data, str):
+        return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
+    if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
+        return documents_in(data["content"])
+    return _of_data(data, _WITHIN)
+
+
+def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
+    if not depth:
+        return None
+    if text.lstrip()[:1] in _OPENING:
+        found = _of_data(_parsed(text), depth) or _of_lines(text)
+        if found is not None:
+            return found
+    for split in (_of_strings, _of_tags, _of_numbers, _of_fields, _of_rules):
+        parts = split(text)
+        if parts:
+            return tuple(p for part in parts for p in _within(part, depth))
+    return None
+
+
+def _within(part: str, depth: int) -> tuple[Passage, ...]:
+    part = re.sub(rf"\n[ \t]*{_RULE}\s*$", "", part.strip("\n")).strip()
+    return _in_text(part, depth - 1) or ((Passage(text=part),) if part else ())
+
+
+def _parsed(text: str) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return data_in(text)
+
+
+def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
+    """Return the documents in parsed ``data``: a list of them, one, or what is wrapped around."""
+    if isinstance(data, str):
+        return _in_text(data, depth - 1)
+    if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
+        data = data[0]
+    if isinstance(data, Mapping):
+        return _of_data(data["text"], depth) if _is_block(data) else _of_mapping(data, depth)
+    if not isinstance(data, list) or not data:
+        return None
+    found = passages_in(data)
+    return None if found is None else tuple(_unwrapped(p, depth) for p in found)
+
+
+def _of_mapping(data: Mapping[str, Any], depth: int) -> tuple[Passage, ...] | None:
+    listed = _items(data) or data.get("content")
+    if isinstance(listed, list):
+        return _of_data(listed, depth)
+    found = None if _is_message(data) else passage_of(data)
+    if found is not None and len(data) > 1:
+        return (_unwrapped(found, depth),)
+    if len(data) == 1 and depth:
+        return _of_data(next(iter(data.values())), depth - 1)
+    return None
+
+
+def _is_message(data: Mapping[str, Any]) -> bool:
+    return "role" in data or data.get("type") in {"ai", "human", "tool"}
+
+
+def _is_block(item: Any) -> bool:
+    """Tell whether ``item`` is a block of content, not a document of its own."""
+    return (
+        isinstance(item, Mapping)
+        and item.get("type") == "text"
+        and isinstance(item.get("text"), str)
+    )
+
+
+def _unwrapped(passage: Passage, depth: int) -> Passage:
+    """Return the document that is all the text of ``passage`` holds: JSON within JSON."""
+    if passage.text.lstrip()[:1] != "{" or not depth:
+        return passage
+    inner = _of_data(_parsed(passage.text), depth - 1)
+    return inner[0] if inner is not None and len(inner) == 1 else passage
+
+
+def _of_lines(text: str) -> tuple[Passage, ...] | None:
+    """Return the documents of which each is JSON on a line of its own."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) < 2 or not all(line.lstrip()[:1] == "{" for line in lines):  # noqa: PLR2004
+        return None
+    found = [passage_of(_parsed(line)) for line in lines]
+    texts = [passage for passage in found if passage is not None]
+    return tuple(texts) if len(texts) == len(lines) else None
+
+
+def _of_strings(text: str) -> list[str] | None:
+    """Return the texts of documents that LangChain's ``str()`` wrote, one after the other."""
+    if not text.lstrip().startswith("page_content="):
+        return None
+    found = [data_in(one) for one in _STR_OF_DOCUMENT.findall(text)]
+    return found if all(isinstance(one, str) for one in found) else None
+
+
+def _of_tags(text: str) -> list[str] | None:
+    found = list(_TAGGED.finditer(text))
+    outside = _TAGGED.sub("", text)
+    if not found or not re.fullmatch(rf"(?:\s|{_RULE}|</?\w+>)*", outside):
+        return None
+    inner = [_INNER_TAG.search(one[2]) for one in found]
+    return [within[2] if within else one[2] for one, within in zip(found, inner, strict=True)]
+
+
+def _of_numbers(text: str) -> list[str] | None:
+    """Return what stands below numbers that count up from 0 or 1, the first at the beginning."""
+    for pattern in _NUMBERED:
+        found = list(pattern.finditer(text))
+        numbers = [int(one[1]) for one in found]
+        if numbers and numbers[0] <= 1 and _LEAD.fullmatch(text[: found[0].start()]):
+            counted = range(numbers[0], numbers[0] + len(numbers))
+            return _between(text, found) if numbers == list(counted) else None
+    return None
+
+
+def _of_fields(text: str) -> list[str] | None:
+    """Return what stands below ``Content:``, or below ``Source:`` and the like, each time alike."""
+    lead = _LEAD.match(text)
+    begin = lead.end() if lead is not None and "\n" in lead[0].strip(" ") else 0
+    for pattern in _FIELDS:
+        first = pattern.match(text, begin) or pattern.match(text)
+        names = [] if first is None else _NAME.findall(first["names"])
+        if first is None or not (names or first["text"]):
+            continue
+        lines = "".join(rf"{re.escape(name)}:[^\n]*\n\n?" for name in names)
+        content = rf"{first['text']}:[ \t]*\n?" if first["text"] else ""
+        found = list(re.compile(rf"^[ \t]*{lines}{content}", re.MULTILINE).finditer(text))
+        return _between(text, found) if names or len(found) > 1 else None
+    return None
+
+
+def _of_rules(text: str) -> list[str] | None:
+    for pattern in (_APART, _TIGHT):
+        parts = [part for part in pattern.split(text) if part.strip()]
+        if len(parts) > 1:
+            return parts
+    return None
+
+
+def _between(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
+    """Return what stands after each of ``marks``, up to the next."""
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]

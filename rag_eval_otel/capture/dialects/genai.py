@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import plain, read, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
@@ -45,11 +45,11 @@ CONTENT_EVENTS: Final = (
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    found = view.attributes.get("gen_ai.operation.name")
-    return None if found is None else _KINDS.get(str(found))
+    found = word(view, "gen_ai.operation.name")
+    return None if found is None else _KINDS.get(found)
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     if of in {"retriever", "reranker"}:
         asked = value(view, "gen_ai.retrieval.query.text")
@@ -69,7 +69,7 @@ def to_step(view: SpanView, of: Kind) -> Step:
     return build.step(view, of, asked=asked, told=told, flat=of == "chain")
 
 
-def _llm(view: SpanView) -> Step:
+def _llm(view: PlainSpan) -> Step:
     messages, said = messages_of(view)
     texts = dict(_variables(view.attributes))
     for log in view.logs:
@@ -87,14 +87,14 @@ def _llm(view: SpanView) -> Step:
     return replace(call, end=None) if _was_left(view) else call
 
 
-def _was_left(view: SpanView) -> bool:
+def _was_left(view: PlainSpan) -> bool:
     """Tell whether the end of the call was never reported: its span ended with that around it."""
     told = view.attributes
     may_tell = view.error is None and not view.dropped and "gen_ai.input.messages" in told
     return may_tell and "gen_ai.output.messages" not in told
 
 
-def messages_of(view: SpanView) -> tuple[Any, Any]:
+def messages_of(view: PlainSpan) -> tuple[Any, Any]:
     """Return the messages an LLM was shown and what it said, from attributes or logs."""
     for log in view.logs:
         if log.event == _DETAILS and "gen_ai.input.messages" not in view.attributes:
@@ -123,7 +123,7 @@ def _joined(instructions: Any) -> str:
     return "".join(str(part.get("content") or "") for part in parts if isinstance(part, Mapping))
 
 
-def _of_events(view: SpanView) -> tuple[Any, Any]:
+def _of_events(view: PlainSpan) -> tuple[Any, Any]:
     """Return messages from one log record each, the older way."""
     shown, said = [], None
     for log in view.logs:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import USUAL, Keys
 
 PREFIX = "haystack."
 _STEPS: Mapping[str, Kind] = {
@@ -42,8 +43,8 @@ def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     if not view.name.startswith(PREFIX):
         return None
-    component = view.attributes.get("haystack.component.type")
-    if isinstance(component, str):
+    component = word(view, "haystack.component.type")
+    if component is not None:
         known = next((of for name, of in _COMPONENTS if name.search(component)), None)
         return known or ("retriever" if _retrieves(view) else "chain")
     return _STEPS.get(view.name)
@@ -51,14 +52,12 @@ def kind(view: SpanView) -> Kind | None:
 
 def _retrieves(view: SpanView) -> bool:
     """Tell whether a component of the user's own makes documents of a query."""
-    taken = view.attributes.get("haystack.component.input_spec")
-    given = view.attributes.get("haystack.component.output_spec")
-    if not (isinstance(taken, str) and isinstance(given, str)):
-        return False
+    taken = word(view, "haystack.component.input_spec") or ""
+    given = word(view, "haystack.component.output_spec") or ""
     return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = _value(
         view,
@@ -86,7 +85,7 @@ def to_step(view: SpanView, of: Kind) -> Step:
     return build.step(view, of, asked=asked, told=_answers(told))
 
 
-def _value(view: SpanView, *keys: str) -> Any:
+def _value(view: PlainSpan, *keys: str) -> Any:
     """Return the first of the attributes that is there; where a callback is in it, it is a repr."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
@@ -115,36 +114,38 @@ def _tool_messages(told: Any) -> Any:
     return told
 
 
-def _pipeline(view: SpanView) -> Step:
+def _pipeline(view: PlainSpan) -> Step:
     asked = _value(view, "haystack.pipeline.input_data")
     told = _value(view, "haystack.pipeline.output_data")
-    return build.step(view, "chain", asked=query_of(asked), told=answer_of_components(told))
+    return build.step(
+        view, "chain", asked=query_of(asked, view.keys), told=answer_of_components(told, view.keys)
+    )
 
 
-def query_of(asked: Any) -> Any:
+def query_of(asked: Any, keys: Keys = USUAL) -> Any:
     """Return the question a pipeline was given, if its components were all given the same."""
     if isinstance(asked, Lost) or not isinstance(asked, Mapping):
         return asked
     asked = asked.get("data", asked)
-    given = {text for part in asked.values() for text in _queries(part)}
-    given = given or set(_queries(asked))
+    given = {text for part in asked.values() for text in _queries(part, keys)}
+    given = given or set(_queries(asked, keys))
     return next(iter(given)) if len(given) == 1 else None
 
 
-def _queries(part: Any) -> Iterator[str]:
+def _queries(part: Any, keys: Keys) -> Iterator[str]:
     if isinstance(part, Mapping):
         yield from (part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str))
-        if isinstance(part.get("messages"), list) and (asked := build.question_in(part)):
+        if isinstance(part.get("messages"), list) and (asked := build.question_in(part, keys)):
             yield asked
 
 
-def answer_of_components(told: Any) -> Any:
+def answer_of_components(told: Any, keys: Keys = USUAL) -> Any:
     """Return what the last components of a pipeline answered, if it is one thing."""
     if isinstance(told, Lost) or not isinstance(told, Mapping):
         return told
     built = [part for part in told.values() if isinstance(part, Mapping) and "answers" in part]
     parts = built or told.values()  # an answer that was built is what the application reads
-    found = {text for part in parts if (text := build.answer_in(_answers(part)))}
+    found = {text for part in parts if (text := build.answer_in(_answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
@@ -24,13 +24,13 @@ CONTENT: Final = (r"langfuse\.(observation|trace)\.(input|output)",)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    found = view.attributes.get("langfuse.observation.type")
-    return None if found is None else _KINDS.get(str(found), "chain")
+    found = word(view, "langfuse.observation.type")
+    return None if found is None else _KINDS.get(found, "chain")
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
-    asked = build.arguments(value(view, "langfuse.observation.input"))
+    asked = build.arguments(value(view, "langfuse.observation.input"), view.keys)
     told = value(view, "langfuse.observation.output")
     if of == "retriever":
         return build.retrieval(view, asked=asked, documents=told)

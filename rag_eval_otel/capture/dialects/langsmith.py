@@ -7,7 +7,7 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
@@ -23,11 +23,11 @@ CONTENT: Final = (r"gen_ai\.(prompt|completion)",)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    found = view.attributes.get("langsmith.span.kind")
-    return None if found is None else _KINDS.get(str(found), "chain")
+    found = word(view, "langsmith.span.kind")
+    return None if found is None else _KINDS.get(found, "chain")
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked, told = (
         value(view, "gen_ai.prompt", opening=JSON),

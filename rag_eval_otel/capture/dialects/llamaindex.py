@@ -10,7 +10,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import JSON, read
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
 SCOPE = "llamaindex.opentelemetry.tracer"
@@ -54,7 +54,7 @@ def kind(view: SpanView) -> Kind | None:
     return next((of for name, of in _NAMES if name.search(view.name)), "chain")
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     if of == "retriever":
         return build.retrieval(
@@ -73,11 +73,11 @@ def to_step(view: SpanView, of: Kind) -> Step:
     return replace(step, shown=passages_in(sources) or ())
 
 
-def _messages(view: SpanView) -> Any:
+def _messages(view: PlainSpan) -> Any:
     return _get(view, "LLMChat", "messages") or _get(view, "LLMCompletionStart", "prompt")
 
 
-def _said(view: SpanView) -> Any:
+def _said(view: PlainSpan) -> Any:
     blocks = _get(view, "LLMChatEnd", "response.message.blocks")
     if isinstance(blocks, list):
         return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
@@ -87,13 +87,13 @@ def _said(view: SpanView) -> Any:
     return "".join(deltas) if deltas and ended else said
 
 
-def _told(view: SpanView) -> Any:
+def _told(view: PlainSpan) -> Any:
     return _get(view, "QueryEnd", "response.response", "response") or _get(
         view, "AgentRunStepEnd", "step_output.output.response"
     )
 
 
-def _get(view: SpanView, event: str, *keys: str) -> Any:
+def _get(view: PlainSpan, event: str, *keys: str) -> Any:
     """Return the first of ``keys`` that an event has whose name begins with ``event``."""
     for _, attributes in _named(view.events, event):
         for key in keys:

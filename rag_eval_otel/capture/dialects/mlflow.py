@@ -7,8 +7,9 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.values import JSON, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import Keys
 
 _KINDS: Mapping[str, Kind] = {
     "AGENT": "agent",
@@ -28,27 +29,27 @@ CONTENT_EVENTS: Final = ((r"new_token", r"token|chunk"),)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    found = view.attributes.get("mlflow.spanType")
-    return None if found is None else _KINDS.get(str(found).strip('"'), "chain")
+    found = word(view, "mlflow.spanType")
+    return None if found is None else _KINDS.get(found.strip('"'), "chain")
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked, told = (
         value(view, "mlflow.spanInputs", opening=JSON),
         value(view, "mlflow.spanOutputs", opening=JSON),
     )
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=_only(asked), documents=told, kind=of)
+        return build.retrieval(view, asked=_only(asked, view.keys), documents=told, kind=of)
     if of == "llm":
         return build.llm(view, messages=asked, said=told)
     if of == "tool":
-        return build.tool(view, asked=_only(asked), told=told)
-    return build.step(view, of, asked=_only(asked), told=told)
+        return build.tool(view, asked=_only(asked, view.keys), told=told)
+    return build.step(view, of, asked=_only(asked, view.keys), told=told)
 
 
-def _only(asked: object) -> object:
+def _only(asked: object, keys: Keys) -> object:
     """Return the one argument of a decorated function, whatever it is called."""
-    if isinstance(asked, Mapping) and len(asked) == 1 and build.question_in(asked) is None:
+    if isinstance(asked, Mapping) and len(asked) == 1 and build.question_in(asked, keys) is None:
         return next(iter(asked.values()))
     return asked

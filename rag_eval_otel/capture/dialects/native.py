@@ -13,7 +13,7 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, read
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.text import normalised
 from rag_eval_otel.types import Passage
@@ -49,7 +49,7 @@ def parts_of(view: SpanView) -> frozenset[Part]:
     return frozenset(part for name, part in _PARTS.items() if name in attributes)
 
 
-def with_explicit(view: SpanView, fragment: Step) -> Step:
+def with_explicit(view: PlainSpan, fragment: Step) -> Step:
     """Return ``fragment`` with what the application said in place of what was recorded."""
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
@@ -71,7 +71,7 @@ def with_explicit(view: SpanView, fragment: Step) -> Step:
     )
 
 
-def _text(view: SpanView, name: str) -> str | Lost | None:
+def _text(view: PlainSpan, name: str) -> str | Lost | None:
     found = view.attributes.get(name)
     return _whole(found, view.value_limit) if isinstance(found, str) and found.strip() else None
 
@@ -83,7 +83,7 @@ def _whole(text: str, limit: int | None) -> str | Lost:
     return CUT if limit is not None and len(text) >= limit else text
 
 
-def _contexts(view: SpanView) -> tuple[Passage, ...] | Lost | None:
+def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
     """Return the contexts of the attribute and of every retrieval, in order, each once."""
     limit = view.value_limit
     events = list(_retrievals(view))
@@ -97,7 +97,7 @@ def _contexts(view: SpanView) -> tuple[Passage, ...] | Lost | None:
     if lost is not None:
         return lost
     told = [one for one in found if one is not None and not isinstance(one, Lost)]
-    return tuple(_distinct(p for passages in told for p in passages)) if told else None
+    return tuple(distinct_passages(p for passages in told for p in passages)) if told else None
 
 
 def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
@@ -115,17 +115,18 @@ def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
     return next((text for text in texts if isinstance(text, Lost)), passages)
 
 
-def _query(view: SpanView) -> str | None:
+def _query(view: PlainSpan) -> str | None:
     queries = (event.get(semconv.RETRIEVAL_QUERY) for event in _retrievals(view))
     return next((query for query in queries if isinstance(query, str)), None)
 
 
-def _retrievals(view: SpanView) -> Iterator[Mapping[str, Any]]:
+def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
     if semconv.RETRIEVAL_RECORDED in view.attributes:
         yield from (found for name, found in view.events if name == semconv.RETRIEVAL_EVENT)
 
 
-def _distinct(passages: Iterable[Passage]) -> Iterable[Passage]:
+def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
+    """Return ``passages``, of those with one text the first."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.documents import passages_of, wider_of
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, has_gaps, numbered, read, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
@@ -38,11 +38,11 @@ CONTENT: Final = (
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    found = view.attributes.get("openinference.span.kind")
-    return None if found is None else _KINDS.get(str(found).upper(), "chain")
+    found = word(view, "openinference.span.kind")
+    return None if found is None else _KINDS.get(found.upper(), "chain")
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked, told = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
@@ -63,7 +63,7 @@ def to_step(view: SpanView, of: Kind) -> Step:
     return build.step(view, of, asked=asked, told=told)
 
 
-def _documents(view: SpanView, told: Any, prefix: str = "retrieval.documents") -> Any:
+def _documents(view: PlainSpan, told: Any, prefix: str = "retrieval.documents") -> Any:
     """Return the documents; their numbers show whether some were dropped."""
     found = list(numbered(view.attributes, prefix))
     contents = [item["document.content"] for _, item in found if "document.content" in item]
@@ -78,7 +78,7 @@ def _documents(view: SpanView, told: Any, prefix: str = "retrieval.documents") -
     )
 
 
-def _wider(view: SpanView) -> dict[str, str]:
+def _wider(view: PlainSpan) -> dict[str, str]:
     """Return the texts around documents, as LlamaIndex keeps them for its windows."""
     found: dict[str, str] = {}
     for _, item in numbered(view.attributes, "retrieval.documents"):
@@ -92,7 +92,7 @@ def _listed(told: Any) -> Any:
     return [] if listed == [] else None
 
 
-def _llm(view: SpanView, told: Any) -> Step:
+def _llm(view: PlainSpan, told: Any) -> Step:
     messages, said = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
     prompts = view.attributes.get("llm.prompts")
     if messages is None:
@@ -111,7 +111,7 @@ def _llm(view: SpanView, told: Any) -> Step:
     )
 
 
-def _messages(view: SpanView, prefix: str) -> Any:
+def _messages(view: PlainSpan, prefix: str) -> Any:
     """Return the messages as plain data, None if there are none, `CUT` if one was dropped."""
     found = list(numbered(view.attributes, prefix))
     if not found:

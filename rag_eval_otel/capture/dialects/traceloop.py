@@ -9,7 +9,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build, genai
 from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.dialects.values import CUT, JSON, has_gaps, numbered, read, value
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _OPERATIONS: Mapping[str, Kind] = {
@@ -40,29 +40,29 @@ CONTENT: Final = (
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     attributes = view.attributes
-    entity = attributes.get("traceloop.span.kind")
+    entity = word(view, "traceloop.span.kind")
     if entity is None:
         return _legacy(view)
-    found = _OPERATIONS.get(str(attributes.get("gen_ai.operation.name")))
+    found = _OPERATIONS.get(word(view, "gen_ai.operation.name") or "")
     if found is not None:
         return found
     if "gen_ai.output.messages" in attributes or "gen_ai.input.messages" in attributes:
         return "llm"
     if entity == "tool" or "tool.name" in attributes:
         return "tool"
-    name = str(attributes.get("traceloop.entity.name"))
+    name = word(view, "traceloop.entity.name") or ""
     return next((of for pattern, of in _ENTITIES if pattern.search(name)), "chain")
 
 
 def _legacy(view: SpanView) -> Kind | None:
     """Return the kind of an LLM's span, which names no entity."""
-    request = view.attributes.get("llm.request.type")
+    request = word(view, "llm.request.type")
     if request is None:
         return None
     return "embedding" if request == "embedding" else "llm"
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
     told = value(view, "traceloop.entity.output", opening=JSON)
@@ -76,9 +76,9 @@ def to_step(view: SpanView, of: Kind) -> Step:
         name = view.attributes.get("tool.name") or view.attributes.get("traceloop.entity.name")
         return build.tool(view, asked=asked, told=told, name=name)
     if view.scope == _HAYSTACK and isinstance(asked, Mapping):
-        asked = query_of(asked.get("kwargs", asked))
-        return build.step(view, of, asked=asked, told=answer_of_components(told))
-    asked = build.arguments(asked)
+        asked = query_of(asked.get("kwargs", asked), view.keys)
+        return build.step(view, of, asked=asked, told=answer_of_components(told, view.keys))
+    asked = build.arguments(asked, view.keys)
     return build.step(view, of, asked=asked, told=told, documents=build.listed(told))
 
 
@@ -95,7 +95,7 @@ def _streamed(told: Any) -> Any:
     return extra.get("inputs") if isinstance(extra, Mapping) else None
 
 
-def _llm(view: SpanView) -> Step:
+def _llm(view: PlainSpan) -> Step:
     messages, said = genai.messages_of(view)
     if messages is None and said is None:
         messages, said = _numbered(view)
@@ -107,7 +107,7 @@ def _llm(view: SpanView) -> Step:
     return build.llm(view, messages=messages, said=said, response_id=response, finish=finish)
 
 
-def _numbered(view: SpanView) -> tuple[Any, Any]:
+def _numbered(view: PlainSpan) -> tuple[Any, Any]:
     """Return the messages of ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
     said = [item for _, item in numbered(view.attributes, "gen_ai.completion")]

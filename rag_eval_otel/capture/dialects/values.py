@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan
 
 
 class Lost(Enum):
@@ -72,7 +72,7 @@ def usable(text: str | None) -> str | None:
     return text
 
 
-def value(view: SpanView, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
+def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
     """Return the first of the attributes ``keys`` that is there, as plain data."""
     for key in keys:
         found = view.attributes.get(key)
@@ -255,18 +255,33 @@ def has_gaps(numbers: Iterable[int]) -> bool:
     return found != list(range(len(found)))
 
 
-_STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+STRING: Final = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
-_TOKENS = re.compile(rf"(?P<string>{_STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
+_TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
+
+
+_LENGTH = 1_000_000  # characters of a repr that is parsed: parsing takes many times its memory
 
 
 def data_in(text: str) -> Any:
     """Return the data that ``text`` is the repr of, records as dicts; None if it is of nothing."""
+    if len(text) > _LENGTH:
+        return None
     source = _TOKENS.sub(_as_literal, text.strip())
     try:
-        return _data(ast.parse(source, mode="eval").body)
+        node = ast.parse(source, mode="eval").body
+        return _data(node) if _is_apart(node, source) else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
+
+
+def _is_apart(node: ast.expr, source: str) -> bool:
+    """Tell whether no strings stand side by side, as in an array: Python takes them for one."""
+    parsed = sum(
+        isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
+        for one in ast.walk(node)
+    )
+    return parsed == len(re.findall(STRING, source, re.DOTALL))
 
 
 def _as_literal(found: re.Match[str]) -> str:

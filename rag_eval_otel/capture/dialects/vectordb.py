@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
@@ -32,10 +32,10 @@ def kind(view: SpanView) -> Kind | None:
 def _by_operation(view: SpanView) -> Kind | None:
     """Return the kind of a search without results; other databases are none of our business."""
     vector = any(key.startswith(("db.vector.", "db.chroma.query")) for key in view.attributes)
-    return "retriever" if vector and view.attributes.get("db.operation") in _SEARCHES else None
+    return "retriever" if vector and word(view, "db.operation") in _SEARCHES else None
 
 
-def to_step(view: SpanView, of: Kind) -> Step:
+def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     del of
     results = [attributes for name, attributes in view.events if name == _RESULT]
