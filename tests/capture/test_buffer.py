@@ -67,7 +67,7 @@ class Watched(SpanProcessor):
         return chain
 
     def after(self, seconds: float) -> int:
-        """Let time pass and sweep; return how many segments have been handed on so far.
+        """Let time pass and sweep; return how many traces have been handed on so far.
 
         Twice: what has only just ended counts as open for one sweep.
         """
@@ -280,7 +280,7 @@ def steps_for(count: int, shape: str) -> int:
 
 def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:
     """Over the limit in traces the oldest go, each counted, with what they held."""
-    seen = Watched(max_segments=3)
+    seen = Watched(max_traces=3)
     traces = []
     for number in range(5):
         chain = seen.turn(number)
@@ -291,7 +291,7 @@ def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:
 
 def test_what_comes_of_an_evicted_trace_is_passed_over() -> None:
     """Half of a turn might look like another one: nothing of the trace is read any more."""
-    seen = Watched(max_segments=1)
+    seen = Watched(max_traces=1)
     first = seen.turn(1)
     second = seen.turn(2)
     seen.step("LLM", first, **generated(1)).end()

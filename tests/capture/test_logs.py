@@ -96,7 +96,7 @@ def test_without_logs_there_is_no_answer(app: App) -> None:
     chain = turn(app, 1, lambda *_: None)
     assert app.handle.flush()
     assert app.counted() == {("skipped", "no_answer"): 1}
-    assert app.status_of(chain) is None
+    assert app.status_of(chain) == "skipped"
 
 
 def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
