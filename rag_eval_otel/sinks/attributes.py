@@ -15,14 +15,13 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import native
 from rag_eval_otel.capture.dialects.content import Owner, owner_of
-from rag_eval_otel.capture.span import attribute_names
+from rag_eval_otel.capture.span import attributes_of
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import Content, ContentCapture
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import Ending, Score, SpanRef
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.util.types import AttributeValue
 
 
@@ -147,7 +146,7 @@ class ContentFilter:
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span
-        names = attribute_names(span)
+        names = attributes_of(span)
         # What says that there are texts of ours in events may be what a limit has dropped.
         may_have_own = span.dropped_attributes or not native.NAMES.isdisjoint(names)
         if self.foreign == "keep" and not may_have_own:
