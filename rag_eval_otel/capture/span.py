@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = {}
 _AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
-_DEPTH: Final = 50  # of containers within containers; deeper is a circle, or nobody's texts
+_DEPTH: Final = 50  # of containers within containers
+_ITEMS: Final = 1_000_000  # of one value
 _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
@@ -100,41 +101,64 @@ class LogView:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def simple(value: Any, depth: int = _DEPTH) -> Any:
+def simple(value: Any) -> Any:
     """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
 
     Members of Enums become their values, bytes text, arrays and frames lists. What is none of
-    these, or lies too deep, becomes None: its ``str()`` would be no text of the application's.
+    these becomes None: its ``str()`` would be no text of the application's. So does what holds
+    itself, or more than anybody reads.
     """
     if type(value) in _AS_IT_IS:
         return value
-    if isinstance(value, Enum):
-        return simple(value.value, depth)
-    if isinstance(value, str):
-        return exact(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode("utf-8", "replace")
-    if type(value).__module__.partition(".")[0] in _ARRAYS:
-        return _of_array(value, depth)
-    return _of_container(value, depth)
+    copy = _Copy()
+    found = copy.of(value)
+    return found if copy.left > 0 else None
 
 
-def _of_container(value: Any, depth: int) -> Any:
-    if depth and isinstance(value, Mapping):
-        return {str(simple(key, 0)): simple(item, depth - 1) for key, item in value.items()}
-    if depth and isinstance(value, Sequence | AbstractSet):
-        return [simple(item, depth - 1) for item in value]
-    if isinstance(value, bool | int | float):
-        return next(of(value) for of in (bool, int, float) if isinstance(value, of))
-    return None
+class _Copy:
+    """A copy of one value in the making."""
 
+    __slots__ = ("_within", "left")
 
-def _of_array(value: Any, depth: int) -> Any:
-    """Return the rows of a frame as dicts, the items of an array, or a single number or text."""
-    if hasattr(value, "columns"):
-        return simple(value.to_dict("records"), depth)
-    items = value.tolist() if hasattr(value, "tolist") else None
-    return None if items is None or items is value or not depth else simple(items, depth - 1)
+    def __init__(self) -> None:
+        """Begin at the top."""
+        self.left = _ITEMS
+        self._within: set[int] = set()
+
+    def of(self, value: Any) -> Any:
+        """Return ``value`` as plain data."""
+        self.left -= 1
+        if type(value) in _AS_IT_IS:
+            return value
+        if isinstance(value, Enum):
+            return self.of(value.value)
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            return exact(value) if isinstance(value, str) else bytes(value).decode(errors="replace")
+        if isinstance(value, int | float):
+            return int(value) if isinstance(value, int) else float(value)
+        if type(value).__module__.partition(".")[0] in _ARRAYS:
+            return self._of_array(value)
+        return self._of_container(value)
+
+    def _of_array(self, value: Any) -> Any:
+        """Return the rows of a frame as dicts, the items of an array, or one number or text."""
+        if hasattr(value, "columns"):
+            return self.of(value.to_dict("records"))
+        items = value.tolist() if hasattr(value, "tolist") else None
+        return None if type(items) is type(value) else self.of(items)
+
+    def _of_container(self, value: Any) -> Any:
+        is_circle = id(value) in self._within
+        if is_circle or self.left <= 0 or len(self._within) >= _DEPTH:
+            return None
+        self._within.add(id(value))
+        found: Any = None
+        if isinstance(value, Mapping):
+            found = {str(self.of(key)): self.of(item) for key, item in value.items()}
+        elif isinstance(value, Sequence | AbstractSet):
+            found = [self.of(item) for item in value]
+        self._within.discard(id(value))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +221,8 @@ def word(view: SpanView, name: str) -> str | None:
     found = view.attributes.get(name)
     if type(found) is str or found is None:
         return found
-    return str(simple(found))
+    found = simple(found)
+    return None if found is None else str(found)
 
 
 def attribute_names(span: ReadableSpan) -> Iterable[str]:
