@@ -74,7 +74,7 @@ def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | S
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown, in the order of the prompt and cut as there."""
+    """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
         return reranked or retrieved
@@ -216,7 +216,7 @@ def _cut_ones(
 
 def is_unseen(generator: Step) -> bool:
     """Tell whether the prompt, or what tools said in it, is not recorded."""
-    return not any(generator.prompt) or "" in generator.results
+    return not any(generator.prompt) or not all(one.text for one in generator.results)
 
 
 def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:

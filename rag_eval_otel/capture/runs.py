@@ -191,7 +191,7 @@ def step_of(run: Run, keys: Keys, *, parent: int | None) -> Step:
     elif run.kind == "retriever":
         step = build.retrieval(view, asked=asked, documents=told)
     elif run.kind == "tool":
-        step = build.tool(view, asked=asked, told=told)
+        step = build.tool(view, asked=asked, told=told, description=run.description or "")
     else:
         step = build.step(view, run.kind, asked=asked, told=told)
         if run.is_prompt:

@@ -113,7 +113,8 @@ def _spoken(steps: Iterable[Step], part: Part) -> str | None:
             raise Refused(reason="redacted")
         if part in step.cut:
             raise Refused(reason="truncated")
-        if text is not None and text.strip():
+        is_echo = part == "output" and step.kind != "llm" and is_same(text, step.input)
+        if text is not None and text.strip() and (explicit or not is_echo):
             return text
     return None
 

@@ -93,6 +93,7 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
+    found_turns += _by_themselves(tree, retrievals)
     used = {one.id for turn in found_turns for one in turn.retrievers}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
     below = _below(tree, owners)
@@ -100,6 +101,19 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     is_whole = loss == "none"
     found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
     return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
+
+
+def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
+    """Yield the calls around which there is nothing, and that were shown what tools had found."""
+    shown: dict[Hashable, list[Step]] = defaultdict(list)
+    for one in retrievals:
+        if one.parent not in tree.by_id and one.kind == "retriever" and isinstance(one.id, tuple):
+            shown[one.id[0]].append(one)
+    for call in tree.generators:
+        if call.id in shown and not call.calls_tools and (call.output or "").strip():
+            doubt: SkipReason | None = "partial" if tree.is_orphan(call) else None
+            parts = {"calls": (call,), "rewrites": (), "retrievers": shown[call.id]}
+            yield _turn(call, (call,), **parts, doubt=doubt)
 
 
 def _without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:

@@ -24,6 +24,7 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.score import RecentTurns
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
@@ -52,6 +53,7 @@ class _Noting:
         self.threads: frozenset[int] = frozenset()
         self.tally = Tally()
         self.found: list[Outcome] = []
+        self._recent = RecentTurns()
 
     def is_current(self) -> bool:
         return False
@@ -61,11 +63,17 @@ class _Noting:
 
     def submit(self, job: Any, *_: Any, done: Any = None, **__: Any) -> bool:
         if isinstance(job, Turn):
-            self.found.append(Outcome(result=extract(job), turn=job))
+            self.found.append(Outcome(result=self._read(job), turn=job))
             done(UNTOUCHED)
         else:
             job.begin()
         return True
+
+    def _read(self, turn: Turn) -> Sample | SkipReason:
+        result = extract(turn)
+        if isinstance(result, Sample) and self._recent.is_repeated(result, turn):
+            return "duplicate"
+        return result
 
     def refuse(self, reason: SkipReason) -> None:
         self.found.append(Outcome(result=reason))
