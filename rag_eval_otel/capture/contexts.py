@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from rag_eval_otel.capture.placing import Messages, Place, bare
-from rag_eval_otel.capture.retrieval import paragraphs
+from rag_eval_otel.capture.retrieval import paragraphs, parts_of
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
@@ -46,7 +46,9 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     recorded = [one for one in turn.retrievers if "documents" in one.explicit]
     if recorded:
         return tuple(_distinct(recorded))
-    if any(one.documents is None for one in turn.retrievers):
+    blind = [one for one in turn.retrievers if one.documents is None]
+    told = [one for one in turn.retrievers if one.contexts_source == "tool" and one.documents]
+    if len(blind) > len(told):  # what one found may also be known from the tool it was made in
         return _of_variables(turn, generator)
     retrieved = tuple(_distinct(turn.retrievers))
     if generator is None:
@@ -61,12 +63,14 @@ def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
 
 
 def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the paragraphs of the prompt's context, if they are as many as were found."""
+    """Return the documents in the prompt's context, if they are not known to be more or fewer."""
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
     counts = [one.found for one in turn.retrievers]
-    if text is None or None in counts:
+    if text is None:
         return "no_contexts"
+    if None in counts:
+        return parts_of(text)
     found = paragraphs(text)
     return found if len(found) == sum(count or 0 for count in counts) else "no_contexts"
 

@@ -60,6 +60,8 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     complete += _told_by_tools(tree, outermost)
     complete += [_searched(f) for f in tree.fragments if _is_explicit(f)]
     complete += _told_by_messages(tree, complete)
+    if all(one.documents is None and not (one.hidden or one.cut) for one in complete):
+        complete = list(_handed_on(tree)) or complete
     return tuple(sorted(complete, key=in_order))
 
 
@@ -156,6 +158,51 @@ def _told_by(call: Step, number: int, result: Result) -> Step:
         end=call.start,
         documents=result.documents or parts_of(result.text, (one.text for one in call.results)),
         contexts_source="tool",
+    )
+
+
+def _handed_on(tree: StepTree) -> Iterator[Step]:
+    """Yield retrievals that are known only from the documents that steps handed on.
+
+    The innermost step that returned documents it had not been handed is taken to have found them;
+    without one, they were found before the first step that was handed some. Where the outermost
+    step was handed documents, nobody retrieved them.
+    """
+    having = [one for one in tree.fragments if one.shown and one.kind in {"agent", "chain"}]
+    if any(one.handed and not any(tree.ancestors(one)) for one in having):
+        return
+    found = {one.id: _found_by(one) for one in having}
+    above = {a.id for one in having if found[one.id] for a in tree.ancestors(one)}
+    finders = [one for one in having if found[one.id] and one.id not in above]
+    for step in finders:
+        texts = [passage.text for passage in found[step.id]]
+        below = (call for call in tree.generators if step in tree.ancestors(call))
+        within = any(place(text, call.prompt) for call in below for text in texts)
+        start = step.start if within else step.end or step.start
+        yield _retrieval_in(step, start, found[step.id], parent=step.id)
+    for step in () if finders else having[:1]:
+        around = next((a for a in tree.ancestors(step) if a.input), step)
+        yield _retrieval_in(around, step.start, step.handed, parent=step.parent)
+
+
+def _found_by(step: Step) -> tuple[Passage, ...]:
+    """Return the documents that ``step`` returned and had not been handed."""
+    handed = {normalised(passage.text) for passage in step.handed}
+    return tuple(p for p in step.shown if normalised(p.text) not in handed)
+
+
+def _retrieval_in(
+    step: Step, start: int, documents: tuple[Passage, ...], *, parent: Hashable
+) -> Step:
+    return Step(
+        id=("documents", step.id, start),
+        parent=parent,
+        kind="retriever",
+        name=step.name,
+        start=start,
+        end=start,
+        input=step.input,
+        documents=documents,
     )
 
 

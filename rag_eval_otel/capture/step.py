@@ -69,6 +69,8 @@ class Step:
     """What an LLM was shown as its own earlier words."""
     shown: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
+    handed: tuple[Passage, ...] = ()
+    """Those of them that it was handed."""
     kept: tuple[str, ...] = ()
     """The ids of those that it handed on, where that is all it tells of them."""
     calls_tools: bool = False

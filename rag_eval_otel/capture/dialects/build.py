@@ -132,6 +132,7 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
         output=output,
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
+        handed=tuple(shown_in([asked])) if kind != "tool" else (),
         kept=tuple(ids_in(told)),
         losses=losses,
         **more,
