@@ -45,9 +45,13 @@ def kind(view: SpanView) -> Kind | None:
         return None
     component = word(view, "haystack.component.type")
     if component is not None:
-        known = next((of for name, of in _COMPONENTS if name.search(component)), None)
-        return known or ("retriever" if _retrieves(view) else "chain")
+        return kind_of_component(component) or ("retriever" if _retrieves(view) else "chain")
     return _STEPS.get(view.name)
+
+
+def kind_of_component(name: str) -> Kind | None:
+    """Return the kind of components of a class with this ``name``, where that tells."""
+    return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
 
 
 def _retrieves(view: SpanView) -> bool:
@@ -79,10 +83,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.llm(view, messages=_prompt(asked), said=told)
     if of == "tool":
         name = view.attributes.get("haystack.tool.name") or _invoked(told)
-        return build.tool(view, asked=asked, told=_tool_messages(told), name=name)
+        return build.tool(view, asked=asked, told=tool_messages(told), name=name)
     if "haystack.pipeline.input_data" in view.attributes:
         return _pipeline(view)
-    return build.step(view, of, asked=asked, told=_answers(told))
+    return build.step(view, of, asked=asked, told=answers(told))
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
@@ -106,7 +110,7 @@ def _invoked(told: Any) -> Any:
     return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
 
 
-def _tool_messages(told: Any) -> Any:
+def tool_messages(told: Any) -> Any:
     """Return what the only tool said: an invoker may have called several."""
     messages = told.get("tool_messages") if isinstance(told, Mapping) else None
     if isinstance(messages, list):
@@ -145,11 +149,11 @@ def answer_of_components(told: Any, keys: Keys = USUAL) -> Any:
         return told
     built = [part for part in told.values() if isinstance(part, Mapping) and "answers" in part]
     parts = built or told.values()  # an answer that was built is what the application reads
-    found = {text for part in parts if (text := build.answer_in(_answers(part), keys))}
+    found = {text for part in parts if (text := build.answer_in(answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 
-def _answers(told: Any) -> Any:
+def answers(told: Any) -> Any:
     """Return the one reply, built answer or last message of a component."""
     if not isinstance(told, Mapping):
         return told
