@@ -163,6 +163,7 @@ class TraceBuffer:
         if trace is None:
             now = self._clock()
             trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 
