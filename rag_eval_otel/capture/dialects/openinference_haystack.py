@@ -22,7 +22,8 @@ _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
 _BUILDER = re.compile(r"PromptBuilder$")  # taken for a model
 _MERGES = re.compile(r"(AutoMerging|SentenceWindow)Retriever$")  # what others have found
 _DOCUMENT = re.compile(  # nothing is escaped there
-    r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )", re.DOTALL
+    r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
+    re.DOTALL,
 )
 _CUT_AT = 100
 _SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
