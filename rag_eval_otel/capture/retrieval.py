@@ -235,3 +235,11 @@ def paragraphs(text: str) -> tuple[Passage, ...]:
     """Return the paragraphs of ``text``: what stands between blank lines."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
+
+
+def joined_lines(text: str) -> tuple[Passage, ...]:
+    """Return the lines of ``text``, if each is one of whole sentences; else its documents."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
+        return tuple(Passage(text=line) for line in lines)
+    return parts_of(text)

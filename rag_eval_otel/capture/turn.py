@@ -13,13 +13,14 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from rag_eval_otel.capture.blocks import retrieval_in
 from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
 from rag_eval_otel.capture.retrieval import find_retrievals
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
-from rag_eval_otel.types import SkipReason
+from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
@@ -58,6 +59,24 @@ class Turn:
     """The span that stands for it, where the application has said something on it."""
 
     @property
+    def is_blind(self) -> bool:
+        """Whether the texts of what was retrieved are not recorded, nor in a tool's result."""
+        blind = sum(one.documents is None for one in self.retrievers)
+        return blind > sum(bool(one.documents) for one in self._of_source("tool"))
+
+    @property
+    def contexts_source(self) -> ContextsSource:
+        """Where its contexts are read: of several places the one that tells least for sure."""
+        if "documents" in self.explicit:
+            return "retrieval"
+        if self.is_blind or any(self._of_source("prompt")):
+            return "prompt"
+        return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
+
+    def _of_source(self, source: ContextsSource) -> Iterator[Step]:
+        return (one for one in self.retrievers if one.contexts_source == source)
+
+    @property
     def explicit(self) -> frozenset[Part]:
         """The parts that the application itself has set."""
         contexts = [one.explicit & {"documents"} for one in self.retrievers]
@@ -65,7 +84,12 @@ class Turn:
         return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
-def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
+def find_turns(
+    fragments: Sequence[Step],
+    *,
+    loss: Loss = "none",
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
 
     ``loss``: whether some of what happened may be missing from ``fragments``.
@@ -73,6 +97,12 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     tree = StepTree(fragments)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
+    if contexts_from_prompt == "on":
+        grouped = {call.id for calls in groups.values() for call in calls}
+        others = (call for call in tree.generators if call.id not in grouped)
+        guessed = [one for one in map(retrieval_in, others) if one is not None]
+        retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
+        groups = _group(tree, retrievals)
     nesting = Nesting(tree, groups, retrievals)
     owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
