@@ -19,12 +19,12 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from _chain import chain, check_events
+from _chain import Floor, chain, check_events
 from _common import NullEmbedder, NullJudge, median, setting
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -68,13 +68,23 @@ def theirs(module: str, name: str) -> Setup:
 WAYS: Mapping[str, Setup] = {
     "nothing": lambda _: [],
     "nothing, again": lambda _: [],
+    "floor": lambda provider: [Floor(provider.get_tracer("bench"))],
     "ours": ours(),
     "ours, content on": ours(capture_content="span"),
     "ours, sample rate 0": ours(sample_rate=0.0),
     "OpenInference": theirs("openinference.instrumentation.langchain", "LangChainInstrumentor"),
     "Traceloop": theirs("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),
 }
-COLUMNS = ("sync thread", "async thread", "sync process", "async process")
+COLUMNS = (
+    "sync thread",
+    "async thread",
+    "sync process",
+    "async process",
+    "sync p98",
+    "async p98",
+)
+PACED = 100  # turns of which the latency is measured, of each kind and in each round
+PACE = 0.01  # seconds between the turns whose latency is measured
 
 
 # --- one way, in its own process ------------------------------------------------------------------
@@ -101,6 +111,10 @@ def work(name: str, endpoint: str) -> None:
     for _ in sys.stdin:
         figures = measure("sync", ask, provider)
         figures |= measure("async", lambda: asyncio.run(ask_async()), provider)
+        figures["sync p98"] = paced(lambda: app.invoke(next(questions), config))
+        figures["async p98"] = asyncio.run(
+            paced_async(lambda: app.ainvoke(next(questions), config))
+        )
         print(json.dumps(figures), flush=True)
 
 
@@ -113,6 +127,39 @@ def measure(kind: str, run: Callable[[], Any], provider: TracerProvider) -> Figu
     provider.force_flush()
     process = time.process_time() - process
     return {f"{kind} thread": thread / TURNS * 1e6, f"{kind} process": process / TURNS * 1e6}
+
+
+def paced(ask: Callable[[], Any]) -> float:
+    """Return the slowest of `PACED` turns, one every `PACE` seconds, in microseconds."""
+    begun, taken = time.perf_counter(), []
+    for i in range(PACED):
+        time.sleep(max(0.0, begun + i * PACE - time.perf_counter()))
+        start = time.perf_counter()
+        ask()
+        taken.append(time.perf_counter() - start)
+    return slow(taken)
+
+
+async def paced_async(ask: Callable[[], Awaitable[Any]]) -> float:
+    """Return the same of turns that run side by side in a loop."""
+    taken: list[float] = []
+
+    async def one() -> None:
+        start = time.perf_counter()
+        await ask()
+        taken.append(time.perf_counter() - start)
+
+    tasks = []
+    for _ in range(PACED):
+        tasks.append(asyncio.create_task(one()))
+        await asyncio.sleep(PACE)
+    await asyncio.gather(*tasks)
+    return slow(taken)
+
+
+def slow(taken: list[float]) -> float:
+    """Return the latency that one turn of fifty exceeds, in microseconds."""
+    return sorted(taken)[-1 - PACED // 50] * 1e6
 
 
 # --- all ways, in turns ---------------------------------------------------------------------------
@@ -187,7 +234,7 @@ def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float])
     print(f"{'(a turn without tracing)':32}{cells(untraced)}")
     for name, found in added.items():
         print(f"{name:32}{cells(found)}{kilobytes[name]:9.1f}")
-    for peer in ("OpenInference", "Traceloop"):
+    for peer in ("floor", "OpenInference", "Traceloop"):
         if peer not in added:
             print(f"{peer} is not installed, or does not run")
             continue

@@ -88,7 +88,7 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     if not 0 < dataset.count <= MAX_ROWS:
         msg = f"{dataset.name}: a canary set has 1 to {MAX_ROWS} samples, not {dataset.count}"
         raise ConfigError(msg)
-    sink = next((s for s in handle.intake.scorer.sinks if isinstance(s, DriftSink)), None)
+    sink = next((s for s in handle.pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
     if sink is None:
         msg = "a canary set needs drift='on': nobody would be told"
         raise ConfigError(msg)
@@ -96,13 +96,13 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     watch = CanaryWatch(sink.monitor.report, rows=dataset.count, service=service)
     sink.monitor.explain(watch.cause)
     measurement = replace(build_measurement(handle.config), cache=None)  # it would hide a change
-    edge = handle.edge("canary")
+    edge = handle.pipeline.edge("canary")
     canary = Canary(
         list(dataset.samples()),
         measurement.of,
         watch=watch,
         edge=edge,
-        is_over=lambda: handle.evaluator.is_closed,
+        is_over=lambda: handle.pipeline.evaluator.is_closed,
     )
     canary.start(minutes * 60)
     return canary

@@ -23,6 +23,7 @@ Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 Explanations = Literal["off", "on"]
+VectorStores = Literal["on", "off"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
 _log = logging.getLogger("rag_eval_otel")
@@ -91,6 +92,8 @@ class Config:
     """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
     explanations: Explanations = "off"
     """Whether the judge's explanations, which quote user data, are exported."""
+    vector_stores: VectorStores = "on"
+    """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     question_key: str | None = None
     """The key of a chain's input that holds the question, where it is not a usual one."""
     answer_key: str | None = None
@@ -171,6 +174,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "content": get_args(Content),
     "capture_content": get_args(ContentCapture),
     "explanations": get_args(Explanations),
+    "vector_stores": get_args(VectorStores),
     "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
 }

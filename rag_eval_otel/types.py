@@ -111,8 +111,13 @@ SkipReason = Literal[
 ]
 """Why a turn was not evaluated at all."""
 
-HoldStatus = Literal["scored", "partial", "timeout", "overload", "flushed", "shutdown", "error"]
+HoldStatus = Literal[
+    "scored", "partial", "skipped", "timeout", "overload", "flushed", "shutdown", "error"
+]
 """What ``rag.evaluation.status`` says on an exported turn span."""
+
+ContextsSource = Literal["retrieval", "tool", "prompt"]
+"""Where the contexts of a turn were read: a retrieval, a tool's result, or the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,3 +337,20 @@ class Replies:
     parts: tuple[object, ...]
     model: str
     usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the evaluation of a turn ended, as its span says it.
+
+    Without a ``status`` there was nothing to evaluate. ``contexts`` is the source of the contexts.
+    """
+
+    status: HoldStatus | None = None
+    reason: SkipReason | None = None
+    evaluation: Evaluation | None = None
+    contexts: ContextsSource | None = None
+
+
+UNTOUCHED = Ending()
+"""The span leaves as it is."""

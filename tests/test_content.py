@@ -19,7 +19,7 @@ from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS
 from rag_eval_otel.capture.dialects.content import owner_of
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.sinks.content import ContentFilter
+from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.testing.recordings import RecordedSpan, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
 

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.retrieval import paragraphs
+from rag_eval_otel.capture.placing import Messages, Place, bare
+from rag_eval_otel.capture.retrieval import paragraphs, parts_of
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import normalised, place
+from rag_eval_otel.capture.text import is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
-_Place: TypeAlias = "tuple[int, int]"
-_Placed: TypeAlias = "tuple[_Place, Passage]"
-_Behind: TypeAlias = "tuple[_Place | None, str]"
+_Placed: TypeAlias = "tuple[Place, Passage]"
+_Shown: TypeAlias = "tuple[Place | None, Passage]"
+"""Where a passage stands, if that is known, and as it stands there."""
+_Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # characters by which a document is known that was cut
 _END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # what may follow a passage that was cut
+_ROOM = 200  # letters and digits that long documents have at least when they are rewritten
 _LINK = 20  # characters from which an LLM's output found in a later prompt is no coincidence
+_SHORT = 8  # the same where it stands there alone: as a message, as a line, or in quotes
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
 def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the passages that reached the generator, as it saw them; all where none can be told.
+    """Return the passages that reached the generator; all where none can be told.
 
     A passage reaches it in its own prompt, or through an earlier call whose output it was shown
-    (refine, map-reduce, a chain used as a tool).
+    (refine, map-reduce, a chain used as a tool). Where only some of it is there, it was put in
+    another form, and counts as it was retrieved; one of which nothing is there, while others are,
+    was left out. Where nothing of any is there, all were rewritten, and all count.
     """
     explicit = next((step for step in turn.line if "documents" in step.explicit), None)
     lost = _lost(turn.retrievers if explicit is None else (explicit,))
@@ -40,9 +46,11 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     recorded = [one for one in turn.retrievers if "documents" in one.explicit]
     if recorded:
         return tuple(_distinct(recorded))
-    retrieved = tuple(_distinct(turn.retrievers))
-    if not turn.is_whole and any(one.documents is None for one in turn.retrievers):
+    blind = [one for one in turn.retrievers if one.documents is None]
+    told = [one for one in turn.retrievers if one.contexts_source == "tool" and one.documents]
+    if len(blind) > len(told):  # what one found may also be known from the tool it was made in
         return _of_variables(turn, generator)
+    retrieved = tuple(_distinct(turn.retrievers))
     if generator is None:
         return retrieved
     return _shown(turn, generator, retrieved)
@@ -55,12 +63,14 @@ def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
 
 
 def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the paragraphs of the prompt's context, if they are as many as were found."""
+    """Return the documents in the prompt's context, if they are not known to be more or fewer."""
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
     counts = [one.found for one in turn.retrievers]
-    if text is None or None in counts:
+    if text is None:
         return "no_contexts"
+    if None in counts:
+        return parts_of(text)
     found = paragraphs(text)
     return found if len(found) == sum(count or 0 for count in counts) else "no_contexts"
 
@@ -68,23 +78,87 @@ def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | S
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown, cut as they were; where none is known, all."""
-    behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
-    prompts = [text for _, text in behind]
-    own = [text for at, text in behind if at is None]
-    used = [(at, p) for p in retrieved if (at := place(p.text, prompts))]
-    direct = [(at, p) for at, p in used if at[0] < len(own)]
-    if len(used) > len(direct):
-        if direct:
-            return tuple(p for _, p in used)
-        return "partial" if _lacks_passages(turn, generator) else _by_link(used, behind)
-    direct = _widened(turn, direct, own)
-    direct += _cut_ones(retrieved, own, known=direct)
+    """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
-    retrieved = reranked or retrieved  # where the prompt does not tell
-    if direct or turn.is_whole or not retrieved or is_unseen(generator):
-        return tuple(p for _, p in sorted(direct, key=itemgetter(0))) or retrieved
-    return retrieved if any(_begins(p, prompts) for p in retrieved) else "partial"
+    if is_unseen(generator):
+        return reranked or retrieved
+    behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
+    messages = Messages(text for _, text in behind)
+    own = Messages(text for at, text in behind if at is None)
+    found = _as_they_are(turn, generator, retrieved, behind=behind)
+    if isinstance(found, str):
+        return found
+    found |= _cut_ones([p for p in retrieved if p not in found], own, known=found)
+    left = [p for p in retrieved if p not in found]
+    found |= {p: (at, p) for p in left if (at := messages.place_changed(p.text)) is not None}
+    left = [p for p in left if p not in found]
+    found |= _altered(left, messages, known=[*_asked(turn), *(p.text for p in found)])
+    if found:
+        return _ordered(retrieved, found)
+    return _rewritten(turn, generator, reranked or retrieved, shown=messages)
+
+
+def _as_they_are(
+    turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
+) -> dict[Passage, _Shown] | SkipReason:
+    """Return what was shown as it is; by the place of what was made of it, if that is all."""
+    messages = Messages(text for _, text in behind)
+    count = sum(at is None for at, _ in behind)
+    used = [(at, p) for p in retrieved if (at := messages.place(p.text))]
+    direct = [(at, p) for at, p in used if at[0] < count]
+    if len(used) == len(direct):
+        return _widened(turn, direct, Messages(messages.texts[:count]))
+    if not direct and _lacks_passages(turn, generator):
+        return "partial"
+    return {p: (None if direct else behind[at[0]][0], p) for at, p in used}
+
+
+def _rewritten(
+    turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
+) -> tuple[Passage, ...] | SkipReason:
+    """Return all that was ``retrieved``: the prompt shows it in words of somebody else.
+
+    Not where another call saw it and the generator did not: then it was rejected. Nor where there
+    is no room for it in the prompt, or nothing says that the prompt is about the same question.
+    """
+    queries = [one.input for one in turn.retrievers if one.input]
+    if turn.anchor.flat and not any(is_in(one, text) for one in queries for text in shown.texts):
+        return "ambiguous"
+    asked = max((len(bare(text)) for text in _asked(turn)), default=0)
+    length = sum(len(bare(passage.text)) for passage in retrieved)
+    has_room = shown.size - asked >= min(length / 3, _ROOM)
+    others = Messages(t for c in turn.calls if c is not generator for t in c.prompt)
+    seen = any(others.place(passage.text) for passage in retrieved)
+    return retrieved if has_room and not seen else "ambiguous"
+
+
+def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
+    """Return what was ``found``, each once, by its place; as it was retrieved, if one has none."""
+    shown = [found[passage] for passage in retrieved if passage in found]
+    placed = [(at, passage) for at, passage in shown if at is not None]
+    if len(placed) == len(shown):
+        shown = sorted(placed, key=itemgetter(0))
+    texts: dict[str, Passage] = {}
+    for _, passage in shown:
+        texts.setdefault(normalised(passage.text), passage)
+    return tuple(texts.values())
+
+
+def _altered(
+    left: Iterable[Passage], messages: Messages, *, known: Sequence[str]
+) -> dict[Passage, _Shown]:
+    """Return those of ``left`` of which something is there that is in nothing ``known``."""
+    found: dict[Passage, _Shown] = {}
+    for passage in left:
+        at = messages.trace(passage.text, known)
+        if at is not None or messages.resembles(passage.text, known):
+            found[passage] = at, passage
+    return found
+
+
+def _asked(turn: Turn) -> Iterator[str]:
+    """Yield what was asked in the turn, which a document may quote."""
+    yield from (step.input for step in (*turn.line, *turn.retrievers) if step.input)
 
 
 def _lacks_passages(turn: Turn, generator: Step) -> bool:
@@ -95,18 +169,13 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
         len(call.output or "") >= _LINK
         and place(call.output or "", generator.prompt) is not None
         and place(call.output or "", queries) is None
-        and not any(place(text, prompts_behind(turn, call)) for text in found)
+        and not any(map(Messages(prompts_behind(turn, call)).place, found))
         for call in (*turn.calls, *turn.rewrites)
         if call is not generator
     )
 
 
-def _by_link(used: Sequence[_Placed], behind: Sequence[_Behind]) -> tuple[Passage, ...]:
-    """Return passages in the order of what was made of them, as the generator was shown it."""
-    return tuple(p for _, p in sorted(used, key=lambda one: behind[one[0][0]][0] or ()))
-
-
-def _widened(turn: Turn, shown: Sequence[_Placed], messages: Sequence[str]) -> list[_Placed]:
+def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
     """Return what was ``shown``, where a text around it was, that in its place.
 
     That is known from the document's metadata, or from what came after the retrieval.
@@ -115,47 +184,43 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Sequence[str]) -> l
     reranked = [
         p.text for one in turn.retrievers if one.kind == "reranker" for p in one.documents or ()
     ]
-    found: dict[str, _Placed] = {}
+    found: dict[Passage, _Shown] = {}
     for at, passage in shown:
         held = [around.get(passage.text, ""), *reranked]
         wide = [t for t in held if len(t) > len(passage.text) and passage.text.strip() in t]
-        text = next((t for t in wide if place(t, messages)), passage.text)
-        place_of = place(text, messages) or at
-        found.setdefault(normalised(text), (place_of, replace(passage, text=text)))
-    return list(found.values())
+        text = next((t for t in wide if messages.place(t)), passage.text)
+        found[passage] = messages.place(text) or at, replace(passage, text=text)
+    return found
 
 
 def _cut_ones(
-    passages: Sequence[Passage], messages: Sequence[str], *, known: Sequence[_Placed]
-) -> list[_Placed]:
+    passages: Sequence[Passage], messages: Messages, *, known: Mapping[Passage, _Shown]
+) -> dict[Passage, _Shown]:
     """Return those of ``passages`` of which only the beginning was shown, cut by its length.
 
     What ends with a sentence may be a quotation.
     """
-    taken = {at for at, _ in known}
-    found = []
+    taken = {at for at, _ in known.values()}
+    found: dict[Passage, _Shown] = {}
     for passage in passages:
-        at = place(passage.text[:_BEGINNING], messages)
-        if at is None or at in taken or place(passage.text[-_BEGINNING:], messages) is not None:
+        at = place(passage.text[:_BEGINNING], messages.texts)
+        if at is None or place(passage.text[-_BEGINNING:], messages.texts) is not None:
             continue
-        message = messages[at[0]][at[1] :]
+        message = messages.texts[at[0]][at[1] :]
         pairs = zip(passage.text, message, strict=False)
         seen = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         is_sentence = seen.rstrip().endswith((".", "!", "?"))
-        if len(seen) >= _BEGINNING and not is_sentence and _END.match(message[len(seen) :]):
-            found.append((at, replace(passage, text=seen.rstrip())))
+        stands = messages.place(seen)
+        if len(seen) < _BEGINNING or is_sentence or stands in taken:
+            continue
+        if _END.match(message[len(seen) :]):
+            found[passage] = stands, replace(passage, text=seen.rstrip())
     return found
 
 
 def is_unseen(generator: Step) -> bool:
     """Tell whether the prompt, or what tools said in it, is not recorded."""
-    return not any(generator.prompt) or "" in generator.results
-
-
-def _begins(passage: Passage, prompts: Sequence[str]) -> bool:
-    """Tell whether at least the beginning of ``passage`` was shown: the rest may be cut."""
-    start = normalised(passage.text)[:_BEGINNING]
-    return place(start, [normalised(prompt) for prompt in prompts]) is not None
+    return not any(generator.prompt) or not all(one.text for one in generator.results)
 
 
 def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:
@@ -176,14 +241,23 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return prompts that the generator has seen or builds upon, each with where it shows there."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
-    open_calls = [
-        call for call in turn.calls if call is not generator and len(call.output or "") >= _LINK
-    ]
+    open_calls = [call for call in turn.calls if call is not generator]
     grown = True
     while grown:
-        texts = [text for _, text in seen]
-        linked = [(at, c) for c in open_calls if (at := place(c.output or "", texts))]
+        messages = Messages(text for _, text in seen)
+        linked = [(at, c) for c in open_calls if (at := _link(c.output or "", messages))]
         open_calls = [call for call in open_calls if all(call is not c for _, c in linked)]
         seen += [(seen[at[0]][0] or at, text) for at, call in linked for text in call.prompt]
         grown = bool(linked)
     return seen
+
+
+def _link(said: str, messages: Messages) -> Place | None:
+    """Return where ``said`` stands, if that is no coincidence."""
+    if len(said) >= _LINK:
+        return messages.place(said)
+    if len(said) < _SHORT or len(said.split()) == 1:
+        return None
+    alone = re.compile(rf"(?:^|[\n\"'`>]|[:*-] ){re.escape(said.strip())}(?:$|[\n\"'`<])")
+    is_there = any(alone.search(text) for text in messages.texts)
+    return messages.place(said) if is_there else None

@@ -1,44 +1,114 @@
-"""The LangChain side: a callback handler that records runs and hands finished trees on.
+"""The LangChain callback handler: note what every event says, on the application's thread.
 
-It is a plain synchronous handler, never ``run_inline`` (inline handlers make LangChain drop the
-events of others) and never attaches a context (it would leak into the application). Every event
-only writes down what it is given; the rest happens once the root run has ended.
+An event notes times and references to immutable values; containers are copied, because
+applications go on to change them. Nothing is parsed, and no span is made here. The handler never
+attaches a context: it would leak into the application.
+
+Asynchronous LangChain hands each event of a plain handler to a thread, and drops model starts of
+other handlers where one is ``run_inline``. Our events look like coroutine functions (`_Event`):
+they do their work when they are called, and return an awaitable that is done.
 """
 
 from __future__ import annotations
 
-import time
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
+from itertools import islice
+from types import CodeType, MethodType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import UUID, uuid4
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_eval_otel.capture.record import RunRecorder
-from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.runs import Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.capture.text import last_message, role_of, text_of_message
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.suppression import is_silent
-from rag_eval_otel.types import Passage
+from rag_eval_otel.runtime.guard import Edge, is_silent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextvars import ContextVar
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SCALARS: Final = frozenset({bool, int, float, type(None)})
+_NUMBERS: Final = frozenset({int, float})
+_LEVELS: Final = 5  # of containers within containers that are copied
+_ITEMS: Final = 1000  # of a container that are copied; the last ones of a list
+_PAIR: Final = 2
+_RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
+
+
+class _Done:
+    """An awaitable without a result that is done."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+_DONE: Final = _Done()
+
+
+async def _pattern(*_: Any, **__: Any) -> None:
+    """Lend its code object to `_Event`, by which `inspect` knows a coroutine function."""
+
+
+class _Event:
+    """A method that `inspect.iscoroutinefunction` takes for a coroutine function.
+
+    `inspect` accepts objects that have a function's attributes. Synchronous LangChain ignores what
+    an event returns, asynchronous LangChain awaits it in its loop.
+    """
+
+    __code__: CodeType = _pattern.__code__
+    __defaults__ = None
+    __kwdefaults__ = None
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.__annotations__ = {}
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+    def __get__(self, handler: object | None, owner: type | None = None) -> Any:
+        return self if handler is None else MethodType(self, handler)
+
+
+def _event(function: F) -> F:
+    """Return ``function`` as an event, which is called without a second Python frame."""
+    kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
+    return cast("F", kind(function))
+
+
 class LangChainCapture(BaseCallbackHandler):
-    """Records LangChain runs into ``recorder``; whatever goes wrong stays behind ``edge``."""
+    """Notes LangChain runs in ``recorder()``; no exception of ours passes ``edge``."""
 
     raise_error = False
     run_inline = False
 
     def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
-        """Record into ``recorder()``, which is called at the first run and at every root."""
+        """Note runs in ``recorder()``, which is called at the first event and at every root."""
         self.enabled = True
         self._recorder = recorder
-        self._edge = edge
+        self.edge = edge
+        for name, event in vars(LangChainCapture).items():
+            if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
+                setattr(self, name, MethodType(event, self))
 
+    @_event
     def on_chain_start(
         self,
         serialized: dict[str, Any] | None,
@@ -47,30 +117,37 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a chain, graph, node or agent."""
-        with self._edge:
-            run = self._start("chain", run_id, parent_run_id, serialized=serialized, event=event)
+        with self.edge:
+            run = self._start("chain", run_id, parent_run_id, serialized, event)
             if run is not None:
-                run.input = self._recorder().question_of(inputs)
+                run.asked = note(inputs)
                 run.is_prompt = event.get("run_type") == "prompt"
+        return _DONE
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> None:
-        """Note its answer; a stream gives its real input only now."""
+    @_event
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> _Done:
+        """Note its output; a stream gives its real input only now."""
+        with self.edge:
+            run = self._recorder().runs.get(run_id.int)
+            if run is None:
+                return _DONE
+            try:
+                if event.get("inputs") is not None:
+                    run.asked = note(event["inputs"])
+                run.told = note(outputs)
+            finally:
+                self._end(run)
+        return _DONE
 
-        def read(run: Run) -> None:
-            if event.get("inputs") is not None:
-                run.input = self._recorder().question_of(event["inputs"]) or run.input
-            run.output = self._recorder().answer_of(outputs)
-            if run.is_prompt:
-                _read_prompt(run, outputs)
-
-        self._end(run_id, read)
-
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_chat_model_start(
         self,
         serialized: dict[str, Any] | None,
@@ -79,14 +156,15 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
-        """Note a chat model's call and what it was shown."""
-        with self._edge:
-            run = self._start("llm", run_id, parent_run_id, serialized=serialized, event=event)
+    ) -> _Done:
+        """Note a chat model's call and the messages it was shown."""
+        with self.edge:
+            run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and messages:
-                run.messages = tuple((role_of(m) or "", text_of_message(m)) for m in messages[0])
-                run.input = last_message(messages[0])
+                run.asked = [note_message(message) for message in messages[0]]
+        return _DONE
 
+    @_event
     def on_llm_start(
         self,
         serialized: dict[str, Any] | None,
@@ -95,28 +173,39 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
-        """Note a completion model's call and its prompt."""
-        with self._edge:
-            run = self._start("llm", run_id, parent_run_id, serialized=serialized, event=event)
+    ) -> _Done:
+        """Note a completion model's call and the prompt it was shown."""
+        with self.edge:
+            run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and prompts:
-                run.messages = (("prompt", prompts[0]),)
-                run.input = prompts[0]
+                run.asked = prompts[0]
+        return _DONE
 
+    @_event
     def on_llm_end(
         self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
-    ) -> None:
-        """Note what the model said. The start may have been kept from us by inline handlers."""
-        with self._edge:
-            run = self._recorder().find(run_id)
-            if run is None and self._recorder().find(parent_run_id) is not None:
-                self._start("llm", run_id, parent_run_id, serialized=None, event=event)
-        self._end(run_id, lambda run: _read_generation(run, response))
+    ) -> _Done:
+        """Note what the model said. Inline handlers of others may have kept its start from us."""
+        with self.edge:
+            known = self._recorder().runs
+            run = known.get(run_id.int)
+            if run is None and parent_run_id is not None and parent_run_id.int in known:
+                run = self._start("llm", run_id, parent_run_id, None, event)
+            if run is None:
+                return _DONE
+            try:
+                _note_generation(run, response)
+            finally:
+                self._end(run)
+        return _DONE
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_retriever_start(
         self,
         serialized: dict[str, Any] | None,
@@ -125,29 +214,34 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a retrieval and its query."""
-        with self._edge:
-            run = self._start(
-                "retriever", run_id, parent_run_id, serialized=serialized, event=event
-            )
+        with self.edge:
+            run = self._start("retriever", run_id, parent_run_id, serialized, event)
             if run is not None:
-                run.input = self._recorder().question_of(query)
+                run.asked = note(query)
+        return _DONE
 
-    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> None:
-        """Note the texts that were found, before anyone changes the documents."""
+    @_event
+    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> _Done:
+        """Note the documents that were found, before anyone changes them."""
+        with self.edge:
+            run = self._recorder().runs.get(run_id.int)
+            if run is None:
+                return _DONE
+            try:
+                run.told = [note_document(document) for document in documents]
+            finally:
+                self._end(run)
+        return _DONE
 
-        def read(run: Run) -> None:
-            run.documents = tuple(
-                Passage(text=document.page_content, id=_id_of(document)) for document in documents
-            )
-
-        self._end(run_id, read)
-
-    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_tool_start(
         self,
         serialized: dict[str, Any] | None,
@@ -156,69 +250,107 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a tool call and its arguments."""
-        with self._edge:
-            run = self._start("tool", run_id, parent_run_id, serialized=serialized, event=event)
+        with self.edge:
+            run = self._start("tool", run_id, parent_run_id, serialized, event)
             if run is not None:
-                run.input = input_str
+                given = event.get("inputs")
+                run.asked = note(input_str if given is None else given)
+                run.description = (serialized or {}).get("description")
+        return _DONE
 
-    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        """Note what the tool returned, where it is text."""
+    @_event
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
+        """Note what the tool returned: a text, documents, or a message with an artifact."""
+        with self.edge:
+            run = self._recorder().runs.get(run_id.int)
+            if run is None:
+                return _DONE
+            try:
+                run.told = note(output)
+            finally:
+                self._end(run)
+        return _DONE
 
-        def read(run: Run) -> None:
-            run.output = output if isinstance(output, str) else text_of_message(output)
-
-        self._end(run_id, read)
-
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
     def _start(
         self,
         kind: Kind,
         run_id: UUID,
         parent_run_id: UUID | None,
-        *,
         serialized: Mapping[str, Any] | None,
         event: Mapping[str, Any],
     ) -> Run | None:
-        if not self.enabled or is_silent():
+        if not self.enabled:
             return None
-        return self._recorder().start(
-            kind,
-            run_id,
-            parent=parent_run_id,
-            name=event.get("name") or (serialized or {}).get("name") or kind,
-            metadata=event.get("metadata") or {},
-        )
+        recorder = self._recorder()
+        parent = parent_run_id.int if parent_run_id is not None else None
+        if parent not in recorder.runs and is_silent():
+            return None
+        name = event.get("name") or (serialized or {}).get("name") or kind
+        return recorder.start(kind, run_id.int, parent, name, event.get("metadata") or {})
 
-    def _end(self, run_id: UUID, read: Callable[[Run], None]) -> None:
-        with self._edge:
-            run = self._recorder().find(run_id)
-            if run is None:
-                return
-            try:
-                read(run)
-            finally:  # whatever could be read of it, the run has ended
-                self._recorder().end(run, time.time_ns())
+    def _end(self, run: Run) -> None:
+        self._recorder().end(run)
 
     def _fail(self, error: BaseException, run_id: UUID) -> None:
-        def read(run: Run) -> None:
-            run.error = type(error).__qualname__
+        with self.edge:
+            run = self._recorder().runs.get(run_id.int)
+            if run is not None:
+                self.failed(run, error)
 
-        self._end(run_id, read)
+    def find(self, run_id: UUID | None) -> Run | None:
+        """Return the run ``run_id`` if it is under way."""
+        return None if run_id is None else self._recorder().runs.get(run_id.int)
+
+    def search(self, above: Run, name: str) -> Run | None:
+        """Start a retrieval below the run ``above``: a search of a vector store."""
+        run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
+        if run is not None:
+            run.is_search = True
+        return run
+
+    def found(self, run: Run, documents: Sequence[Any]) -> None:
+        """End the retrieval ``run``, which found ``documents``."""
+        try:
+            run.told = [note_found(document) for document in documents]
+        finally:
+            self._end(run)
+
+    def failed(self, run: Run, error: BaseException) -> None:
+        """End ``run``, which raised ``error``."""
+        run.error = type(error).__qualname__
+        self._end(run)
+
+
+def active_run() -> tuple[LangChainCapture, Run] | None:
+    """Return the LangChain run in which the caller runs, and the handler of ours that notes it."""
+    config = var_child_runnable_config.get()
+    manager = config.get("callbacks") if config else None
+    if not isinstance(manager, BaseCallbackManager):
+        return None
+    for handler in manager.handlers:
+        if isinstance(handler, LangChainCapture):
+            with handler.edge:
+                run = handler.find(manager.parent_run_id)
+                if run is not None:
+                    return handler, run
+    return None
 
 
 class LangChainHook:
     """Where LangChain looks for a handler of all runs, in every thread, without being passed one.
 
-    LangChain never forgets whom it once asked; it asks us by `get`, and finds nobody when removed.
+    LangChain never forgets a hook: it calls `get`, which returns None once the hook is removed.
     """
 
     def __init__(self) -> None:
-        """Have nobody."""
         self._handler: LangChainCapture | None = None
         self._known = False
 
@@ -232,38 +364,112 @@ class LangChainHook:
             register_configure_hook(cast("ContextVar[Any]", self), inheritable=True)
 
     def remove(self) -> None:
-        """Let no further run report; those under way end as they began."""
+        """Let no further run report; runs under way end as they began."""
         self._handler = None
 
     def get(self) -> LangChainCapture | None:
-        """Return whom LangChain should tell."""
+        """Return the handler that LangChain should call."""
         return self._handler
 
 
-def _id_of(document: Any) -> str | None:
-    found = getattr(document, "id", None)
-    return None if found is None else str(found)
-
-
-def _read_prompt(run: Run, value: Any) -> None:
-    messages = value.to_messages() if hasattr(value, "to_messages") else ()
-    run.messages = tuple((role_of(m) or "", text_of_message(m)) for m in messages)
-    run.input = last_message(messages)
-
-
-def _read_generation(run: Run, response: Any) -> None:
+def _note_generation(run: Run, response: Any) -> None:
     generation = next((row[0] for row in response.generations if row), None)
     if generation is None:
         return
-    run.output = generation.text
     said = response.llm_output or {}
     run.model = said.get("model_name") or run.metadata.get("ls_model_name")
     message = getattr(generation, "message", None)
     if message is None:
+        run.told = generation.text
         return
-    run.calls_tools = bool(getattr(message, "tool_calls", None))
+    run.told = {**note_message(message), "content": generation.text}
     run.model = message.response_metadata.get("model_name") or run.model
     run.response_id = message.response_metadata.get("id") or message.id
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
+
+
+def note(value: Any, depth: int = 0) -> Any:
+    """Return what ``value`` says, as data that nobody changes: texts and numbers as they are.
+
+    Messages, documents and records become dicts, containers are copied, to `_LEVELS` levels.
+    Objects of other kinds become None.
+    """
+    kind = type(value)
+    if kind is str or kind in _SCALARS:
+        return value
+    if depth > _LEVELS:
+        return None
+    if kind is dict:
+        return {key: note(part, depth + 1) for key, part in islice(value.items(), _ITEMS)}
+    if kind is list or kind is tuple:
+        if value and type(value[0]) in _NUMBERS:
+            return []  # an embedding
+        return [note(part, depth + 1) for part in value[-_ITEMS:]]
+    return _note_object(value, depth)
+
+
+def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
+    if isinstance(value, BaseMessage):
+        return note_message(value, depth)
+    if isinstance(value, Document):
+        return note_document(value)
+    if isinstance(value, PromptValue):
+        return [note_message(message, depth + 1) for message in value.to_messages()]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return note(dict(value), depth)
+    if isinstance(value, list | tuple):
+        return note(list(value), depth)
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is not None:
+        return {name: note(getattr(value, name, None), depth + 1) for name in names}
+    members = getattr(value, "__dict__", None)
+    if members and any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
+        return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
+    return None
+
+
+def note_document(document: Any) -> Any:
+    """Return text, id and metadata of a document."""
+    if not isinstance(document, Document):
+        text = getattr(document, "page_content", None)
+        return {"page_content": text} if isinstance(text, str) else note(document)
+    fields = document.__dict__  # read often: the model's own attribute access is slower
+    metadata = fields.get("metadata")
+    return {
+        "page_content": fields["page_content"],
+        "id": fields.get("id"),
+        "metadata": dict(metadata) if metadata else {},
+    }
+
+
+def note_found(found: Any) -> Any:
+    """Return what a vector store found: a document, or a pair of one and its score."""
+    if not isinstance(found, tuple) or len(found) != _PAIR:
+        return note_document(found)
+    document, score = found
+    noted = note_document(document)
+    if isinstance(noted, dict) and hasattr(score, "__float__"):  # numpy's, too
+        noted["score"] = float(score)
+    return noted
+
+
+def note_message(message: Any, depth: int = 0) -> Any:
+    """Return role, content, tool calls and artifact of a message."""
+    if not isinstance(message, BaseMessage):  # a pair, a dict or a text
+        return note(message, depth)
+    fields = message.__dict__
+    content, role = fields["content"], fields["type"]
+    noted = {
+        "type": role,
+        "content": content if type(content) is str else note(content, depth + 1),
+    }
+    if fields.get("tool_calls"):
+        noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
+    if role == "tool":
+        noted["name"] = fields.get("name")
+        noted["artifact"] = note(fields.get("artifact"), depth + 1)
+    return noted

@@ -1,94 +1,404 @@
-"""The LangChain runs of one root run, as they happened: plain records, filled by the handler."""
+"""LangChain runs: what the callback notes of each, and the steps they become.
+
+The application's thread notes times and references to immutable values. Reading questions,
+answers and documents out of them is left to the evaluator's thread (`RunTree.steps`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.types import Passage
+from opentelemetry import context as otel_context
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.native import distinct_passages
+from rag_eval_otel.capture.dialects.values import plain
+from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.step import Kind, Part, Step
+from rag_eval_otel.capture.text import Keys
+from rag_eval_otel.runtime.fork import call_in_child
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
+MAX_RUNS = 10_000
+"""Runs of one tree; later ones are not kept, and the tree is refused as ``evicted``."""
 
-@dataclass(slots=True, kw_only=True, eq=False)
+_RETRIEVALS = frozenset({"retriever", "tool"})
+
+
 class Run:
-    """One run. Texts are taken when the event comes, since applications go on to change them."""
+    """One LangChain run as it was noted. Times are nanoseconds since the epoch.
 
-    id: UUID
-    parent: UUID | None
-    tree: RunTree
-    kind: Kind
-    name: str
-    start: int
+    ``asked`` and ``told`` are its input and output as plain data that nobody changes any more.
+    ``said`` holds what the application recorded itself, by part. ``query`` is the query of a
+    recorded retrieval, ``description`` that of a tool. ``model``, ``response_id`` and ``tokens``
+    belong to model calls. ``is_search``: a vector store was searched.
+    """
+
+    # Defaults of the class: a run sets what it has, which costs its event less than slots do.
     end: int | None = None
-    input: str | None = None
-    output: str | None = None
-    messages: tuple[tuple[str, str], ...] = ()
-    documents: tuple[Passage, ...] | None = None
+    asked: Any = None
+    told: Any = None
     error: str | None = None
-    calls_tools: bool = False
-    is_prompt: bool = False
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    is_prompt = False
     model: str | None = None
     response_id: str | None = None
     tokens: tuple[int, int] | None = None
+    said: dict[Part, Any] | None = None
+    query: str | None = None
+    description: str | None = None
+    is_search = False
 
-    def fragment(self) -> Step:
-        """Return what this run tells about a turn."""
-        return Step(
-            id=self.id,
-            parent=self.parent,
-            kind=self.kind,
-            name=self.name,
-            start=self.start,
-            end=self.end,
-            input=self.input,
-            output=self.output,
-            prompt=tuple(text for _, text in self.messages),
-            documents=self.documents,
-            error=self.error,
-            calls_tools=self.calls_tools,
-            response_id=self.response_id,
-            metadata=self.metadata,
-        )
+    def __init__(  # noqa: PLR0917  # one for each event of the application: positional is faster
+        self,
+        id: int,  # noqa: A002
+        parent: int | None,
+        tree: RunTree,
+        kind: Kind,
+        name: str,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self.id = id
+        self.parent = parent
+        self.tree = tree
+        self.kind = kind
+        self.name = name
+        self.metadata = metadata
+        self.start = time.time_ns()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class RunTree:
-    """A root run and all below it, in the order they started.
+    """A root run and all runs below it, in the order they started.
 
-    ``context`` is the OpenTelemetry context the root started in: the parent of its span.
-    ``open`` counts the runs that have not ended; ``ended_at`` (monotonic seconds) is set once the
-    root has. ``lost`` counts runs over the limit that were not kept, ``size`` the characters that
-    the runs which have ended keep alive.
+    ``context`` is the OpenTelemetry context in which the root started: the parent of its span.
+    ``open`` counts the runs that have not ended; ``ended_at`` (seconds of the recorder's clock) is
+    set when the root ends; ``is_kept`` holds until the recorder hands the tree on. ``lost`` counts
+    runs over `MAX_RUNS`. ``searched`` is the start of the first retrieval or tool, ``called`` that
+    of the last model call.
     """
 
-    context: Context
-    started_at: float
-    runs: list[Run] = field(default_factory=list)
-    open: int = 0
-    ended_at: float | None = None
-    lost: int = 0
-    size: int = 0
+    __slots__ = (
+        "called",
+        "context",
+        "ended_at",
+        "is_kept",
+        "lost",
+        "open",
+        "runs",
+        "searched",
+        "size",
+        "started_at",
+    )
+
+    def __init__(self, context: Context, started_at: float) -> None:
+        self.context = context
+        self.started_at = started_at
+        self.runs: list[Run] = []
+        self.open = 0
+        self.ended_at: float | None = None
+        self.is_kept = True
+        self.lost = 0
+        self.size = 0
+        self.searched: int | None = None
+        self.called: int | None = None
 
     @property
     def root(self) -> Run:
         """The root run."""
         return self.runs[0]
 
-    def fragments(self) -> list[Step]:
-        """Return what its runs tell about turns.
+    @property
+    def may_be_turn(self) -> bool:
+        """Whether a model was called after a retrieval, told without reading any text."""
+        both = self.searched is not None and self.called is not None
+        return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
-        Where no model is seen, as when LangChain's cache knew a completion, or when the model is no
-        model of LangChain, a filled prompt stands for the call it was filled for.
+    def steps(self, keys: Keys, *, parent: int | None = None) -> list[Step]:
+        """Return the steps of its runs; the root's parent is ``parent``.
+
+        Where no model is seen, as when LangChain's cache knew a completion, or when the model is
+        not one of LangChain's, a filled prompt stands for the call it was filled for.
         """
         asked = any(run.kind == "llm" for run in self.runs)
-        found = [(run, run.fragment()) for run in self.runs]
-        return [
-            replace(one, kind="llm") if run.is_prompt and run.messages and not asked else one
-            for run, one in found
-        ]
+        _nest_searches(self.runs)
+        said = _said(self.runs)
+        found = []
+        for run in self.runs:
+            step = step_of(run, keys)
+            if run.id in said:
+                step = _with_said(step, run, said[run.id])
+            if run.is_prompt and step.prompt and not asked:
+                step = replace(step, kind="llm")
+            found.append(step if run.parent is not None else replace(step, parent=parent))
+        return found
+
+
+def _nest_searches(runs: Sequence[Run]) -> None:
+    """Put each search of a vector store below the retriever that made it.
+
+    A retriever calls its store below the run that is active in the application, its own parent: the
+    search is the retriever's if that was open all along.
+    """
+    retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
+    for search in runs if retrievers else ():
+        if search.is_search:
+            end = search.end or search.start
+            around = (
+                one
+                for one in reversed(retrievers)
+                if one.parent == search.parent
+                and one.start <= search.start
+                and (one.end is None or one.end >= end)
+            )
+            search.parent = next((one.id for one in around), search.parent)
+
+
+def _view(run: Run, keys: Keys) -> PlainSpan:
+    """Return ``run`` in the form in which dialects see a span."""
+    return PlainSpan(
+        name=run.name,
+        scope=semconv.SCOPE,
+        attributes={},
+        events=(),
+        logs=(),
+        trace_id=0,
+        span_id=run.id,
+        parent_id=run.parent,
+        parent_is_remote=False,
+        start=run.start,
+        end=run.end,
+        error=run.error,
+        dropped=0,
+        dropped_events=0,
+        value_limit=None,
+        keys=keys,
+    )
+
+
+def step_of(run: Run, keys: Keys) -> Step:
+    """Return the step that ``run`` is, read in the way in which spans are read."""
+    view = _view(run, keys)
+    asked, told = plain(run.asked), plain(run.told)
+    if run.kind == "llm":
+        step = build.llm(view, messages=asked, said=told, response_id=run.response_id)
+    elif run.kind == "retriever":
+        step = build.retrieval(view, asked=asked, documents=told)
+    elif run.kind == "tool":
+        step = build.tool(view, asked=asked, told=told, description=run.description or "")
+    else:
+        step = build.step(view, run.kind, asked=asked, told=told)
+        if run.is_prompt:
+            shown = build.llm(view, messages=told, said=None)
+            step = replace(step, input=shown.input, prompt=shown.prompt, output=None)
+    return replace(step, metadata=run.metadata)
+
+
+def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
+    """Return what the application recorded, by run.
+
+    A question or an answer that was recorded within a run is that of the runs around it, too.
+    """
+    by_id = {run.id: run for run in runs}
+    found: dict[int, dict[Part, Any]] = {}
+    for run in runs:
+        if run.said is None:
+            continue
+        found.setdefault(run.id, {}).update(run.said)
+        turn_parts = {**run.said}
+        turn_parts.pop("documents", None)
+        above = by_id.get(run.parent) if run.parent is not None else None
+        while turn_parts and above is not None:
+            found[above.id] = {**found.get(above.id, {}), **turn_parts, **(above.said or {})}
+            above = by_id.get(above.parent) if above.parent is not None else None
+    return found
+
+
+def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
+    """Return ``step`` with what the application recorded in place of what was observed."""
+    found: dict[Any, Any] = dict(said)
+    if "documents" in found:
+        found["documents"] = tuple(distinct_passages(found["documents"]))
+    return replace(step, **found, query=run.query, explicit=frozenset(said), flat=False)
+
+
+def size_of(noted: object) -> int:
+    """Return about how many characters noted data keeps alive."""
+    if isinstance(noted, str):
+        return len(noted)
+    if isinstance(noted, Mapping):
+        return sum(map(size_of, noted.values()))
+    return sum(map(size_of, noted)) if isinstance(noted, list) else 0
+
+
+class TreeIntake(Protocol):
+    """Takes the trees whose runs have ended."""
+
+    def finished(self, tree: RunTree) -> None:
+        """Take ``tree``, to which no run will be added."""
+
+    def evicted(self, tree: RunTree) -> None:
+        """Take ``tree``, which was given up before it was complete."""
+
+
+class RunRecorder:
+    """Keeps the runs of every root run that has not ended, at most ``max_trees`` of them.
+
+    A tree is finished as soon as its root and all runs below have ended, or ``grace`` seconds after
+    its root: an abandoned stream ends its root before its model call, a cancelled call never ends
+    its model call. Roots that have not ended when they are older than ``max_age`` seconds, or too
+    many, or keep more than ``max_size`` characters alive between them, are evicted, oldest first.
+    """
+
+    def __init__(
+        self,
+        intake: TreeIntake,
+        *,
+        on_waiting: Callable[[], object] = lambda: None,
+        max_trees: int = 4096,
+        max_size: int = 256 * 1024 * 1024,
+        max_age: float = 3600.0,
+        grace: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Hand finished trees to ``intake``.
+
+        ``on_waiting`` is called when a tree waits for its grace to pass: `sweep` must follow.
+        """
+        self._intake = intake
+        self._on_waiting = on_waiting
+        self._max_trees = max_trees
+        self._max_size = max_size
+        self._max_age = max_age
+        self._grace = grace
+        self._clock = clock
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Forget the runs under way (in a forked child they end in the parent)."""
+        # Reentrant: a garbage collection under the lock may close a stream, which ends its runs.
+        self._lock = threading.RLock()
+        self.runs: dict[int, Run] = {}
+        self._trees: OrderedDict[int, RunTree] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Return how many root runs are under way."""
+        return len(self._trees)
+
+    def start(
+        self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
+    ) -> Run | None:  # see `Run`
+        """Note a run; None where it is known already or its tree is full.
+
+        A run whose parent is not known is a root: handlers may join in the middle of a run.
+        """
+        above = self.runs.get(parent) if parent is not None else None
+        if above is None:
+            return self._start_root(kind, run_id, name, metadata)
+        tree = above.tree
+        with self._lock:
+            if run_id in self.runs:
+                return None
+            if len(tree.runs) >= MAX_RUNS:
+                tree.lost += 1
+                return None
+            run = Run(run_id, above.id, tree, kind, name, metadata)
+            return self._added(run)
+
+    def _start_root(
+        self, kind: Kind, run_id: int, name: str, metadata: Mapping[str, Any]
+    ) -> Run | None:
+        with self._lock:
+            if run_id in self.runs:
+                return None
+            stale = self._stale() if self._trees else ()
+            tree = RunTree(otel_context.get_current(), self._clock())
+            self._trees[run_id] = tree
+            run = self._added(Run(run_id, None, tree, kind, name, metadata))
+        for old in stale:
+            self._intake.evicted(old)
+        return run
+
+    def _added(self, run: Run) -> Run:
+        tree = run.tree
+        tree.runs.append(run)
+        tree.open += 1
+        self.runs[run.id] = run
+        if run.kind == "llm":
+            tree.called = run.start
+        elif run.kind in _RETRIEVALS and tree.searched is None:
+            tree.searched = run.start
+        return run
+
+    def _stale(self) -> list[RunTree]:
+        """Take out the trees that are too old or too many: their roots will hardly end."""
+        stale: list[RunTree] = []
+        now = self._clock()
+        while self._trees:
+            oldest = next(iter(self._trees.values()))
+            too_many = len(self._trees) >= self._max_trees or self._size > self._max_size
+            if not too_many and now - oldest.started_at <= self._max_age:
+                break
+            self._forget(oldest)
+            stale.append(oldest)
+        return stale
+
+    def end(self, run: Run) -> None:
+        """Note that ``run`` has ended; a second end has no effect."""
+        tree = run.tree
+        is_root = run.parent is None
+        # Inner chains pass on the texts of the other runs.
+        size = size_of(run.told) + size_of(run.asked) if is_root or run.kind != "chain" else 0
+        with self._lock:
+            if run.end is not None:
+                return
+            run.end = max(time.time_ns(), run.start)
+            tree.open -= 1
+            if size and tree.is_kept:
+                tree.size += size
+                self._size += size
+            if is_root:
+                tree.ended_at = self._clock()
+            elif tree.ended_at is None:
+                return
+            is_finished = tree.open == 0 or tree.root.error is not None
+            if is_finished and not self._forget(tree):
+                return
+        if is_finished:
+            self._intake.finished(tree)
+        elif is_root:
+            self._on_waiting()
+
+    def sweep(self) -> None:
+        """Finish the trees whose root ended ``grace`` seconds ago."""
+        if self._trees:
+            self._finish_ended(self._clock() - self._grace)
+
+    def flush(self) -> None:
+        """Finish the trees whose root has ended, without waiting for their grace."""
+        self._finish_ended(self._clock())
+
+    def _finish_ended(self, until: float) -> None:
+        with self._lock:
+            ended = [t for t in self._trees.values() if t.ended_at is not None]
+            ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
+        for tree in ready:
+            self._intake.finished(tree)
+
+    def _forget(self, tree: RunTree) -> bool:
+        """Take ``tree`` out; False if another thread has."""
+        if self._trees.pop(tree.root.id, None) is None:
+            return False
+        tree.is_kept = False
+        for run in tree.runs:
+            self.runs.pop(run.id, None)
+        self._size -= tree.size
+        return True

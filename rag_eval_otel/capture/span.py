@@ -6,7 +6,7 @@ application has put on the span.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
@@ -225,60 +225,67 @@ def word(view: SpanView, name: str) -> str | None:
     return None if found is None else str(found)
 
 
-def attribute_names(span: ReadableSpan) -> Iterable[str]:
-    """Return the names of the attributes of ``span``, which has ended.
+def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
+    """Return the attributes of ``span``; to be looked at only.
 
-    Every span of an application is asked: where the SDK keeps them as it does today, this does
-    without the two wrappers around them, which cost more than all else that is done here.
+    Where the SDK keeps them as it does today, this does without the two wrappers around them, which
+    cost more than all else that is done on the application's thread.
     """
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
     except AttributeError:
-        return span.attributes or ()
+        return span.attributes or _NOTHING
 
 
-def has_dropped(span: ReadableSpan) -> bool:
-    """Tell whether attributes of ``span`` were dropped over the limit; asked as often."""
+def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
+    """Tell whether the ended ``span`` has none of these attributes, and none was dropped.
+
+    Every span is asked, in one frame for the same reason.
+    """
     try:
-        return span._attributes.dropped > 0  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+        attributes: Any = span._attributes  # noqa: SLF001
+        return names.isdisjoint(attributes._dict) and not attributes.dropped  # noqa: SLF001
     except AttributeError:
-        return span.dropped_attributes > 0
+        return names.isdisjoint(span.attributes or ()) and not span.dropped_attributes
 
 
 class SdkSpan:
-    """A span of the SDK as a `SpanView`. Nothing is read before it is asked for."""
+    """A span of the SDK as a `SpanView`.
 
-    __slots__ = ("_logs", "_span")
+    Identity and attributes are looked up once: the application's thread asks for them many times.
+    """
+
+    __slots__ = (
+        "_logs",
+        "_span",
+        "attributes",
+        "context",
+        "name",
+        "parent_id",
+        "parent_is_remote",
+        "scope",
+        "span_id",
+        "trace_id",
+    )
 
     def __init__(self, span: ReadableSpan, logs: Sequence[LogView] = ()) -> None:
         """View ``span``, within which ``logs`` were written."""
         self._span = span
         self._logs = logs
+        self.name = span.name
+        scope = span.instrumentation_scope
+        self.scope = scope.name if scope is not None else ""
+        self.attributes: Mapping[str, Any] = attributes_of(span)
+        self.context: SpanContext = span.context or INVALID_SPAN_CONTEXT
+        self.trace_id = self.context.trace_id
+        self.span_id = self.context.span_id
+        parent = span.parent
+        self.parent_id = parent.span_id if parent is not None else None
+        self.parent_is_remote = parent is not None and parent.is_remote
 
     def is_of(self, other: SdkSpan) -> bool:
         """Tell whether both are views of one span, which the SDK hands out in copies."""
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
-
-    @property
-    def context(self) -> SpanContext:
-        """Its identity."""
-        return self._span.context or INVALID_SPAN_CONTEXT
-
-    @property
-    def name(self) -> str:
-        """What the span is called."""
-        return self._span.name
-
-    @property
-    def scope(self) -> str:
-        """Who recorded it."""
-        scope = self._span.instrumentation_scope
-        return scope.name if scope is not None else ""
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """Its attributes."""
-        return self._span.attributes or _NOTHING
 
     @property
     def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -289,30 +296,6 @@ class SdkSpan:
     def logs(self) -> Sequence[LogView]:
         """The log records written within it."""
         return self._logs
-
-    @property
-    def trace_id(self) -> int:
-        """Its trace."""
-        context = self._span.context
-        return context.trace_id if context is not None else 0
-
-    @property
-    def span_id(self) -> int:
-        """Its id."""
-        context = self._span.context
-        return context.span_id if context is not None else 0
-
-    @property
-    def parent_id(self) -> int | None:
-        """The id of its parent."""
-        parent = self._span.parent
-        return parent.span_id if parent is not None else None
-
-    @property
-    def parent_is_remote(self) -> bool:
-        """Whether the parent is in another process."""
-        parent = self._span.parent
-        return parent is not None and parent.is_remote
 
     @property
     def start(self) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rag_eval_otel.capture.dialects import kind_of, lists, native, tool_name
 from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, line_of
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
+from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.capture.step import RETRIEVALS, Kind
 
@@ -30,12 +31,12 @@ AnyView: TypeAlias = "SdkSpan | Bystander"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentLimits:
-    """When a segment is complete, in seconds, and how much is kept until then.
+class TraceLimits:
+    """When a trace is complete, in seconds, and how much is kept until then.
 
     After the last span has ended, ``root_quiet`` passes where a root has, ``slow_quiet`` where
     spans come late or the root is not known; ``quiet`` for a turn below something that goes on; or
-    ``max_age`` since the first. Over ``max_segments`` or ``max_bytes`` the oldest go, and one that
+    ``max_age`` since the first. Over ``max_traces`` or ``max_bytes`` the oldest go, and one that
     alone has more than ``max_spans`` or a quarter of ``max_bytes``.
     """
 
@@ -43,7 +44,7 @@ class SegmentLimits:
     root_quiet: float = 0.05
     slow_quiet: float = 5.0
     max_age: float = 300.0
-    max_segments: int = 1024
+    max_traces: int = 1024
     max_spans: int = 10_000
     max_bytes: int = 64 * 1024 * 1024
 
@@ -72,7 +73,7 @@ class Below:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Segment:
+class Trace:
     """The spans of a trace so far, and which of them are held. Times are those of the clock."""
 
     trace_id: int
@@ -83,6 +84,8 @@ class Segment:
     noted: dict[int, tuple[float, int]] = field(default_factory=dict)
     """When each span came, and its bytes."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
+    trees: list[tuple[int, RunTree]] = field(default_factory=list)
+    """LangChain runs that are no turn by themselves, by the span of the application around them."""
     below: dict[int, Below] = field(default_factory=dict)
     turns: set[int] = field(default_factory=set)
     """The spans below which a call follows a retrieval."""
@@ -106,6 +109,14 @@ class Segment:
         self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
         self.is_slow = self.is_slow or "langsmith.span.kind" in view.attributes
 
+    def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
+        """Take in LangChain runs that ran below the open span ``span_id``."""
+        self.last = now
+        self.trees.append((span_id, tree))
+        self.size += size
+        self.unheld += size
+        rise(self, span_id, Below(tree.searched, tree.called))
+
     def stand_by(self, view: Bystander) -> int:
         """Take in a span around the others, if it is not known; return its bytes."""
         if view.span_id in self.spans:
@@ -115,9 +126,9 @@ class Segment:
         self.size += OVERHEAD
         return OVERHEAD
 
-    def part(self, ids: Iterable[int]) -> Segment:
-        """Take the spans with these ``ids`` out, and return them as a segment."""
-        taken = Segment(
+    def part(self, ids: Iterable[int]) -> Trace:
+        """Take the spans with these ``ids`` out, and return them as a trace."""
+        taken = Trace(
             trace_id=self.trace_id,
             first=self.first,
             last=self.last,
@@ -133,7 +144,10 @@ class Segment:
             if one in self.turns:
                 self.turns.discard(one)
                 taken.turns.add(one)
+        taken.trees = [one for one in self.trees if one[0] in taken.spans]
+        self.trees = [one for one in self.trees if one[0] not in taken.spans]
         taken.size = sum(size for _, size in taken.noted.values())
+        taken.size += sum(tree.size for _, tree in taken.trees)
         self.size -= taken.size
         self.first = min((came for came, _ in self.noted.values()), default=self.last)
         return taken
@@ -141,7 +155,7 @@ class Segment:
     def empty(self) -> None:
         """Forget the spans; what comes later is lost, too."""
         self.is_lost = True
-        self.spans, self.noted, self.below, self.size = {}, {}, {}, 0
+        self.spans, self.noted, self.below, self.trees, self.size = {}, {}, {}, [], 0
 
 
 def size_of(view: SdkSpan) -> int:
@@ -175,13 +189,13 @@ _DEPTH = 100  # of parents that are told
 _LEAVES = RETRIEVALS | {"llm"}
 
 
-def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
+def stands_for_turn(trace: Trace, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
     """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
 
     Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
     that is open counts, and a call that came after the retrieval and is open.
     """
-    own = segment.below.setdefault(view.span_id, Below())
+    own = trace.below.setdefault(view.span_id, Below())
     own.add(_said(view, own))
     is_turn = False
     if kind in RETRIEVALS:
@@ -193,11 +207,11 @@ def stands_for_turn(segment: Segment, view: SdkSpan, kind: Kind, *, spans: OpenS
     else:
         up = own
         may_go_on = own.searched is not None or kind != "other"
-        is_turn = own.is_turn or (may_go_on and _goes_on(segment, view, own, spans=spans))
+        is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
         if own.is_turn:
-            segment.turns.add(view.span_id)
+            trace.turns.add(view.span_id)
             up = Below(own.searched)
-    _rise(segment, view.parent_id, up)
+    rise(trace, view.parent_id, up)
     return is_turn
 
 
@@ -207,18 +221,18 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
     return returns and CONTEXT_TOOLS.search(tool_name(view)) is not None
 
 
-def _rise(segment: Segment, above: int | None, up: Below) -> None:
+def rise(trace: Trace, above: int | None, up: Below) -> None:
     """Tell the span ``above`` what is below it; where it has ended, also those above that."""
     for _ in range(_DEPTH):
         if above is None or (up.searched is None and up.called is None):
             return
-        below = segment.below.setdefault(above, Below())
+        below = trace.below.setdefault(above, Below())
         below.add(up)
-        view = segment.spans.get(above)
+        view = trace.spans.get(above)
         if view is None or kind_of(view) in _LEAVES:
             return
         if below.is_turn:
-            segment.turns.add(above)
+            trace.turns.add(above)
             up = Below(below.searched)
         above = view.parent_id
 
@@ -231,50 +245,50 @@ def _said(view: SdkSpan, own: Below) -> Below:
     return Below(searched, (view.start if known is None else known) if "output" in said else None)
 
 
-def _goes_on(segment: Segment, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
+def _goes_on(trace: Trace, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
     """Tell whether a retrieval, or what follows one, is still open below ``view``."""
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
-    inner = [one for one in views if view.span_id in line_of(one.parent_id, segment.spans, parents)]
+    inner = [one for one in views if view.span_id in line_of(one.parent_id, trace.spans, parents)]
     if any(kind_of(one) in RETRIEVALS for one in inner):
         return True
     known = Below(own.searched, own.called)
     for one in inner:
-        known.add(segment.below.get(one.span_id) or Below())
+        known.add(trace.below.get(one.span_id) or Below())
     later = (one.start > known.searched for one in inner if known.searched is not None)
     return known.is_turn or any(later)
 
 
 def units_over(
-    segment: Segment, opened: Iterable[ReadableSpan], *, until: float
+    trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the spans, by id, of each part of ``segment`` that holds turns and is over.
+    """Yield the spans, by id, of each part of ``trace`` that holds turns and is over.
 
     It hangs below nothing, or below a span that is no step of a turn; nothing in it is open, and
     nothing has come since ``until``.
     """
-    if segment.is_slow or not any(turn in segment.spans for turn in segment.turns):
+    if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
         return
     views = [SdkSpan(span) for span in opened]
     parents = {one.span_id: one.parent_id for one in views}
     around = {one.span_id for one in views if is_bystander(one)}
     units: dict[int, list[int]] = defaultdict(list)
-    for one in segment.spans:
-        units[_top(one, segment)].append(one)
-    busy = {above for one in views for above in line_of(one.parent_id, segment.spans, parents)}
+    for one in trace.spans:
+        units[_top(one, trace)].append(one)
+    busy = {above for one in views for above in line_of(one.parent_id, trace.spans, parents)}
     for top, unit in units.items():
-        view = segment.spans[top]
+        view = trace.spans[top]
         hangs = view.parent_id is not None and not view.parent_is_remote
-        if (hangs and view.parent_id not in around) or segment.turns.isdisjoint(unit):
+        if (hangs and view.parent_id not in around) or trace.turns.isdisjoint(unit):
             continue
-        if busy.isdisjoint(unit) and max(segment.noted[one][0] for one in unit) <= until:
+        if busy.isdisjoint(unit) and max(trace.noted[one][0] for one in unit) <= until:
             yield unit
 
 
-def _top(start: int, segment: Segment) -> int:
+def _top(start: int, trace: Trace) -> int:
     """Return the outermost of the spans that have ended at or above ``start``."""
     top = start
-    for above in line_of(start, segment.spans, {}):
-        if above in segment.spans:
+    for above in line_of(start, trace.spans, {}):
+        if above in trace.spans:
             top = above
     return top

@@ -21,7 +21,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.events import EventSink
-from rag_eval_otel.types import SpanRef
+from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # sent at once: half of what waits in the SDK's queue before it drops
 _SPAN = "evaluate row"
@@ -98,7 +98,9 @@ class TraceSender:
             attributes={
                 semconv.DATASET_NAME: self._dataset,
                 semconv.DATASET_ROW: row.index,
-                **score_attributes(scored, scored.status, explanations=self._explanations),
+                **score_attributes(
+                    Ending(scored.status, evaluation=scored), explanations=self._explanations
+                ),
             },
             start_time=end - int(scored.duration * 1e9),
             end_time=end,

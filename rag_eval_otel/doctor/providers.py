@@ -86,7 +86,7 @@ class Providers:
             return
         handle = self._pipelines.attach()
         if handle is not None and handle.processor is not None:
-            handle.processor.watch.note_start(span)
+            handle.pipeline.buffer.note_start(span)
 
     def notes(self) -> Iterator[ProviderNote]:
         """Yield what there is to tell of each provider."""
@@ -105,7 +105,7 @@ class Providers:
         """Tell whether a pipeline is, or was, in front of it; one by ``wrap=`` may be anywhere."""
         if not self._pipelines.handles():
             return False
-        from rag_eval_otel.runtime.providers import find_seat  # noqa: PLC0415
+        from rag_eval_otel.live.processor import find_seat  # noqa: PLC0415
 
         seats = [handle.seat for handle in self._pipelines.handles()]
         multi = find_seat(provider).multi

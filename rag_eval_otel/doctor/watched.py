@@ -17,7 +17,7 @@ from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from rag_eval_otel.capture.langchain import LangChainCapture
-    from rag_eval_otel.capture.record import RunRecorder
+    from rag_eval_otel.capture.runs import RunRecorder
     from rag_eval_otel.config import Config
     from rag_eval_otel.live.instrument import Handle
     from rag_eval_otel.sinks.instruments import Counted
@@ -145,7 +145,7 @@ class Pipelines:
         return callback
 
     def _recorder(self) -> RunRecorder:
-        return self._handles[-1][1].recorder
+        return self._handles[-1][1].pipeline.recorder
 
     # --- what is noted --------------------------------------------------------------------------
 
@@ -156,12 +156,12 @@ class Pipelines:
 
 
 def _note_of(by: By, handle: Handle) -> PipelineNote:
-    config, tally = handle.config, handle.intake.instruments.tally
+    config, tally = handle.config, handle.pipeline.instruments.tally
     return PipelineNote(
         by=by,
         sees_spans=handle.processor is not None,
         counts={kind: tally.of(kind) for kind in _COUNTED},
-        held=handle.processor.held if handle.processor else 0,
+        held=handle.pipeline.count_held(),
         judge=_named(config.judge),
         embedder=_named(config.embedder),
         judge_base_url=config.judge_base_url,

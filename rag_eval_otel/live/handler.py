@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.record import RunRecorder
+from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle, instrument
@@ -33,6 +33,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         self._failed = False
         edge = Edge("callback", on_error=self._count, mode=self._config.errors)
         super().__init__(self._connect, edge=edge)
+        self.enabled = not self._config.sdk_disabled
 
     @property
     def handle(self) -> Handle:
@@ -52,11 +53,12 @@ class RagEvalCallbackHandler(LangChainCapture):
                 msg = "not attached: the first attempt has failed"
                 raise ConfigError(msg)
             try:
-                return self.handle.recorder
+                self.handle.record_searches()
+                return self.handle.pipeline.recorder
             finally:
                 self._failed = self._attached is None
-        return self._attached.recorder
+        return self._attached.pipeline.recorder
 
     def _count(self, place: str) -> None:
         if self._attached is not None:
-            self._attached.internal_error(place)
+            self._attached.pipeline.instruments.internal_error(place)

@@ -5,34 +5,24 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture.logs import Listener, listen
-from rag_eval_otel.capture.record import RunRecorder
-from rag_eval_otel.capture.spans import SpanWriter
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.assembler import TraceAssembler
-from rag_eval_otel.live.processor import RagEvalSpanProcessor
-from rag_eval_otel.live.score import Admission, Intake, TurnScorer, build_measurement
+from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
 from rag_eval_otel.protocols import Sink
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.background import BackgroundEvaluator
-from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.providers import (
-    Downstream,
-    Seat,
-    find_seat,
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
-from rag_eval_otel.sinks.content import ContentFilter
+from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
 
@@ -41,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
+    from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 
 
 _log = logging.getLogger(__name__)
@@ -51,13 +42,9 @@ class Handle:
     """What `instrument` attached: its callback, and the ways to flush and to take it off again."""
 
     config: Config
-    intake: Intake
-    recorder: RunRecorder
-    evaluator: BackgroundEvaluator
+    pipeline: Pipeline
     processor: RagEvalSpanProcessor | None
     seat: Seat | None
-    edge: Callable[[str], Edge]
-    internal_error: Callable[[str], None]
     deafen: Callable[[], None] = lambda: None
 
     @cached_property
@@ -65,7 +52,22 @@ class Handle:
         """The LangChain callback handler: ``chain.invoke(..., config={"callbacks": [...]})``."""
         from rag_eval_otel.capture.langchain import LangChainCapture  # noqa: PLC0415
 
-        return LangChainCapture(lambda: self.recorder, edge=self.edge("callback"))
+        self.record_searches()
+        recorder = self.pipeline.recorder
+        callback = LangChainCapture(lambda: recorder, edge=self.pipeline.edge("callback"))
+        callback.enabled = not self.config.sdk_disabled
+        return callback
+
+    @cached_property
+    def _searches(self) -> VectorStoreSearches:
+        from rag_eval_otel.capture.vectorstores import VectorStoreSearches  # noqa: PLC0415
+
+        return VectorStoreSearches()
+
+    def record_searches(self) -> None:
+        """Record searches of LangChain vector stores within runs, unless that is switched off."""
+        if self.config.vector_stores == "on":
+            self._searches.install()
 
     @cached_property
     def _hook(self) -> LangChainHook:
@@ -91,10 +93,7 @@ class Handle:
         Scores still missing after half of ``timeout`` (5 s at most) leave their span without
         them, with status ``flushed``, and go to events and metrics when they come.
         """
-        deadline = time.monotonic() + timeout
-        self.recorder.flush()
-        flushed = self.processor is None or self.processor.force_flush(int(timeout * 1000))
-        return self.evaluator.flush(max(0.0, deadline - time.monotonic())) and flushed
+        return self.pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores under way, release every span, and detach.
@@ -103,14 +102,16 @@ class Handle:
         ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
+        if "_searches" in vars(self):
+            self._searches.remove()
         self.drain(timeout)
         self.deafen()
         if self.seat is not None and self.seat.owner is self:
             self.seat.leave(self.processor)
         atexit.unregister(self.drain)
-        for sink in self.intake.scorer.sinks:
+        for sink in self.pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
-                with self.edge("sink"):  # a detector of the user's own may have no state
+                with self.pipeline.edge("sink"):  # a detector of the user's own may have no state
                     sink.close()
 
     def drain(self, timeout: float | None = None) -> None:
@@ -119,12 +120,7 @@ class Handle:
         Runs at exit before the meter and logger providers that were there first shut down, so that
         the last scores still become events and metrics.
         """
-        grace = self.config.shutdown_seconds if timeout is None else timeout
-        self.recorder.flush()
-        if self.processor is None:
-            self.evaluator.shutdown(grace)
-        else:
-            self.processor.drain(grace)
+        self.pipeline.drain(timeout)
 
 
 def instrument(
@@ -167,125 +163,59 @@ def instrument(
                 _log.warning("already instrumented: the options of the first call stay in force")
             return seat.owner
         ours = online_sinks(config, provider=provider, meters=meter_provider, logs=logger_provider)
-        assembly = _Assembly(
+        pipeline = Pipeline(
             config,
             provider=NoOpTracerProvider() if config.sdk_disabled else provider,
             instruments=InstrumentSink(meter_provider),
             sinks=(*sinks, *ours),
         )
-        return assembly.handle(seat, wrap, logs=logger_provider_or_global(logger_provider))
+        processor = _attached(pipeline, seat, wrap, provider=provider)
+        handle = Handle(
+            config=config,
+            pipeline=pipeline,
+            processor=processor,
+            seat=seat,
+            deafen=_listening(pipeline, logger_provider_or_global(logger_provider)),
+        )
+        if seat is not None:
+            seat.sign(handle)
+        atexit.register(handle.drain)
+        pipeline.instruments.watch_held(pipeline.count_held)
+        return handle
 
 
 _ATTACHING = threading.RLock()  # what loads an exporter may come back here
 
 
-class _Assembly:
-    """The parts of one instrumentation, built from ``config`` and wired."""
+def _attached(
+    pipeline: Pipeline, seat: Seat | None, wrap: Downstream | None, *, provider: TracerProvider
+) -> RagEvalSpanProcessor | None:
+    """Put a processor in front of ``wrap``, or of the provider's; None where there is no place."""
+    config = pipeline.config
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        instruments: InstrumentSink,
-        provider: TracerProvider,
-        sinks: Sequence[Sink] = (),
-    ) -> None:
-        self.config = config
-        self.instruments = instruments
-        self.provider = provider
-        self.processor: RagEvalSpanProcessor | None = None
-        self.evaluator = BackgroundEvaluator(
-            concurrency=config.concurrency,
-            capacity=config.max_held,
-            max_bytes=config.max_held_bytes,
+    def processor(downstream: Downstream) -> RagEvalSpanProcessor:
+        content = ContentFilter(
+            foreign=config.content, own=config.capture_content, redactor=redactor(config.redact)
         )
-        self.assembler = TraceAssembler(on_evicted=partial(instruments.turn, "skipped", "evicted"))
-        self.scorer = TurnScorer(
-            build_measurement(config),
-            evaluator=self.evaluator,
-            instruments=instruments,
-            sinks=sinks,
-            admission=Admission(
-                sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute
-            ),
-            metadata_keys=config.metadata_keys,
-            edge=self.edge,
-        )
-        self.intake = Intake(assembler=self.assembler, scorer=self.scorer, instruments=instruments)
+        return RagEvalSpanProcessor(downstream, pipeline, content=content)
 
-    def edge(self, place: str) -> Edge:
-        return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
+    if wrap is not None:
+        return processor(wrap)
+    if config.sdk_disabled:
+        return None
+    if seat is not None and seat.sees_spans:
+        return seat.take(processor)
+    _log.warning(
+        "%s is not the OpenTelemetry SDK's: the spans of other instrumentations are not scored,"
+        " and content=%r has no effect",
+        type(provider).__name__,
+        config.content,
+    )
+    return None
 
-    def handle(self, seat: Seat | None, wrap: Downstream | None, *, logs: LoggerProvider) -> Handle:
-        if wrap is not None:
-            self.processor = self._processor(wrap)
-        elif seat is not None and seat.sees_spans and not self.config.sdk_disabled:
-            self.processor = seat.take(self._processor)
-        elif not self.config.sdk_disabled:
-            _log.warning(
-                "%s is not the OpenTelemetry SDK's: scores go to events and metrics, not on spans,"
-                " and content=%r has no effect",
-                type(self.provider).__name__,
-                self.config.content,
-            )
-        handle = Handle(
-            config=self.config,
-            intake=self.intake,
-            recorder=self._recorder(),
-            evaluator=self.evaluator,
-            processor=self.processor,
-            seat=seat,
-            edge=self.edge,
-            internal_error=self.instruments.internal_error,
-            deafen=self._listen(logs),
-        )
-        if seat is not None:
-            seat.sign(handle)
-        atexit.register(handle.drain)
-        self.instruments.watch_held(self._held)
-        return handle
 
-    def _listen(self, logs: object) -> Callable[[], None]:
-        if self.processor is None:  # there is no span to which a log record could belong
-            return lambda: None
-        heard, threads = self.processor.watch.logged, self.evaluator.threads
-        return listen(logs, Listener(heard=heard, edge=self.edge("logs"), own_threads=threads))
-
-    def _held(self) -> int:
-        return self.processor.held if self.processor else 0
-
-    def _recorder(self) -> RunRecorder:
-        config = self.config
-        tracer = self.provider.get_tracer(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
-        return RunRecorder(
-            SpanWriter(
-                tracer=tracer,
-                spans=config.spans,
-                content=config.capture_content,
-                redactor=redactor(config.redact),
-                metadata_keys=config.metadata_keys,
-            ),
-            self.intake,
-            edge=self.edge("callback"),
-            question_keys=(config.question_key,) if config.question_key else (),
-            answer_keys=(config.answer_key,) if config.answer_key else (),
-        )
-
-    def _processor(self, downstream: Downstream) -> RagEvalSpanProcessor:
-        config = self.config
-        return RagEvalSpanProcessor(
-            downstream,
-            assembler=self.assembler,
-            scorer=self.scorer,
-            edge=self.edge,
-            hold_seconds=config.hold_seconds,
-            max_held=config.max_held,
-            max_held_bytes=config.max_held_bytes,
-            shutdown_seconds=config.shutdown_seconds,
-            explanations=config.explanations,
-            content=ContentFilter(
-                foreign=config.content,
-                own=config.capture_content,
-                redactor=redactor(config.redact),
-            ),
-        )
+def _listening(pipeline: Pipeline, logs: object) -> Callable[[], None]:
+    if not pipeline.has_spans:  # there is no span to which a log record could belong
+        return lambda: None
+    heard, threads = pipeline.buffer.logged, pipeline.evaluator.threads
+    return listen(logs, Listener(heard=heard, edge=pipeline.edge("logs"), own_threads=threads))

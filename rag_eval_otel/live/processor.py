@@ -6,105 +6,72 @@ a `Seat` puts it in front of those that a provider already has.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
-from rag_eval_otel.capture.dialects import native
-from rag_eval_otel.capture.span import SdkSpan, attribute_names
-from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.capture.watch import SpanWatch
-from rag_eval_otel.config import Explanations
-from rag_eval_otel.live.assembler import TraceAssembler
-from rag_eval_otel.live.hold import Held, Holdback, Key
-from rag_eval_otel.live.reader import TurnReader
-from rag_eval_otel.live.score import TurnScorer
-from rag_eval_otel.runtime.background import Sweeper
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.buffer import Fate
+from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.providers import Downstream
-from rag_eval_otel.sinks.attributes import enrich, score_attributes
-from rag_eval_otel.sinks.content import ContentFilter
-from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import Evaluation, HoldStatus
+from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
+from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 
-_FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
+class Downstream(Protocol):
+    """What comes after: a span processor."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """See a span start."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take an ended span."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export what was taken."""
+
+    def shutdown(self) -> None:
+        """Take no more."""
 
 
 class RagEvalSpanProcessor(SpanProcessor):
     """Every span that enters leaves exactly once, scored or not.
 
-    A span that stands for a turn waits in ``hold``, at most until its deadline, while ``scorer``
-    works; then a copy with the scores goes on to ``downstream``, in the context the span ended in.
+    A span that stands for a turn waits in the pipeline's hold, at most until its deadline, while it
+    is scored; then a copy with the scores goes on to ``downstream``, in the context the span ended
+    in.
     """
 
     def __init__(
-        self,
-        downstream: Downstream,
-        *,
-        assembler: TraceAssembler,
-        scorer: TurnScorer,
-        edge: Callable[[str], Edge],
-        hold_seconds: float = 10.0,
-        max_held: int = 1024,
-        max_held_bytes: int = 64 * 1024 * 1024,
-        shutdown_seconds: float = 10.0,
-        explanations: Explanations = "off",
-        content: ContentFilter | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, downstream: Downstream, pipeline: Pipeline, *, content: ContentFilter | None = None
     ) -> None:
-        """Stand in front of ``downstream``."""
+        """Stand in front of ``downstream``; ``content`` says which texts are exported."""
         self._downstream = downstream
         self._content = content or ContentFilter()
-        self._pass_on = downstream.on_end if self._content.foreign == "keep" else self._export
+        self._pass_on = downstream.on_end if self._content.foreign == "keep" else self.export
         self._start_next = downstream.on_start
-        self._assembler = assembler
-        assembler.is_open = True
-        self._expected = assembler.expected
-        self._own_threads = scorer.evaluator.threads
-        self._scorer = scorer
-        self._edge = edge("on_end")
-        self._release_edge = edge("release")
-        self._shutdown_seconds = shutdown_seconds
-        self._explanations = explanations
-        self._clock = clock
-        self._hold = Holdback(
-            self._forward,
-            seconds=hold_seconds,
-            max_spans=max_held,
-            max_bytes=max_held_bytes,
-            clock=clock,
-        )
-        self._reader = TurnReader(
-            scorer, release=self._hold.release, instruments=scorer.instruments, edge=edge
-        )
-        self.sweeper = Sweeper(self._sweep)
-        self.watch = SpanWatch(
-            self._reader.submit,
-            hold=self._hold_for_reader,
-            on_begun=self.sweeper.wake,
-            on_evicted=self._reader.evicted,
-            clock=clock,
-        )
-        self._note_start = self.watch.note_start
-        self._concerns = self.watch.concerns
-        call_in_child(self._after_fork)
+        self.pipeline = pipeline
+        self._own_threads = pipeline.evaluator.threads
+        self._edge = pipeline.edge("on_end")
+        self.release_edge = pipeline.edge("release")
+        self._bind()
+        pipeline.attach(self)
+        call_in_child(self._bind)
 
-    @property
-    def held(self) -> int:
-        """How many spans wait for their scores."""
-        return len(self._hold)
+    def _bind(self) -> None:
+        """Keep the methods that every span of the application calls."""
+        buffer = self.pipeline.buffer
+        self._note_start = buffer.note_start
+        self._concerns = buffer.concerns
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note that it has started, and pass on."""
@@ -114,12 +81,12 @@ class RagEvalSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Hold ``span`` if it stands for a turn, else pass it on at once.
 
-        Spans that end on the evaluator's threads are the judge's own, made by an instrumentation
-        that does not respect suppression: they go nowhere.
+        Spans that end on the evaluator's threads are those we write, or the judge's own, made by an
+        instrumentation that does not respect suppression: the judge's go nowhere.
         """
         if get_ident() in self._own_threads:
-            return
-        if self._expected and self._hold_for_turn(span):
+            if _is_own(span):
+                self._pass_on(span)
             return
         try:
             concerns = self._concerns(span)
@@ -127,141 +94,159 @@ class RagEvalSpanProcessor(SpanProcessor):
             concerns = True  # looked at again, at an edge: one for every span is too dear
         if not concerns:
             self._pass_on(span)
-        elif not self._hold_for_watch(span):
-            self._export(span)
+            return
+        fate = self._hold(span)
+        if fate == "no room":
+            why: HoldStatus = "overload" if self.pipeline.hold.is_open else "shutdown"
+            HeldSpan(span, self).release(Ending(why))
+        elif fate == "passes":
+            self.export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Give scores under way half of the time (5 s at most), release the rest, then export.
-
-        Called by a judge or a sink, which hold the scores up, it exports what has left already.
-        """
-        if self._scorer.evaluator.is_current():
-            self._downstream.force_flush(timeout_millis)
-            return not self.held
-        deadline = self._clock() + timeout_millis / 1000
-        with self._release_edge:
-            self.watch.flush()
-        self._hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
-        released = self._release_all("flushed", deadline)
-        left = max(0, int((deadline - self._clock()) * 1000))
-        return self._downstream.force_flush(left) and released
+        """Give scores under way half of the time (5 s at most), release the rest, then export."""
+        return self.pipeline.force_flush(timeout_millis)
 
     def shutdown(self) -> None:
         """Give scores under way their grace, release the rest, and shut the next one down."""
         try:
-            self.drain(self._shutdown_seconds)
+            self.pipeline.drain()
         finally:
             self._downstream.shutdown()
 
-    def drain(self, timeout: float) -> bool:
-        """Hold nothing any more: wait up to ``timeout`` seconds for scores, then release all.
+    def held(self, span: ReadableSpan) -> HeldSpan:
+        """Return ``span`` as an item to hold."""
+        return HeldSpan(span, self)
 
-        What is left after that gets as long again to be exported chunk by chunk. Evaluations that
-        no span waits for have the same ``timeout`` seconds; after them they are given up.
-        """
-        deadline = self._clock() + timeout
-        for _ in range(self._assembler.close()):  # their spans have not ended
-            self._scorer.drop("shutdown")
-        self.sweeper.stop()
-        with self._release_edge:
-            self.watch.close()
-        self._hold.close()
-        patient = False
-        try:
-            self._hold.wait_empty(0.0 if self._scorer.evaluator.is_current() else timeout)
-            patient = True
-        finally:  # an interrupt means that nobody waits any longer
-            released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
-            self._scorer.close(max(0.0, deadline - self._clock()) if patient else 0.0)
-        return released
+    def flush_next(self, timeout_millis: int) -> bool:
+        """Export what has left already."""
+        return self._downstream.force_flush(timeout_millis)
 
-    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        def flush(left: float) -> None:
-            with self._release_edge:
-                self._downstream.force_flush(int(left * 1000))
-
-        return self._hold.release_all(status, deadline=deadline, flush=flush)
-
-    def _hold_for_watch(self, span: ReadableSpan) -> bool:
-        """Show ``span`` to the watch, which may hold it."""
+    def _hold(self, span: ReadableSpan) -> Fate:
+        """Show ``span`` to the buffer of traces, which may hold it."""
         with self._edge:
-            return self.watch.ended(span)
+            return self.pipeline.buffer.ended(span)
         context = span.context or INVALID_SPAN_CONTEXT  # something failed, maybe after it was held
-        return self._hold.release((context.trace_id, context.span_id), None)
-
-    def _sweep(self) -> None:
-        with self._release_edge:
-            self.watch.sweep()
-
-    def _hold_for_reader(self, span: ReadableSpan, size: int) -> bool:
-        context = span.context or INVALID_SPAN_CONTEXT
-        return self._hold.hold((context.trace_id, context.span_id), span, size=size)
-
-    def _hold_for_turn(self, span: ReadableSpan) -> bool:
-        """Hold ``span`` if a turn expects it, or pass it on; False if none does."""
-        context = span.context or INVALID_SPAN_CONTEXT
         key = (context.trace_id, context.span_id)
-        turn = self._assembler.take(key)
-        if turn is None:
-            return False
-        if not native.NAMES.isdisjoint(attribute_names(span)):
-            turn = replace(turn, span=SdkSpan(span))
-        held = settled = False
-        try:
-            with self._edge:
-                span, held = self._hold_and_submit(span, turn, key=key)
-                settled = True
-        finally:
-            if not settled:  # something of ours failed, maybe with the span held already
-                held = self._hold.release(key, "error")
-            if not held:
-                self._export(span)
-        return True
+        return "held" if self.pipeline.hold.release(key, UNTOUCHED) else "passes"
 
-    def _hold_and_submit(
-        self, span: ReadableSpan, turn: Turn, *, key: Key
-    ) -> tuple[ReadableSpan, bool]:
-        """Let ``span`` wait while its turn is evaluated; False, and the span to pass on, if not."""
-        if not self._scorer.admit(key[0]):
-            return span, False
-        if not self._hold.hold(key, span, size=turn.size):
-            why: DropReason = "overload" if self._hold.is_open else "shutdown"
-            self._scorer.drop(why)
-            return enrich(span, score_attributes(None, why)), False
-        done = partial(self._hold.release, key)
-        context = span.context or INVALID_SPAN_CONTEXT
-        if not self._scorer.submit(turn, context, ended=span.end_time or 0, done=done):
-            self._hold.release(key, "overload")
-        return span, True
-
-    def _forward(
-        self, held: Held, status: HoldStatus | None, evaluation: Evaluation | None
-    ) -> None:
-        """Hand a span on, in the context it ended in: the releasing thread's is suppressed."""
-        span = held.span
-        with self._release_edge:
-            if status is not None:
-                self._scorer.instruments.tally.add("released", status)
-                added = score_attributes(evaluation, status, explanations=self._explanations)
-                span = enrich(held.span, added)
-        token = otel_context.attach(held.context)
-        try:
-            with self._release_edge:
-                self._export(span)
-        finally:
-            otel_context.detach(token)
-
-    def _export(self, span: ReadableSpan) -> None:
+    def export(self, span: ReadableSpan) -> None:
         """Hand ``span`` on with what of its texts may be exported; in doubt none."""
         shown = None
-        with self._release_edge:
+        with self.release_edge:
             shown = self._content.shown(span)
         self._downstream.on_end(self._content.bare(span) if shown is None else shown)
 
-    def _after_fork(self) -> None:
-        """Forget what is the parent's: it exports its spans itself."""
-        self._assembler.clear()
-        self.watch.clear()
-        self._note_start = self.watch.note_start
-        self.sweeper.reset()
-        self._hold.reset()
+
+def _is_own(span: ReadableSpan) -> bool:
+    scope = span.instrumentation_scope
+    return scope is not None and scope.name == semconv.SCOPE
+
+
+class HeldSpan:
+    """An ended span of the application that waits; ``context`` is the one in which it ended."""
+
+    __slots__ = ("_context", "_processor", "_span")
+
+    def __init__(self, span: ReadableSpan, processor: RagEvalSpanProcessor) -> None:
+        self._span = span
+        self._processor = processor
+        self._context = otel_context.get_current()
+
+    def release(self, ending: Ending) -> None:
+        """Hand the span on, in the context it ended in: the releasing thread's is suppressed."""
+        span, processor = self._span, self._processor
+        with processor.release_edge:
+            if ending.status is not None:
+                pipeline = processor.pipeline
+                pipeline.instruments.tally.add("released", ending.status)
+                explanations = pipeline.config.explanations
+                span = enrich(span, score_attributes(ending, explanations=explanations))
+        token = otel_context.attach(self._context)
+        try:
+            with processor.release_edge:
+                processor.export(span)
+        finally:
+            otel_context.detach(token)
+
+
+_MARK = "_rag_eval_otel"
+_BEFORE = "_rag_eval_otel_before"
+_OVERRIDDEN = ("shutdown", "force_flush", "on_start", "on_end")
+
+
+class Saved:
+    """A provider's processor as it was before ours stood in front: its methods, bound."""
+
+    def __init__(self, multi: SpanProcessor) -> None:
+        """Remember the methods of ``multi`` before they are overridden."""
+        self.on_start: Callable[..., None] = multi.on_start
+        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
+        self._force_flush = multi.force_flush
+        self._shutdown = multi.shutdown
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export what was taken."""
+        return self._force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """Take no more."""
+        self._shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The place in front of a provider's processors. ``owner`` marks it as taken.
+
+    Tracers and live spans all hold the provider's multi-processor, so overriding its methods on the
+    instance reaches spans in flight and processors that are added later, too. A provider of another
+    make has no such place; its own seat, ``multi``, can only be marked.
+    """
+
+    multi: Any
+
+    @property
+    def sees_spans(self) -> bool:
+        """Tell whether spans come past here, or the provider is of another make."""
+        return all(hasattr(self.multi, name) for name in _OVERRIDDEN)
+
+    @property
+    def owner(self) -> object | None:
+        """Whoever has taken the seat."""
+        return getattr(self.multi, _MARK, None)
+
+    def take(self, processor: Callable[[Downstream], RagEvalSpanProcessor]) -> RagEvalSpanProcessor:
+        """Put ``processor(downstream)`` in front; it gets every span from now on."""
+        ours = processor(Saved(self.multi))
+        methods = vars(self.multi)
+        methods[_BEFORE] = {name: methods[name] for name in _OVERRIDDEN if name in methods}
+        methods.update((name, getattr(ours, name)) for name in _OVERRIDDEN)
+        return ours
+
+    def sign(self, owner: object) -> None:
+        """Mark the seat as taken by ``owner``."""
+        with suppress(AttributeError):  # slots: then nobody will know
+            setattr(self.multi, _MARK, owner)
+
+    def leave(self, ours: SpanProcessor | None) -> None:
+        """Let spans go to the provider's processors again, as if we had never been there.
+
+        Where another library stands in front of us by now it stays, and we, closed, behind it.
+        """
+        with suppress(AttributeError):
+            delattr(self.multi, _MARK)
+        if ours is None:
+            return
+        methods = vars(self.multi)
+        before = methods.pop(_BEFORE)
+        for name in reversed(_OVERRIDDEN):
+            if methods.get(name) == getattr(ours, name):
+                methods.pop(name)
+                if name in before:
+                    methods[name] = before[name]
+
+
+def find_seat(provider: object) -> Seat:
+    """Return the seat of an SDK ``provider``, a proxy unwrapped, or the one of another make."""
+    inner = getattr(provider, "provider", provider)
+    seat = Seat(multi=getattr(inner, "_active_span_processor", None))
+    return seat if seat.sees_spans else Seat(multi=provider)

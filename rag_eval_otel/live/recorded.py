@@ -1,14 +1,16 @@
 """What an application says itself: `record_question`, `record_retrieval`, `record_answer`.
 
 For RAG written by hand, and for retrievers that nothing records or that run in another process.
-Each speaks of the span that is current, and wins over what was recorded there. Nothing is attached
-and no handler is needed: the texts are on the span, for whoever reads it.
+Each belongs to the LangChain run in which it is called, where our callback handler notes it, else
+to the current span, and wins over what was observed there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+import logging
+import sys
+from collections.abc import Collection, Mapping
 from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from opentelemetry.trace import Span, get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passage_of
+from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ErrorMode, error_mode
 from rag_eval_otel.runtime.guard import Edge
@@ -26,6 +30,8 @@ from rag_eval_otel.types import Passage
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
+
+_log = logging.getLogger("rag_eval_otel")
 
 _PAIR = 2  # a document and its score
 _ACCEPTED = (
@@ -36,25 +42,28 @@ _ACCEPTED = (
 
 
 def record_question(text: str) -> None:
-    """Say what the user asked, on the current span; the last call of a span counts.
+    """Record what the user asked, on the active LangChain run or the current span.
 
-    A span is one turn: give each question its own. Where the current span is not recorded, nothing
-    happens. What is no str is a `TypeError`, which is raised under pytest and where
-    ``RAG_EVAL_ERRORS=raise``; elsewhere it is logged once and counted, and the application goes on.
+    The last call counts. A LangChain run that reports to our handler comes first; a span is one
+    turn: give each question its own. Where neither is there, a warning is logged once. A span that
+    is not sampled records nothing. An argument that is no str is a `TypeError`, which is raised
+    under pytest and where ``RAG_EVAL_ERRORS=raise``; elsewhere it is logged once and counted, and
+    the application goes on.
     """
-    _record(lambda span: span.set_attribute(semconv.QUESTION, _text("record_question", text)))
+    _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
 
 
 def record_answer(text: str) -> None:
-    """Say what was answered, on the current span; the last call of a span counts.
+    """Record what was answered, on the active LangChain run or the current span.
 
-    Of a stream, what was said in all, before the span ends. Errors are those of `record_question`.
+    The last call counts. Of a stream, record the whole text before the run or span ends. Errors
+    are those of `record_question`.
     """
-    _record(lambda span: span.set_attribute(semconv.ANSWER, _text("record_answer", text)))
+    _record_text("record_answer", text, part="output", attribute=semconv.ANSWER)
 
 
 def record_retrieval(query: str, documents: Collection[object]) -> None:
-    """Say what was searched and what was found, best first, on the current span.
+    """Record what was searched and found, best first, on the active LangChain run or current span.
 
     ``documents`` are the contexts of the turn: those that the model is shown. Each is a text, a
     `Passage`, a dict with ``text``, ``content`` or ``page_content`` (and ``id``, ``score``), a
@@ -62,24 +71,59 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     score; ``[]`` where nothing was found. Of several calls in a turn, on one span or on spans
     below, all count, in order, each text once. Errors are those of `record_question`.
     """
-
-    def write(span: Span) -> None:
+    with _edge(error_mode()):
+        asked = _text("record_retrieval", query)
+        passages = _passages(documents)
+        run = _active_run()
+        if run is not None:
+            known = (run.said or {}).get("documents", ())
+            run.said = {**(run.said or {}), "documents": (*known, *passages)}
+            run.query = run.query or asked
+            return
+        span = _current_span("record_retrieval")
         found: dict[str, AttributeValue] = {
-            semconv.RETRIEVAL_QUERY: _text("record_retrieval", query),
-            semconv.RETRIEVAL_DOCUMENTS: _listed(documents),
-            semconv.DOCUMENT_COUNT: len(documents),
+            semconv.RETRIEVAL_QUERY: asked,
+            semconv.RETRIEVAL_DOCUMENTS: json.dumps(
+                [_entry(one) for one in passages], ensure_ascii=False
+            ),
+            semconv.DOCUMENT_COUNT: len(passages),
         }
         span.add_event(semconv.RETRIEVAL_EVENT, found)
         span.set_attribute(semconv.RETRIEVAL_RECORDED, value=True)
 
-    _record(write)
 
-
-def _record(write: Callable[[Span], object]) -> None:
+def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
     with _edge(error_mode()):
-        span = get_current_span()
-        if span.is_recording():
-            write(span)
+        checked = _text(caller, text)
+        run = _active_run()
+        if run is not None:
+            run.said = {**(run.said or {}), part: checked}
+        else:
+            _current_span(caller).set_attribute(attribute, checked)
+
+
+def _active_run() -> Run | None:
+    """Return the LangChain run in which the caller runs, if a handler of ours notes it."""
+    langchain = sys.modules.get("rag_eval_otel.capture.langchain")  # else there is no handler
+    active = None if langchain is None else langchain.active_run()
+    return None if active is None else active[1]
+
+
+def _current_span(caller: str) -> Span:
+    """Return the current span; without one, say so once."""
+    span = get_current_span()
+    if not span.get_span_context().is_valid:
+        _warn_lost(caller)
+    return span
+
+
+@cache
+def _warn_lost(caller: str) -> None:
+    _log.warning(
+        "%s() has no effect: no span is current, and no LangChain run that reports to"
+        " RagEvalCallbackHandler is active; start a span around the turn (logged once)",
+        caller,
+    )
 
 
 @cache
@@ -103,15 +147,14 @@ def _text(caller: str, text: object) -> str:
     raise TypeError(msg)
 
 
-def _listed(documents: object) -> str:
-    """Return ``documents`` as JSON; texts, ids and scores alone."""
+def _passages(documents: object) -> list[Passage]:
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Collection):
         msg = (
             f"record_retrieval() takes a list of documents, not {type(documents).__name__};"
             " pass [document] for one and [] for none"
         )
         raise TypeError(msg)
-    return json.dumps([_entry(_passage(one)) for one in documents], ensure_ascii=False)
+    return [_passage(one) for one in documents]
 
 
 def _entry(passage: Passage) -> dict[str, object]:

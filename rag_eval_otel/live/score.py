@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.capture.identities import about
-from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.sample import extract, why_none
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.evaluation import evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.live.assembler import TraceAssembler
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
@@ -29,9 +29,9 @@ from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink
 from rag_eval_otel.types import (
     Embedding,
+    Ending,
     Evaluation,
     Fusion,
-    HoldStatus,
     Sample,
     SkipReason,
     SpanRef,
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rag_eval_otel")
 
-Done: TypeAlias = Callable[["HoldStatus | None", "Evaluation | None"], object]
-"""Told once when a turn is through; without a status there was nothing to evaluate."""
+Done: TypeAlias = Callable[[Ending], object]
+"""Called once when the evaluation of a turn has ended."""
 
 _MINUTE = 60.0
+_ON_PURPOSE = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
+"""Reasons that need no advice: nothing is missing."""
 
 
 class Admission:
@@ -124,14 +126,35 @@ class TurnScorer:
         self._sink_edge = edge("sink")
         self._logged: set[str | None] = set()
 
-    def admit(self, trace_id: int) -> bool:
-        """Tell whether a turn of this trace is to be evaluated, and count it if not."""
-        if self._admission.takes_all:
-            return True
-        refusal = self._admission.refuse(trace_id)
+    def admission(self, trace_id: int) -> SkipReason | None:
+        """Return why a turn of this trace is not evaluated, and count it; None admits it."""
+        refusal = None if self._admission.takes_all else self._admission.refuse(trace_id)
         if refusal is not None:
             self.instruments.turn("skipped", refusal)
-        return refusal is None
+        return refusal
+
+    def refuse(self, reason: SkipReason) -> None:
+        """Count a turn that is not evaluated, and log each reason once."""
+        self.instruments.turn("skipped", reason)
+        if reason not in self._logged and reason not in _ON_PURPOSE:
+            self._logged.add(reason)
+            _log.warning(
+                "a RAG turn is not scored: %s; docs/doctor.md says what to do (logged once)", reason
+            )
+
+    def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
+        """Count steps that are no turn, if they might have been one.
+
+        Return the reason, if a span should say it: a plain chat is only counted.
+        """
+        reason = why_none(steps)
+        if reason is None:
+            return None
+        if reason == "no_retrieval" and not any(step.explicit for step in steps):
+            self.instruments.turn("skipped", reason)
+            return None
+        self.refuse(reason)
+        return reason
 
     def submit(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> bool:
         """Evaluate ``turn``, which ended at ``ended`` ns; False, counted, where there's no room."""
@@ -156,22 +179,23 @@ class TurnScorer:
                 told = score.detail.get("error", "no details")
                 _log.warning("scores are failing (%s): %s; said once", score.reason, told)
 
-    def give_up(self, why: GivenUp, done: Done) -> None:
+    def count_given_up(self, why: GivenUp) -> None:
         """Count a turn that a shutdown has cancelled, or that failed past all edges."""
         if why == "shutdown":
             self.instruments.turn("dropped", "shutdown")
         else:
             self.instruments.turn("error", "internal")
-        done(why, None)
 
-    async def score(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> None:
-        """Evaluate ``turn``, tell the sinks, then whoever waits."""
+    async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
+        """Evaluate ``turn``, tell the sinks, and return what its span should say."""
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
         result = await self._evaluation(turn, ref, ended=ended)
-        status, evaluation = self._account(result)
-        done(status, evaluation)
+        if not isinstance(result, Evaluation):
+            self.refuse(result)
+            return Ending("skipped", result)
+        return self._told(result)
 
     async def _evaluation(
         self, turn: Turn, span: SpanRef, *, ended: int
@@ -195,18 +219,14 @@ class TurnScorer:
             )
         return failed_evaluation(self._measurement.metrics, "internal")
 
-    def _account(
-        self, result: Evaluation | SkipReason
-    ) -> tuple[HoldStatus | None, Evaluation | None]:
-        if not isinstance(result, Evaluation):
-            self.instruments.turn("skipped", result)
-            return None, None
+    def _told(self, result: Evaluation) -> Ending:
+        """Tell the sinks of ``result``."""
         self._log_failures(result)
         shown = replace(result, question_embedding=None)  # it gives away what was asked
         for sink in self.sinks:
             with self._sink_edge:
                 sink.emit(result if isinstance(sink, DriftSink) else shown)
-        return shown.status, shown
+        return Ending(shown.status, evaluation=shown)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -223,11 +243,15 @@ class _Scoring:
     def size(self) -> int:
         return self.turn.size
 
+    def begin(self) -> None:
+        """Nothing can be done without the judge."""
+
     async def run(self) -> None:
-        await self.scorer.score(self.turn, self.span, ended=self.ended, done=self.done)
+        self.done(await self.scorer.score(self.turn, self.span, ended=self.ended))
 
     def give_up(self, why: GivenUp) -> None:
-        self.scorer.give_up(why, self.done)
+        self.scorer.count_given_up(why)
+        self.done(Ending(why))
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
@@ -237,38 +261,6 @@ def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
 
 def _seconds_since(ended: int) -> float:
     return max(0.0, (time.time_ns() - ended) / 1e9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
-    """Where capture hands its turns: to wait for their span, or straight to the scorer.
-
-    Where spans don't come past our processor (a provider of another make), the assembler is closed
-    and scores reach events and metrics only.
-    """
-
-    assembler: TraceAssembler
-    scorer: TurnScorer
-    instruments: InstrumentSink
-
-    def expect(self, span: SpanContext, turn: Turn, *, instead: Turn | None = None) -> bool:
-        """Let ``span`` stand for ``turn``; False where it cannot."""
-        return self.assembler.expect((span.trace_id, span.span_id), turn, instead=instead)
-
-    def withdraw(self, span: SpanContext, turn: Turn) -> None:
-        """Let ``span`` stand for ``turn`` no more."""
-        self.assembler.withdraw((span.trace_id, span.span_id), turn)
-
-    def submit(self, turn: Turn, span: SpanContext) -> None:
-        """Evaluate ``turn`` without a span that waits for it."""
-        trace = span.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any will do
-        if self.scorer.admit(trace):
-            ended = turn.line[-1].end or time.time_ns()
-            self.scorer.submit(turn, span, ended=ended, done=lambda _status, _evaluation: None)
-
-    def skipped(self, reason: SkipReason) -> None:
-        """Count a turn that won't be evaluated."""
-        self.instruments.turn("skipped", reason)
 
 
 _SAME = 64  # turns remembered in which the same was asked and answered

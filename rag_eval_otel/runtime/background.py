@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.suppression import silence
+from rag_eval_otel.runtime.guard import silence
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
@@ -28,8 +28,11 @@ class Job(Protocol):
     def size(self) -> int:
         """About how many bytes it keeps alive."""
 
+    def begin(self) -> None:
+        """Do what is not to wait for other jobs, on the thread and without waiting itself."""
+
     async def run(self) -> None:
-        """Do it."""
+        """Do the rest, as one of the jobs that run at once."""
 
     def give_up(self, why: GivenUp) -> None:
         """Take note, on the thread, that it did not come to its end."""
@@ -80,8 +83,8 @@ class BackgroundEvaluator:
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
-            room = len(self._pending) - follows < self._capacity
-            room = room and (follows or self._bytes + job.size <= self._max_bytes)
+            room = len(self._pending) < self._capacity and self._bytes + job.size <= self._max_bytes
+            room = room or follows
             if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
             self._pending.add(job)
@@ -237,6 +240,7 @@ class _Loop:
         task.add_done_callback(lambda done: self._close(job, done))
 
     async def _work(self, job: Job) -> None:
+        job.begin()
         async with self._slots:
             await job.run()
 

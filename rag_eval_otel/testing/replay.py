@@ -8,24 +8,27 @@ was skipped. ``PATH`` is a recording or a folder of them.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.trace import NoOpTracerProvider
 
-from rag_eval_otel.capture.sample import Outcome, extract
+from rag_eval_otel.capture.sample import Outcome, extract, why_none
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.live.assembler import TraceAssembler
+from rag_eval_otel.config import Config
+from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import RagEvalSpanProcessor
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.instruments import Tally
+from rag_eval_otel.live.score import RecentTurns
+from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
-from rag_eval_otel.types import Sample, SkipReason
+from rag_eval_otel.types import UNTOUCHED, Sample, SkipReason
 
 if TYPE_CHECKING:
     from rag_eval_otel.live.score import TurnScorer
@@ -50,29 +53,45 @@ class _Noting:
         self.threads: frozenset[int] = frozenset()
         self.tally = Tally()
         self.found: list[Outcome] = []
+        self._recent = RecentTurns()
 
     def is_current(self) -> bool:
         return False
 
-    def admit(self, _trace_id: int) -> bool:
-        return True
+    def admission(self, _trace_id: int) -> None:
+        """Admit every turn."""
 
     def submit(self, job: Any, *_: Any, done: Any = None, **__: Any) -> bool:
         if isinstance(job, Turn):
-            self.found.append(Outcome(result=extract(job), turn=job))
-            done(None, None)
+            self.found.append(Outcome(result=self._read(job), turn=job))
+            done(UNTOUCHED)
         else:
-            asyncio.run(job.run())
+            job.begin()
         return True
 
-    def turn(self, _outcome: str, reason: SkipReason) -> None:
+    def _read(self, turn: Turn) -> Sample | SkipReason:
+        result = extract(turn)
+        if isinstance(result, Sample) and self._recent.is_repeated(result, turn):
+            return "duplicate"
+        return result
+
+    def refuse(self, reason: SkipReason) -> None:
         self.found.append(Outcome(result=reason))
+
+    def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
+        reason = why_none(steps)
+        if reason is not None:
+            self.refuse(reason)
+        return reason
+
+    def turn(self, _outcome: str, reason: SkipReason) -> None:
+        self.refuse(reason)
 
     def drop(self, reason: str) -> None:
         raise AssertionError(reason)
 
-    def close(self, _timeout: float = 0.0) -> None:
-        """There is nothing to close."""
+    def shutdown(self, _timeout: float) -> None:
+        """There is no thread to stop."""
 
 
 class _Exported(SpanProcessor):
@@ -92,21 +111,22 @@ def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
     `AssertionError` if a span that entered did not leave exactly once.
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
-    processor = RagEvalSpanProcessor(
-        exported,
-        assembler=TraceAssembler(),
+    pipeline = Pipeline(
+        Config(errors="raise"),
+        provider=NoOpTracerProvider(),
+        instruments=InstrumentSink(NoOpMeterProvider()),
         scorer=cast("TurnScorer", noting),
-        edge=_edge,
         clock=clock,
     )
-    processor.sweeper.stop()  # time is told by the calls
+    processor = RagEvalSpanProcessor(exported, pipeline)
+    pipeline.sweeper.stop()  # time is told by the calls
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:
             clock.now = max(clock.now, call.at / 1e9)
-            processor.watch.sweep()
+            pipeline.buffer.sweep()
         _feed(call, live, processor)
-    processor.drain(0.0)
+    pipeline.drain(0.0)
     ended = sum(span.end_time is not None for span in live.values())
     if len(exported.spans) != ended or len({id(span) for span in exported.spans}) != ended:
         msg = f"{ended} spans ended, {len(exported.spans)} left"
@@ -121,13 +141,9 @@ def _feed(call: Call, live: dict[int, ReplayedSpan], processor: RagEvalSpanProce
         return
     span = live.setdefault(call.span.span_id, ReplayedSpan(call.span))
     for record in call.span.logs:
-        processor.watch.logged(call.span.trace_id, call.span.span_id, record)
+        processor.pipeline.buffer.logged(call.span.trace_id, call.span.span_id, record)
     span.fill(call.span)
     processor.on_end(span)
-
-
-def _edge(place: str) -> Edge:
-    return Edge(place, on_error=lambda _: None, mode="raise")
 
 
 def _start(outcome: Outcome) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -26,10 +28,14 @@ TARGETS = st.builds(
 )
 
 
+def groups_of(target: Target) -> list[list[dict[str, Any]]]:
+    """Return the rules for ``target``, those of each group in their order."""
+    return [group["rules"] for group in yaml.safe_load(render(target))["groups"]]
+
+
 def rules_of(target: Target) -> list[dict[str, Any]]:
     """Return the rules for ``target``, those of all groups in their order."""
-    groups = yaml.safe_load(render(target))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for rules in groups_of(target) for rule in rules]
 
 
 def alerts_of(target: Target, name: str) -> list[dict[str, Any]]:
@@ -81,6 +87,30 @@ def test_rules_say_whose_answers_and_where_to_look(target: Target) -> None:
             assert "$labels.gen_ai_evaluation_name" in told["summary"]
             assert "$labels.service_name" in told["summary"]
             assert "$labels.service_name | urlquery" in told["traces"]
+
+
+def records_read_by(rule: dict[str, Any]) -> set[str]:
+    """Return the records that ``rule`` asks for, in its expression or in its annotations."""
+    return set(re.findall(r"rag_evaluation:[\w:]+", json.dumps({**rule, "record": None})))
+
+
+@settings(max_examples=10)  # YAML is slow to read
+@given(TARGETS)
+def test_what_a_rule_reads_is_recorded_before_it_in_its_own_group(target: Target) -> None:
+    """The rules are right in whatever order, and at whatever time, Prometheus runs the groups."""
+    every = Counter(rule.get("record") for rule in rules_of(target))
+    for rules in groups_of(target):
+        before: Counter[str | None] = Counter()
+        for rule in rules:
+            for name in records_read_by(rule):
+                assert before[name] == every[name] > 0, (name, rule)
+            before[rule.get("record")] += 1
+
+
+def test_alerts_do_not_read_alerts() -> None:
+    """The order of the alerts among themselves is of no account."""
+    rules = rules_of(Target())
+    assert not any(re.search(r"\bALERTS", json.dumps(rule)) for rule in rules)
 
 
 @pytest.mark.parametrize(

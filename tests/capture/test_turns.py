@@ -184,6 +184,66 @@ def test_a_turn_around_a_turn() -> None:
     assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
 
 
+# --- steps of a turn that look like turns ---------------------------------------------------------
+
+
+def graded(number: int, *, asked: str | None = None, verdict: str = "yes") -> tuple[Step, ...]:
+    """Return a node that retrieves, with a grader in the edge behind it."""
+    node, start = f"retrieve{number}", 10 * number
+    page = f"What page number {number} says."
+    return (
+        replace(chain(node, "graph", at=(start, start + 5), asked=asked), name="retrieve"),
+        retriever(f"search{number}", node, at=(start + 1, start + 2), found=[page]),
+        llm(f"grade{number}", node, at=(start + 3, start + 4), shown=[page], said=verdict),
+    )
+
+
+def test_a_grader_in_the_retrieving_node_does_not_answer() -> None:
+    """The call that answers was shown what the node found: node and grader are steps of it."""
+    turn = only(
+        chain("graph", asked="Why?", told="Because of it."),
+        *graded(1),
+        llm("write", "graph", at=(30, 40), shown=["What page number 1 says."], said="Because."),
+    )
+    assert turn.anchor.name == "graph"
+    assert names(turn.calls) == "grade1 write"
+
+
+def test_every_round_of_a_loop_is_a_step() -> None:
+    """What the first round found was rejected and shown to no later call; it is none the less."""
+    turn = only(
+        chain("graph", asked="Why?", told="Because of it."),
+        *graded(1, verdict="no"),
+        llm("rewrite", "graph", at=(17, 19), shown=["Rewrite: Why?"], said="Wherefore?"),
+        *graded(2),
+        llm("write", "graph", at=(30, 40), shown=["What page number 2 says."], said="Because."),
+    )
+    assert turn.anchor.name == "graph"
+    assert names(turn.retrievers) == "search1 search2"
+
+
+def test_a_node_that_is_asked_the_same_is_a_step() -> None:
+    """Nothing it found was used, and the graph answers the same question by other means."""
+    turn = only(
+        chain("graph", asked="Why?", told="Because of it."),
+        *graded(1, asked="Why?", verdict="no"),
+        llm("write", "graph", at=(30, 40), shown=["Why?"], said="Because of it."),
+    )
+    assert turn.anchor.name == "graph"
+
+
+def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
+    """What is called after it only names what it said."""
+    turn = only(
+        chain("app", asked="Why?", told="Because of it."),
+        chain("rag", "app", at=(0, 9), asked="Why?", told="Because of it."),
+        retriever("search", "rag", at=(1, 2), found=["A page that says why."]),
+        llm("write", "rag", at=(3, 4), shown=["A page that says why."], said="Because of it."),
+        llm("title", "app", at=(20, 21), shown=["A page that says why."], said="Why it is."),
+    )
+    assert turn.anchor.name == "rag"
+
+
 # --- below tools ----------------------------------------------------------------------------------
 
 

@@ -184,7 +184,7 @@ def test_children_are_watched(run: Run) -> None:
         PROVIDER
         + SPANS
         + "import multiprocessing, os, sys\n"
-        + "from rag_eval_otel.runtime.providers import find_seat\n"
+        + "from rag_eval_otel.live.processor import find_seat\n"
         + "def work():\n"
         + "    answer(trace.get_tracer('openinference'))\n"
         + "    find_seat(provider).owner.flush(60)\n"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.trace import SpanContext
 
 from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
-from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, prometheus
+from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
 from rag_eval_otel.alerting.rules import render
 from rag_eval_otel.alerting.target import Target
 from rag_eval_otel.runtime.providers import Providers
@@ -36,6 +38,7 @@ TARGETS = (
     Target(slo=0.95, tau=0.95, interval="30s"),
     Target(slo=0.9999, traces="https://traces.example/{service}?q={metric}"),
 )
+ORDERS = tuple(permutations(group["name"] for group in loaded("prometheus/rules.yaml")["groups"]))
 QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
 
 
@@ -124,8 +127,8 @@ def test_every_rule_can_be_run(seen: Seen) -> None:
     """Prometheus has evaluated each rule, without an error."""
 
     def run() -> list[dict[str, Any]]:
-        groups = json.loads(get(f"{seen.prometheus.url}/api/v1/rules"))["data"]["groups"]
-        rules = [rule for group in groups for rule in group["rules"]]
+        told = get(f"{seen.prometheus.url}/api/v1/rules") or '{"data": {"groups": []}}'
+        rules = [rule for group in json.loads(told)["data"]["groups"] for rule in group["rules"]]
         return rules if all(rule["health"] != "unknown" for rule in rules) else []
 
     rules = eventually(run, "all rules were run")
@@ -170,10 +173,32 @@ def test_rules_of_any_target_are_valid(target: Target, tmp_path: Path) -> None:
     checked([program("promtool"), "check", "rules", str(tmp_path / "rules.yaml")])
 
 
-def test_rules_wake_when_they_should() -> None:
-    """The scenarios in `rules_test.yaml` come out as written."""
-    told = checked([program("promtool"), "test", "rules", str(_prometheus("rules_test.yaml"))])
-    assert "SUCCESS" in told
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_rules_wake_when_they_should(order: Sequence[str], tmp_path: Path) -> None:
+    """The scenarios in `rules_test.yaml` come out as written, in whatever order groups are run."""
+    assert "SUCCESS" in _scenarios(_prometheus("rules.yaml").read_text("utf-8"), order, tmp_path)
+
+
+def test_scenarios_notice_an_alert_that_runs_before_its_records(tmp_path: Path) -> None:
+    """Were alerts and records two groups, the page of an outage would hang on their order."""
+    (group,) = loaded("prometheus/rules.yaml")["groups"]
+    two = [
+        {"name": kind, "rules": [rule for rule in group["rules"] if kind in rule]}
+        for kind in ("record", "alert")
+    ]
+    rules = yaml.safe_dump({"groups": two})
+    assert "SUCCESS" in _scenarios(rules, ("record", "alert"), tmp_path)
+    with pytest.raises(AssertionError, match="alertname: RagAnswersGoBad, time: 6h10m"):
+        _scenarios(rules, ("alert", "record"), tmp_path)
+
+
+def _scenarios(rules: str, order: Sequence[str], folder: Path) -> str:
+    """Run the scenarios on ``rules``, the groups in ``order``; AssertionError where one fails."""
+    scenarios = _prometheus("rules_test.yaml").read_text("utf-8")
+    told = f"{scenarios}\ngroup_eval_order: {json.dumps(order)}\n"
+    (folder / "rules.yaml").write_text(rules, encoding="utf-8")
+    (folder / "rules_test.yaml").write_text(told, encoding="utf-8")
+    return checked([program("promtool"), "test", "rules", str(folder / "rules_test.yaml")])
 
 
 def test_prometheus_reads_its_configuration() -> None:

@@ -95,9 +95,13 @@ def _number(item: Mapping[str, Any]) -> float | None:
 
 
 def shown_in(data: Any) -> Iterator[Passage]:
-    """Yield every document anywhere in ``data``: what a chain was handed or handed on."""
+    """Yield every document anywhere in ``data``: what a chain was handed or handed on.
+
+    Not those in messages before the user's last: they belong to an earlier turn.
+    """
     if isinstance(data, list):
-        for item in data:
+        asked = (n for n, one in enumerate(data) if _of_user(one))
+        for item in data[max(asked, default=0) :]:
             yield from shown_in(item)
     elif isinstance(data, Mapping):
         text = data.get("page_content", data.get("content"))
@@ -107,6 +111,10 @@ def shown_in(data: Any) -> Iterator[Passage]:
         for item in data.values():
             if isinstance(item, list | Mapping):
                 yield from shown_in(item)
+
+
+def _of_user(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
 
 
 def ids_in(data: Any) -> Iterator[str]:

@@ -97,7 +97,7 @@ def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
     if lost is not None:
         return lost
     told = [one for one in found if one is not None and not isinstance(one, Lost)]
-    return tuple(_distinct(p for passages in told for p in passages)) if told else None
+    return tuple(distinct_passages(p for passages in told for p in passages)) if told else None
 
 
 def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
@@ -125,7 +125,8 @@ def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
         yield from (found for name, found in view.events if name == semconv.RETRIEVAL_EVENT)
 
 
-def _distinct(passages: Iterable[Passage]) -> Iterable[Passage]:
+def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
+    """Return ``passages``, of those with one text the first."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

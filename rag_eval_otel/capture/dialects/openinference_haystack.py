@@ -75,7 +75,7 @@ def _llm(view: PlainSpan, asked: Any) -> Step:
     """Return the call of a model; what tools had answered is told in the reprs alone."""
     step = openinference.to_step(view, "llm")
     messages = asked.get("messages") if isinstance(asked, Mapping) else None
-    if "" not in step.results or not isinstance(messages, list):
+    if all(one.text for one in step.results) or not isinstance(messages, list):
         return step
     full = build.llm(view, messages=messages, said=None)
     return replace(step, prompt=full.prompt, results=full.results, said=full.said)

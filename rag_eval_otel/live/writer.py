@@ -1,23 +1,23 @@
-"""From a finished run tree to spans that follow the GenAI conventions.
+"""`SpanWriter`: from a finished run tree to spans that follow the GenAI conventions.
 
-Spans are made when the root run has ended, with the times of their runs: only then is it known
-which runs stand for a turn, and nothing has to be attached to a context while the application
-runs. Content goes on them only where the user asks for it.
+The spans are written in the background with the times that were noted, through the tracer's public
+interface. Content goes on them only where the user asks for it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-from uuid import UUID
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects.values import messages_in, plain
 from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ContentCapture, Spans
 from rag_eval_otel.redaction import Redactor
@@ -25,6 +25,8 @@ from rag_eval_otel.runtime.guard import Edge
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
+
+    Attributes = Mapping[str, AttributeValue | None]
 
 
 _ESSENTIAL = frozenset({"llm", "retriever", "tool"})
@@ -41,30 +43,46 @@ class SpanWriter:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     metadata_keys: Sequence[str] = ()
 
-    def start(self, tree: RunTree, *, also: Iterable[Hashable], edge: Edge) -> dict[UUID, Span]:
+    def start(
+        self,
+        tree: RunTree,
+        steps: Mapping[Hashable, Step],
+        *,
+        also: Iterable[Hashable],
+        edge: Edge,
+    ) -> dict[int, Span]:
         """Start a span for every visible run of ``tree`` and those in ``also``, parents first.
 
-        One that cannot be started, behind ``edge``, is left out.
+        ``steps`` are those of the runs, where they could be read. A span that cannot be started,
+        behind ``edge``, is left out.
         """
         if self.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
-        started: dict[UUID, Span] = {}
+        started: dict[int, Span] = {}
         for run in tree.runs:
             if run.id in forced or self._is_visible(run, by_id):
                 with edge:
-                    started[run.id] = self._start(run, by_id=by_id, started=started)
+                    span = self._start(run, steps.get(run.id), by_id=by_id, started=started)
+                    started[run.id] = span
         return started
 
-    def _is_visible(self, run: Run, by_id: Mapping[UUID, Run]) -> bool:
+    def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
         if self.spans == "all":
             return True
         if run.kind not in _ESSENTIAL:
             return False
         return not (run.kind == "retriever" and _is_inside_retriever(run, by_id))
 
-    def _start(self, run: Run, *, by_id: Mapping[UUID, Run], started: Mapping[UUID, Span]) -> Span:
+    def _start(
+        self,
+        run: Run,
+        step: Step | None,
+        *,
+        by_id: Mapping[int, Run],
+        started: Mapping[int, Span],
+    ) -> Span:
         parent = by_id.get(run.parent) if run.parent else None
         while parent is not None and parent.id not in started:
             parent = by_id.get(parent.parent) if parent.parent else None
@@ -76,35 +94,24 @@ class SpanWriter:
             exportable(span_name(run, operation)),
             context=context,
             kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
-            attributes=self._attributes(run, operation),
+            attributes=self._attributes(run, step, operation),
             start_time=run.start,
         )
 
-    def _attributes(self, run: Run, operation: str | None) -> dict[str, AttributeValue]:
+    def _attributes(
+        self, run: Run, step: Step | None, operation: str | None
+    ) -> dict[str, AttributeValue]:
         found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
-        found.update(_described(run))
+        found.update(_described(run, operation))
         if run is run.tree.root:
             found.update(about([run.metadata], self.metadata_keys))
-        if self.content == "span":
-            found.update(_content(self._redacted(run)))
+        if self.content == "span" and step is not None:
+            found.update(_content(run, step, self.redactor))
         return {
             key: exportable(value) if isinstance(value, str) else value
             for key, value in found.items()
             if value is not None
         }
-
-    def _redacted(self, run: Run) -> Run:
-        """Return ``run`` with its texts as they may be exported."""
-        clean = self.redactor
-        if not clean:
-            return run
-        return replace(
-            run,
-            input=None if run.input is None else clean.text(run.input),
-            output=None if run.output is None else clean.text(run.output),
-            messages=tuple((role, clean.text(text)) for role, text in run.messages),
-            documents=tuple(replace(p, text=clean.text(p.text)) for p in run.documents or ()),
-        )
 
 
 def end(span: Span, run: Run) -> None:
@@ -116,7 +123,7 @@ def end(span: Span, run: Run) -> None:
     span.end(end_time=None if at is None else max(at, run.start))
 
 
-def _is_inside_retriever(run: Run, by_id: Mapping[UUID, Run]) -> bool:
+def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
     parent = by_id.get(run.parent) if run.parent else None
     while parent is not None:
         if parent.kind == "retriever":
@@ -128,17 +135,21 @@ def _is_inside_retriever(run: Run, by_id: Mapping[UUID, Run]) -> bool:
 def operation_of(run: Run) -> str | None:
     """Return the GenAI operation of ``run``; inner chains have none."""
     if run.kind == "llm":
-        chat = run.messages and run.messages[0][0] != "prompt"
-        return semconv.OPERATION_CHAT if chat else semconv.OPERATION_TEXT_COMPLETION
+        is_chat = isinstance(run.asked, list)
+        return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
     if run.kind == "retriever":
         return semconv.OPERATION_RETRIEVAL
     if run.kind == "tool":
         return semconv.OPERATION_EXECUTE_TOOL
     if run is not run.tree.root:
         return None
-    called = any(other.calls_tools for other in run.tree.runs)
+    called = any(_calls_tools(other) for other in run.tree.runs)
     ran = any(other.kind == "tool" for other in run.tree.runs)  # else it is a structured output
     return semconv.OPERATION_INVOKE_AGENT if called and ran else semconv.OPERATION_INVOKE_WORKFLOW
+
+
+def _calls_tools(run: Run) -> bool:
+    return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
 
 
 def span_name(run: Run, operation: str | None) -> str:
@@ -147,7 +158,7 @@ def span_name(run: Run, operation: str | None) -> str:
     return " ".join(str(part) for part in (operation, target) if part) or run.name
 
 
-def _described(run: Run) -> Mapping[str, AttributeValue | None]:
+def _described(run: Run, operation: str | None) -> Attributes:
     if run.kind == "llm":
         read, written = run.tokens or (None, None)
         return {
@@ -159,48 +170,57 @@ def _described(run: Run) -> Mapping[str, AttributeValue | None]:
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
         }
     if run.kind == "retriever":
-        count = None if run.documents is None else len(run.documents)
+        count = len(run.told) if isinstance(run.told, list) else None
         return {semconv.DOCUMENT_COUNT: count}
     if run.kind == "tool":
         return {semconv.GEN_AI_TOOL_NAME: run.name}
-    if operation_of(run) == semconv.OPERATION_INVOKE_AGENT:
+    if operation == semconv.OPERATION_INVOKE_AGENT:
         return {semconv.GEN_AI_AGENT_NAME: run.name}
     return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
 
 
-def _content(run: Run) -> Mapping[str, AttributeValue | None]:
+def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
+    asked = None if step.input is None else clean.text(step.input)
+    told = None if step.output is None else clean.text(step.output)
     if run.kind == "retriever":
-        documents = [{"id": p.id, "score": p.score, "content": p.text} for p in run.documents or ()]
+        documents = [
+            {"id": p.id, "score": p.score, "content": clean.text(p.text)}
+            for p in step.documents or ()
+        ]
         return {
-            semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: run.input,
+            semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
             semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(documents),
         }
     if run.kind == "tool":
         return {
-            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: run.input,
-            semconv.GEN_AI_TOOL_CALL_RESULT: run.output,
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: clean.text(_arguments(run)),
+            semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
-    shown = run.messages or ((("user", run.input),) if run.input else ())
-    told = (("assistant", run.output),) if run.output else ()
+    shown = _messages_shown(run) or ([("user", asked)] if asked else [])
     return {
-        semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
-        semconv.GEN_AI_OUTPUT_MESSAGES: _messages(told),
+        semconv.GEN_AI_INPUT_MESSAGES: _messages((role, clean.text(text)) for role, text in shown),
+        semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
     }
 
 
-_ROLES = {"human": "user", "ai": "assistant", "prompt": "user"}
+def _arguments(run: Run) -> str:
+    return run.asked if isinstance(run.asked, str) else _json(run.asked)
 
 
-def _messages(messages: Sequence[tuple[str, str]]) -> str | None:
-    if not messages:
-        return None
-    return _json(
-        [
-            {"role": _ROLES.get(role, role), "parts": [{"type": "text", "content": text}]}
-            for role, text in messages
-        ]
-    )
+def _messages_shown(run: Run) -> list[tuple[str, str]]:
+    if run.kind != "llm":
+        return []
+    if isinstance(run.asked, str):
+        return [("user", run.asked)]
+    return [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(plain(run.asked))]
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
+    found = [
+        {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
+    ]
+    return _json(found) if found else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

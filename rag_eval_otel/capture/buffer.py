@@ -1,4 +1,4 @@
-"""`SpanWatch`: foreign spans by trace, which of them to hold back, and when a trace is complete.
+"""`TraceBuffer`: foreign spans by trace, which of them to hold back, and when a trace is complete.
 
 The end of a root says little: streams outlive it, and LangSmith ends it first. A trace is complete
 once no span of it is open and none has come for a while; what comes after that begins anew.
@@ -14,17 +14,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
 from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
-from rag_eval_otel.capture.span import LogView, SdkSpan, attribute_names, has_dropped
+from rag_eval_otel.capture.runs import RunTree
+from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
-    Segment,
-    SegmentLimits,
+    Trace,
+    TraceLimits,
     size_of,
     size_of_log,
     stands_for_turn,
@@ -36,47 +37,48 @@ if TYPE_CHECKING:
 
 
 _LOST = 4096  # traces that had to go, and are remembered to be passed over
-_MOST = 4  # the part of all bytes that one segment may take, as a divisor
+Fate: TypeAlias = Literal["held", "no room", "passes"]
+"""What becomes of an ended span; there may be no room for one that stands for a turn."""
+
+_MOST = 4  # the part of all bytes that one trace may take, as a divisor
 
 
-_is_dull = MARKS.isdisjoint
-"""Whether attributes are of no dialect; takes their names one by one."""
-
-
-class SpanWatch:
-    """Collects the spans of traces with a step of RAG, and hands complete segments to ``on_ready``.
+class TraceBuffer:
+    """Collects the spans of traces with a step of RAG, and hands complete traces to ``on_ready``.
 
     ``note_start`` and ``ended`` run on the application's thread; ``sweep``, which must be called
     now and then once ``on_begun`` has been, on ours. ``hold(span, size)`` holds a span back, or
-    says that it can't. ``on_evicted`` is called for each segment that had to go early; what comes
+    says that it can't. ``on_evicted`` is called for each trace that had to go early; what comes
     of its trace after that is passed over until nothing of it is open.
     """
 
     def __init__(
         self,
-        on_ready: Callable[[Segment], None],
+        on_ready: Callable[[Trace], None],
         *,
         hold: Callable[[ReadableSpan, int], bool],
-        limits: SegmentLimits | None = None,
+        limits: TraceLimits | None = None,
         on_begun: Callable[[], object] = lambda: None,
-        on_evicted: Callable[[Segment], None] = lambda _: None,
+        on_evicted: Callable[[Trace], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty."""
         self._on_ready = on_ready
         self._hold = hold
         self._on_begun = on_begun
-        self._limits = limits or SegmentLimits()
+        self._limits = limits or TraceLimits()
         self._on_evicted = on_evicted
         self._clock = clock
         self._is_open = True
+        self.is_fed = False
+        """Whether ended spans of the application are shown to it."""
         self.clear()
 
     def clear(self) -> None:
         """Forget everything (in a forked child: it is the parent's)."""
         self._lock = threading.RLock()
-        self._segments: OrderedDict[int, Segment] = OrderedDict()
-        self._lost: OrderedDict[int, Segment] = OrderedDict()
+        self._traces: OrderedDict[int, Trace] = OrderedDict()
+        self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
         self._bytes = 0
         self.open_spans = OpenSpans()
@@ -85,7 +87,7 @@ class SpanWatch:
 
     def __len__(self) -> int:
         """Return how many traces are under way."""
-        return len(self._segments)
+        return len(self._traces)
 
     @property
     def size(self) -> int:
@@ -98,75 +100,93 @@ class SpanWatch:
             with self._lock:
                 self._logs.add((trace_id, span_id), record)
 
-    def ended(self, span: ReadableSpan) -> bool:
-        """Take note of ``span``, which has ended; True if it was held: it may stand for a turn."""
-        return self._is_open and self.concerns(span) and self._note(span)
+    def ended(self, span: ReadableSpan) -> Fate:
+        """Take in ``span``, which has ended; tell whether it was held: it may stand for a turn."""
+        return self._note(span) if self._is_open and self.concerns(span) else "passes"
 
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
         scope = span.instrumentation_scope
-        if _is_dull(attribute_names(span)):
-            if scope is not None and scope.name == llamaindex.SCOPE:
+        name = scope.name if scope is not None else ""
+        if bears_none(MARKS, span):
+            if name == llamaindex.SCOPE:
                 return True
-            if self._segments and trace_of(span) in self._segments:
-                return True
-            return has_dropped(span)  # a mark of ours may be among them
-        # The callback handler knows what it has written.
-        return scope is None or scope.name != semconv.SCOPE
+            return bool(self._traces) and trace_of(span) in self._traces and name != semconv.SCOPE
+        return name != semconv.SCOPE  # spans of our own are written from runs that have been read
 
-    def _note(self, span: ReadableSpan) -> bool:
+    def _note(self, span: ReadableSpan) -> Fate:
         context = span.context
         if context is None:
-            return False
+            return "passes"
         with self._lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
-            is_new = context.trace_id not in self._segments and context.trace_id not in self._lost
+            is_new = context.trace_id not in self._traces and context.trace_id not in self._lost
             if is_new and kind == "other":
-                return False
-            segment = self._segment_of(context.trace_id)
-            stands = self._add(segment, view, kind)
-            evicted = self._evict(segment)
-            held = stands and not segment.is_lost and self._hold(span, segment.unheld)
+                return "passes"
+            trace = self._trace_of(context.trace_id)
+            stands = self._add(trace, view, kind)
+            evicted = self._evict(trace)
+            stands = stands and not trace.is_lost
+            held = stands and self._hold(span, trace.unheld)
             if held:
-                segment.held[view.span_id] = view
-                segment.unheld = 0
+                trace.held[view.span_id] = view
+                trace.unheld = 0
         if is_new:
             self._on_begun()
         for one in evicted:
             self._on_evicted(one)
-        return held
+        return "held" if held else "no room" if stands else "passes"
 
-    def _segment_of(self, trace_id: int) -> Segment:
-        """Return the segment of a trace, which may be lost, or begin one."""
-        segment = self._segments.get(trace_id) or self._lost.get(trace_id)
-        if segment is None:
-            now = self._clock()
-            segment = self._segments[trace_id] = Segment(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(segment.stand_by, self.open_spans.just_gone(trace_id)))
-            self.open_spans.note_current(trace_id)
-        return segment
-
-    def _add(self, segment: Segment, view: SdkSpan, kind: Kind) -> bool:
-        """Take ``view`` in; tell whether it may stand for a turn."""
-        known = segment.spans.get(view.span_id)
-        if segment.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
-            segment.last = self._clock()
+    def join(self, tree: RunTree, around: SdkSpan) -> bool:
+        """Add LangChain runs that ran below the open span ``around``; False if they are refused."""
+        if not (self._is_open and self.is_fed):
             return False
-        segment.is_doubled = segment.is_doubled or known is not None
+        with self._lock:
+            is_new = around.trace_id not in self._traces
+            trace = self._trace_of(around.trace_id)
+            if trace.is_lost:
+                return False
+            size = OVERHEAD + tree.size
+            trace.join(tree, around.span_id, size=size, now=self._clock())
+            self._bytes += size
+            evicted = self._evict(trace)
+        if is_new:
+            self._on_begun()
+        for one in evicted:
+            self._on_evicted(one)
+        return True
+
+    def _trace_of(self, trace_id: int) -> Trace:
+        """Return the trace with this id, which may be lost, or begin one."""
+        trace = self._traces.get(trace_id) or self._lost.get(trace_id)
+        if trace is None:
+            now = self._clock()
+            trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
+            self.open_spans.note_current(trace_id)
+        return trace
+
+    def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
+        """Take ``view`` in; tell whether it may stand for a turn."""
+        known = trace.spans.get(view.span_id)
+        if trace.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
+            trace.last = self._clock()
+            return False
+        trace.is_doubled = trace.is_doubled or known is not None
         size = size_of(view) if kind != "other" else OVERHEAD
         kept = view if kind != "other" else Bystander.of(view)
-        segment.add(kept, size=size, now=self._clock())
+        trace.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return stands_for_turn(segment, view, kind, spans=self.open_spans)
+        return stands_for_turn(trace, view, kind, spans=self.open_spans)
 
     def sweep(self) -> None:
-        """Hand on the segments, and the parts of them, that are complete."""
+        """Hand on the traces, and the parts of them, that are complete."""
         now = self._clock()
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = [one for one in self._segments.values() if self._is_complete(one, now)]
+            ready = [one for one in self._traces.values() if self._is_complete(one, now)]
             ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
@@ -174,97 +194,97 @@ class SpanWatch:
         self._hand_on(ready)
 
     def flush(self) -> None:
-        """Hand on whatever of the segments is over, without waiting any longer."""
+        """Hand on whatever of the traces is over, without waiting any longer."""
         self.open_spans.look()
         with self._lock:
             self._add_gone()
             opened = self.open_spans.of
-            ready = [one for one in self._segments.values() if not opened(one.trace_id)]
+            ready = [one for one in self._traces.values() if not opened(one.trace_id)]
             ready += self._parted(self._clock(), opened, ready=ready)
             self._finish(ready)
         self._hand_on(ready)
 
     def close(self) -> None:
-        """Hand on all segments, complete or not, and begin no more."""
+        """Hand on all traces, complete or not, and begin no more."""
         self._is_open = False
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = list(self._segments.values())
+            ready = list(self._traces.values())
             self._finish(ready)
             self._logs.clear()
         self._hand_on(ready)
 
-    def _hand_on(self, ready: Iterable[Segment]) -> None:
-        for segment in ready:
-            self._on_ready(segment)
+    def _hand_on(self, ready: Iterable[Trace]) -> None:
+        for trace in ready:
+            self._on_ready(trace)
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""
         for view in self.open_spans.gone.copy():
-            segment = self._segments.get(view.trace_id)
-            if segment is not None:
-                self._bytes += segment.stand_by(view)
+            trace = self._traces.get(view.trace_id)
+            if trace is not None:
+                self._bytes += trace.stand_by(view)
 
     def _parted(
         self,
         until: float,
         opened: Callable[[int], Sequence[ReadableSpan]],
         *,
-        ready: Sequence[Segment],
-    ) -> list[Segment]:
-        """Take what is over out of the segments that go on; ``opened`` tells what is under way."""
+        ready: Sequence[Trace],
+    ) -> list[Trace]:
+        """Take what is over out of the traces that go on; ``opened`` tells what is under way."""
         done = {one.trace_id for one in ready}
-        going_on = [one for one in self._segments.values() if one.trace_id not in done]
+        going_on = [one for one in self._traces.values() if one.trace_id not in done]
         parts = []
-        for segment in going_on:
-            going = opened(segment.trace_id)
-            parts += [segment.part(ids) for ids in list(units_over(segment, going, until=until))]
-            if not segment.spans:
-                self._remove(segment)
+        for trace in going_on:
+            going = opened(trace.trace_id)
+            parts += [trace.part(ids) for ids in list(units_over(trace, going, until=until))]
+            if not trace.spans:
+                self._remove(trace)
         return parts
 
-    def _is_complete(self, segment: Segment, now: float) -> bool:
+    def _is_complete(self, trace: Trace, now: float) -> bool:
         limits = self._limits
-        is_soon = segment.root_ended and not segment.is_slow
+        is_soon = trace.root_ended and not trace.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
-        idle = now - segment.last >= quiet and not self.open_spans.lately(segment.trace_id)
-        return idle or now - segment.first >= limits.max_age
+        idle = now - trace.last >= quiet and not self.open_spans.lately(trace.trace_id)
+        return idle or now - trace.first >= limits.max_age
 
-    def _evict(self, newest: Segment) -> list[Segment]:
-        """Empty segments that are too many, or too much; return them."""
+    def _evict(self, newest: Trace) -> list[Trace]:
+        """Empty traces that are too many, or too much; return them."""
         limits, evicted = self._limits, []
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _MOST:
             evicted.append(newest)
             self._lose(newest)
-        while self._segments and (
-            len(self._segments) > limits.max_segments or self._bytes > limits.max_bytes
+        while self._traces and (
+            len(self._traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
-            oldest = next(iter(self._segments.values()))
+            oldest = next(iter(self._traces.values()))
             evicted.append(oldest)
             self._lose(oldest)
         return evicted
 
-    def _lose(self, segment: Segment) -> None:
-        self._remove(segment)
-        segment.empty()
-        self._lost[segment.trace_id] = segment
+    def _lose(self, trace: Trace) -> None:
+        self._remove(trace)
+        trace.empty()
+        self._lost[trace.trace_id] = trace
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
 
-    def _finish(self, segments: Iterable[Segment]) -> None:
-        """Remove ``segments``, with what is open around them: else their top would be missing."""
-        for segment in segments:
-            self._remove(segment)
-            for span in self.open_spans.of(segment.trace_id):
+    def _finish(self, traces: Iterable[Trace]) -> None:
+        """Remove ``traces``, with what is open around them: else their top would be missing."""
+        for trace in traces:
+            self._remove(trace)
+            for span in self.open_spans.of(trace.trace_id):
                 view = SdkSpan(span)
                 if is_bystander(view):
-                    segment.stand_by(Bystander.of(view))
+                    trace.stand_by(Bystander.of(view))
 
-    def _remove(self, segment: Segment) -> None:
-        if self._segments.get(segment.trace_id) is segment:
-            del self._segments[segment.trace_id]
-        self._bytes -= segment.size
+    def _remove(self, trace: Trace) -> None:
+        if self._traces.get(trace.trace_id) is trace:
+            del self._traces[trace.trace_id]
+        self._bytes -= trace.size
 
 
 _SPANS = 1024  # whose records are kept; some spans never end, or are not sampled

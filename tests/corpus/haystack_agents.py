@@ -1,0 +1,347 @@
+"""Agents and tools: functions, components, pipelines and agents as tools."""
+
+from typing import Annotated, Any
+
+from haystack import Document, Pipeline, component
+from haystack.components.agents import Agent
+from haystack.components.builders import ChatPromptBuilder, PromptBuilder
+from haystack.components.retrievers import InMemoryBM25Retriever
+from haystack.dataclasses import ChatMessage
+from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
+
+from .haystack_kit import OPENLLMETRY, Models, served, store
+from .kit import Config, Truth, app
+from .scripted import Call
+
+LIBRARY = (
+    "Books can be kept for four weeks and renewed twice.",
+    "The reading room closes at 22:00; on Sundays at 18:00.",
+    "A library card costs 12 euros a year, and nothing for pupils.",
+)
+
+
+def ask(agent: Agent, question: str) -> str:
+    """Run an agent and return the text of its last message."""
+    return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
+
+
+@app(
+    Truth(
+        question="How long may I keep a book?",
+        contexts=(LIBRARY[0], LIBRARY[1]),
+        answer="Four weeks, and you can renew it twice.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, agents: a function with the tool decorator that searches",
+)
+def function_tool(config: Config) -> str:
+    retriever = InMemoryBM25Retriever(store(*LIBRARY), top_k=2)
+
+    @tool
+    def search_handbook(query: Annotated[str, "what to look for"]) -> str:
+        """Search the library's handbook."""
+        found = retriever.run(query=query)["documents"]
+        return "\n\n".join(document.content or "" for document in found)
+
+    with served(
+        [
+            ("kept for four weeks", "Four weeks, and you can renew it twice."),
+            ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
+        ]
+    ) as models:
+        agent = Agent(
+            chat_generator=models.chat(),
+            tools=[search_handbook],
+            system_prompt="You help readers. Use the tools.",
+        )
+        return ask(agent, "How long may I keep a book?")
+
+
+def _listed(documents: list[Document]) -> str:
+    return "\n".join(f"File Content for {d.id[:6]}\n\n {d.content}" for d in documents)
+
+
+@app(
+    Truth(
+        question="Was kostet die library card, und wann closes the reading room?",
+        contexts=(LIBRARY[2], LIBRARY[1]),
+        answer="12 Euro im Jahr; er schließt um 22 Uhr.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 45: a retriever as ComponentTool, documents made a string",
+)
+def component_tool(config: Config) -> str:
+    handbook = ComponentTool(
+        component=InMemoryBM25Retriever(store(*LIBRARY), top_k=2),
+        name="handbook",
+        description="The library's handbook",
+        outputs_to_string={"source": "documents", "handler": _listed},
+    )
+    with served(
+        [
+            ("12 euros", "12 Euro im Jahr; er schließt um 22 Uhr."),
+            ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
+        ]
+    ) as models:
+        agent = Agent(chat_generator=models.chat(), tools=[handbook])
+        return ask(agent, "Was kostet die library card, und wann closes the reading room?")
+
+
+def _retrieval_tool() -> PipelineTool:
+    template = (
+        "Supporting documents:\n{%- for doc in documents %}\n"
+        "Document [{{ loop.index }}] :\n{{ doc.content }}\n{% endfor -%}"
+    )
+    pipeline = Pipeline()
+    pipeline.add_component("doc_retriever", InMemoryBM25Retriever(store(*LIBRARY), top_k=2))
+    pipeline.add_component("builder", PromptBuilder(template, required_variables="*"))
+    pipeline.connect("doc_retriever.documents", "builder.documents")
+    return PipelineTool(
+        pipeline=pipeline,
+        name="retrieval_tool",
+        description="A tool for fetching information about the library.",
+        input_mapping={"query": ["doc_retriever.query"]},
+        output_mapping={"builder.prompt": "retrieval_output"},
+    )
+
+
+@app(
+    Truth(
+        question="When does the reading room close on Sundays?",
+        contexts=(LIBRARY[1], LIBRARY[0]),
+        answer="At 18:00 on Sundays.",
+    ),
+    page="Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool",
+)
+def pipeline_tool(config: Config) -> str:
+    with served(
+        [
+            ("Document [1]", "At 18:00 on Sundays."),
+            ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
+        ]
+    ) as models:
+        agent = Agent(
+            chat_generator=models.chat(),
+            tools=[_retrieval_tool()],
+            system_prompt="Answer grounded in supporting documents.",
+        )
+        pipe = Pipeline()
+        pipe.add_component("agent", agent)
+        question = "When does the reading room close on Sundays?"
+        result = pipe.run({"agent": {"messages": [ChatMessage.from_user(question)]}})
+        return result["agent"]["messages"][-1].text
+
+
+PEOPLE = (
+    "My name is Jean and I live in Paris.",
+    "My name is Mark and I live in Berlin.",
+    "My name is Giorgio and I live in Rome.",
+)
+RAG_TEMPLATE = (
+    "Answer the questions based on the given context.\n\nContext:\n"
+    "{% for document in documents %}\n    {{ document.content }}\n{% endfor %}\n"
+    "Question: {{ question }}\nAnswer:"
+)
+
+
+def _rag_tool(models: Models) -> Tool:
+    pipe = Pipeline()
+    pipe.add_component("retriever", InMemoryBM25Retriever(store(*PEOPLE), top_k=1))
+    messages = [ChatMessage.from_system(RAG_TEMPLATE)]
+    pipe.add_component("prompt_builder", ChatPromptBuilder(messages, required_variables="*"))
+    pipe.add_component("llm", models.chat())
+    pipe.connect("retriever", "prompt_builder.documents")
+    pipe.connect("prompt_builder.prompt", "llm.messages")
+
+    def rag_pipeline_func(query: str) -> dict[str, Any]:
+        result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"question": query}})
+        return {"reply": result["llm"]["replies"][0].text}
+
+    return Tool(
+        name="rag_pipeline_tool",
+        description="Get information about where people live",
+        parameters={
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+        },
+        function=rag_pipeline_func,
+    )
+
+
+WEATHER = {
+    "Berlin": {"weather": "mostly sunny", "temperature": 7, "unit": "celsius"},
+    "Rome": {"weather": "sunny", "temperature": 14, "unit": "celsius"},
+}
+
+
+def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
+    """Get the current weather for a location."""
+    return WEATHER[city]
+
+
+@app(
+    Truth(
+        question="Can you tell me where Mark lives?",
+        contexts=(PEOPLE[1],),
+        answer="Yes: Mark lives in Berlin.",
+        also=({"contexts": ("Mark lives in Berlin, it says.",)},),
+    ),
+    optional=(
+        Truth(
+            question="Where does Mark live?",
+            contexts=(PEOPLE[1],),
+            answer="Mark lives in Berlin, it says.",
+        ),
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 40: a chat application with function calling, RAG as a tool",
+)
+def rag_as_a_tool(config: Config) -> str:
+    with served(
+        [
+            ("based on the given context", "Mark lives in Berlin, it says."),
+            ("it says", "Yes: Mark lives in Berlin."),
+            ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
+        ]
+    ) as models:
+        tools = [_rag_tool(models), create_tool_from_function(get_weather)]
+        agent = Agent(chat_generator=models.chat(), tools=tools, system_prompt="Use the tools.")
+        return ask(agent, "Can you tell me where Mark lives?")
+
+
+@app(page="Haystack tutorial 40: a weather function as a tool")
+def weather_tool(config: Config) -> str:
+    with served(
+        [
+            ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
+            ("", Call("get_weather", {"city": "Berlin"})),
+        ]
+    ) as models:
+        agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(get_weather)])
+        return ask(agent, "What is the weather in Berlin?")
+
+
+NURSING = (
+    "Florence Nightingale opened the first secular nursing school in London in 1860.",
+    "Nightingale's diagrams showed that most soldiers died of preventable diseases.",
+)
+
+
+@component
+class SerperSearch:
+    """A web search."""
+
+    @component.output_types(documents=list[Document], links=list[str])
+    def run(self, query: str) -> dict[str, Any]:
+        """Search the web.
+
+        :param query: What to search for.
+        """
+        documents = [
+            Document(content=text, meta={"link": "https://example.org"}) for text in NURSING
+        ]
+        return {"documents": documents, "links": ["https://example.org"]}
+
+
+@app(
+    Truth(
+        question="What did Florence Nightingale do for nursing?",
+        contexts=NURSING,
+        answer="She opened a nursing school and drew diagrams of preventable deaths.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 43: a tool-calling agent with a web search, streamed",
+)
+def web_search_agent(config: Config) -> str:
+    chunks: list[str] = []
+    with served(
+        [
+            (
+                "secular nursing",
+                "She opened a nursing school and drew diagrams of preventable deaths.",
+            ),
+            ("", Call("web_tool", {"query": "Florence Nightingale nursing"})),
+        ]
+    ) as models:
+        web_tool = ComponentTool(component=SerperSearch(), name="web_tool")
+        agent = Agent(
+            chat_generator=models.chat(),
+            tools=[web_tool],
+            streaming_callback=lambda chunk: chunks.append(chunk.content or ""),
+        )
+        return ask(agent, "What did Florence Nightingale do for nursing?")
+
+
+@app(
+    Truth(
+        question="Write one sentence on Nightingale's school.",
+        contexts=NURSING,
+        answer="In 1860 Nightingale opened the first secular nursing school.",
+        also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
+    ),
+    optional=(
+        Truth(
+            question="Nightingale's nursing school",
+            contexts=NURSING,
+            answer="Nightingale opened a secular nursing school in 1860.",
+        ),
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 45: a multi-agent system, an agent as the tool of another",
+)
+def multi_agent(config: Config) -> str:
+    with served(
+        [
+            (
+                "You research & secular nursing",
+                "Nightingale opened a secular nursing school in 1860.",
+            ),
+            ("You research", Call("web_search", {"query": "Nightingale school"})),
+            ("school in 1860", "In 1860 Nightingale opened the first secular nursing school."),
+            ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
+        ]
+    ) as models:
+        researcher = Agent(
+            chat_generator=models.chat(),
+            system_prompt="You research.",
+            tools=[ComponentTool(component=SerperSearch(), name="web_search")],
+        )
+        research = ComponentTool(
+            component=researcher,
+            name="research",
+            description="Researches a topic",
+            outputs_to_string={"source": "last_message", "handler": lambda message: message.text},
+        )
+        writer = Agent(chat_generator=models.chat(), system_prompt="You write.", tools=[research])
+        return ask(writer, "Write one sentence on Nightingale's school.")
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"text": text}]}
+
+
+@app(
+    Truth(
+        question="Может ли школьник получить card, и сколько она costs?",
+        contexts=(LIBRARY[2],),
+        answer="Да, для школьников она бесплатна.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, agents: run_async with a function tool that returns a list",
+)
+async def awaited_agent(config: Config) -> str:
+    def find_rules(words: list[str]) -> list[str]:
+        """Find rules of the library that have one of the words."""
+        return [text for text in LIBRARY if any(word in text for word in words)]
+
+    with served(
+        [
+            ("nothing for pupils", "Да, для школьников она бесплатна."),
+            ("", Call("find_rules", {"words": ["card"]})),
+        ]
+    ) as models:
+        agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(find_rules)])
+        question = "Может ли школьник получить card, и сколько она costs?"
+        result = await agent.run_async(messages=[ChatMessage.from_user(question)])
+        return result["last_message"].text

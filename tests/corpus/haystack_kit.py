@@ -1,0 +1,129 @@
+"""Models for the Haystack applications: OpenAI's classes on a scripted server, and a local one.
+
+`served(script)` gives generators and embedders of Haystack that ask a server on loopback. The
+local components stand for the many integrations that are components of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import haystack
+from haystack import Document, Pipeline, component
+from haystack.components.embedders import OpenAITextEmbedder
+from haystack.components.generators.chat import OpenAIChatGenerator
+from haystack.dataclasses import ChatMessage, StreamingChunk
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.utils import Secret
+
+from rag_eval_otel.testing import ScriptedOpenAI
+
+from .kit import embed, pieces
+from .scripted import Script, openai_server, scripted
+
+AwaitedPipeline: type[Any] = getattr(haystack, "AsyncPipeline", Pipeline)
+"""The class with `run_async`: in Haystack 2 one of its own."""
+
+OPENLLMETRY = ("traceloop",)
+"""For `not_on_spans`: it records a pipeline's inputs and outputs; no documents, prompts, tools."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """Makes components that ask a scripted server."""
+
+    server: ScriptedOpenAI
+
+    def chat(self, **options: Any) -> OpenAIChatGenerator:
+        """Return a chat generator."""
+        return OpenAIChatGenerator(model="gpt-4o-mini", **self._at(), **options)
+
+    def generator(self, **options: Any) -> Any:
+        """Return a generator for a prompt; Haystack 3 has none."""
+        from haystack.components.generators import OpenAIGenerator
+
+        return OpenAIGenerator(model="gpt-4o-mini", **self._at(), **options)
+
+    def text_embedder(self) -> OpenAITextEmbedder:
+        """Return an embedder for queries."""
+        return OpenAITextEmbedder(model="text-embedding-3-small", **self._at())
+
+    def _at(self) -> dict[str, Any]:
+        return {"api_key": Secret.from_token("none"), "api_base_url": self.server.base_url}
+
+
+@contextmanager
+def served(script: Script) -> Iterator[Models]:
+    """Serve a model that answers by ``script``."""
+    with openai_server(script) as server:
+        yield Models(server)
+
+
+@component
+class LocalGenerator:
+    """A generator of an integration: takes a prompt, gives texts."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = scripted(script)
+
+    @component.output_types(replies=list[str], meta=list[dict[str, Any]])
+    def run(self, prompt: str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Generate."""
+        return {"replies": [str(self._script(prompt))], "meta": [{"model": "local-8b"}]}
+
+
+@component
+class LocalChatGenerator:
+    """A chat generator of an integration, with streaming, sync and async."""
+
+    def __init__(self, script: Script, streaming_callback: Any = None) -> None:
+        self._script, self.streaming_callback = scripted(script), streaming_callback
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(
+        self,
+        messages: list[ChatMessage],
+        streaming_callback: Any = None,
+        generation_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Reply."""
+        text = str(self._script("\n".join(f"{m.role.value}: {m.text}" for m in messages)))
+        for part in pieces(text) if (told := streaming_callback or self.streaming_callback) else ():
+            told(StreamingChunk(content=part))
+        meta = {"model": "local-chat-8b", "finish_reason": "stop"}
+        return {"replies": [ChatMessage.from_assistant(text, meta=meta)]}
+
+    @component.output_types(replies=list[ChatMessage])
+    async def run_async(
+        self,
+        messages: list[ChatMessage],
+        streaming_callback: Any = None,
+        generation_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Reply, awaited."""
+        return self.run(messages)
+
+
+@component
+class LocalTextEmbedder:
+    """An embedder of an integration."""
+
+    @component.output_types(embedding=list[float])
+    def run(self, text: str) -> dict[str, Any]:
+        """Embed a query."""
+        return {"embedding": embed(text)}
+
+
+def store(*texts: str, **options: Any) -> InMemoryDocumentStore:
+    """Return a store with a document for each text, embedded."""
+    return filled(*(Document(content=text) for text in texts), **options)
+
+
+def filled(*documents: Document, **options: Any) -> InMemoryDocumentStore:
+    """Return a store with ``documents``, embedded."""
+    made = InMemoryDocumentStore(embedding_similarity_function="cosine", **options)
+    made.write_documents([replace(d, embedding=embed(d.content or "")) for d in documents])
+    return made

@@ -1,0 +1,301 @@
+"""Pipelines that retrieve, fill a prompt and generate; pipelines and components that do not."""
+
+from __future__ import annotations
+
+from haystack import Document, Pipeline
+from haystack.components.builders import AnswerBuilder, ChatPromptBuilder, PromptBuilder
+from haystack.components.preprocessors import DocumentSplitter
+from haystack.components.rankers import LostInTheMiddleRanker, MetaFieldRanker
+from haystack.components.retrievers import (
+    InMemoryBM25Retriever,
+    InMemoryEmbeddingRetriever,
+)
+from haystack.components.writers import DocumentWriter
+from haystack.dataclasses import ChatMessage
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+
+from .haystack_kit import (
+    OPENLLMETRY,
+    LocalGenerator,
+    filled,
+    served,
+    store,
+)
+from .kit import NOWHERE, Config, Truth, app
+
+CAR = (
+    "Press the release button below the wheel to open the fuel flap.",
+    "The spare wheel is under the floor of the boot, together with the jack.",
+    "Tyres need 2.3 bar in front and 2.5 bar at the rear; with a full boot 2.9 bar.",
+)
+
+
+DUNE = (
+    "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral. He heard the"
+    " drip of water. The dream faded. Paul awoke in the warmth of his bed."
+)
+
+
+WONDERS = (
+    (
+        "The Colossus of Rhodes was a statue of the sun god Helios. It stood about 33 metres high"
+        " beside the harbour of Rhodes and fell in the earthquake of 226 BC."
+    ),
+    (
+        "The Lighthouse of Alexandria was built on the island of Pharos under Ptolemy II. Sailors saw"
+        " its fire from 50 km away."
+    ),
+    (
+        "The Temple of Artemis stood in Ephesus. A man called Herostratus burned it down to become"
+        " famous."
+    ),
+)
+
+
+TEMPLATE = """
+Given the following information, answer the question.
+
+Context:
+{% for document in documents %}
+    {{ document.content }}
+{% endfor %}
+
+Question: {{question}}
+Answer:
+"""
+
+
+@app(
+    Truth(
+        question="What does Rhodes Statue look like?",
+        contexts=(WONDERS[0], WONDERS[1]),
+        answer="It was a 33 metres high statue of the sun god Helios.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation",
+)
+def first_pipeline(config: Config) -> str:
+    with served([("", "It was a 33 metres high statue of the sun god Helios.")]) as models:
+        basic_rag_pipeline = Pipeline()
+        basic_rag_pipeline.add_component("text_embedder", models.text_embedder())
+        basic_rag_pipeline.add_component(
+            "retriever", InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2)
+        )
+        template = [ChatMessage.from_user(TEMPLATE)]
+        basic_rag_pipeline.add_component(
+            "prompt_builder", ChatPromptBuilder(template=template, required_variables="*")
+        )
+        basic_rag_pipeline.add_component("llm", models.chat())
+        basic_rag_pipeline.connect("text_embedder.embedding", "retriever.query_embedding")
+        basic_rag_pipeline.connect("retriever", "prompt_builder")
+        basic_rag_pipeline.connect("prompt_builder.prompt", "llm.messages")
+        question = "What does Rhodes Statue look like?"
+        response = basic_rag_pipeline.run(
+            {"text_embedder": {"text": question}, "prompt_builder": {"question": question}}
+        )
+        return response["llm"]["replies"][0].text
+
+
+@app(
+    Truth(
+        question="Who burned down the temple in Ephesus?",
+        contexts=(WONDERS[2], WONDERS[0]),
+        answer="Herostratus did, to become famous.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack 2, PromptBuilder with OpenAIGenerator",
+    needs=("haystack-ai<3",),
+)
+def prompt_builder_and_generator(config: Config) -> str:
+    with served([("", "Herostratus did, to become famous.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component(
+            "retriever", InMemoryBM25Retriever(document_store=store(*WONDERS), top_k=2)
+        )
+        pipe.add_component("prompt_builder", PromptBuilder(template=TEMPLATE))
+        pipe.add_component("llm", models.generator())
+        pipe.connect("retriever", "prompt_builder.documents")
+        pipe.connect("prompt_builder", "llm")
+        question = "Who burned down the temple in Ephesus?"
+        found = pipe.run(
+            {"retriever": {"query": question}, "prompt_builder": {"question": question}}
+        )
+        return found["llm"]["replies"][0]
+
+
+PEOPLE = (
+    "My name is Jean and I live in Paris.",
+    "My name is Mark and I live in Berlin.",
+    "My name is Giorgio and I live in Rome.",
+    "My name is Marta and I live in Madrid.",
+)
+
+
+@app(
+    Truth(
+        question="Who lives in Rome?",
+        contexts=(PEOPLE[2], PEOPLE[0]),
+        answer="Giorgio lives in Rome.",
+    ),
+    page="Haystack, AnswerBuilder: a PromptBuilder, a generator of an integration, answers",
+)
+def answer_builder(config: Config) -> str:
+    prompt_template = (
+        "Given these documents, answer the question.\nDocuments:\n"
+        "{% for doc in documents %}{{ doc.content }}\n{% endfor %}"
+        "\nQuestion: {{question}}\nAnswer:"
+    )
+    pipe = Pipeline()
+    pipe.add_component("retriever", InMemoryBM25Retriever(store(*PEOPLE), top_k=2))
+    pipe.add_component("prompt_builder", PromptBuilder(prompt_template))
+    pipe.add_component("llm", LocalGenerator([("", "Giorgio lives in Rome.")]))
+    pipe.add_component("answer_builder", AnswerBuilder())
+    pipe.connect("retriever", "prompt_builder.documents")
+    pipe.connect("prompt_builder", "llm")
+    pipe.connect("llm.replies", "answer_builder.replies")
+    pipe.connect("llm.meta", "answer_builder.meta")
+    pipe.connect("retriever", "answer_builder.documents")
+    question = "Who lives in Rome?"
+    result = pipe.run(
+        {
+            "retriever": {"query": question},
+            "prompt_builder": {"question": question},
+            "answer_builder": {"query": question},
+        }
+    )
+    return result["answer_builder"]["answers"][0].data
+
+
+PUBLICATIONS = {
+    "New therapies for Parkinson's disease were compared in 240 patients.": 2022,
+    "The genetics of Parkinson's disease: an overview of the latest research.": 2023,
+    "Early signs of Parkinson's disease in handwriting.": 2019,
+}
+
+
+def _publications() -> InMemoryDocumentStore:
+    return filled(
+        *(Document(content=text, meta={"year": year}) for text, year in PUBLICATIONS.items())
+    )
+
+
+@app(
+    Truth(
+        question="What is new about Parkinson's disease?",
+        contexts=tuple(PUBLICATIONS)[:2],
+        answer="New therapies, and the genetics.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 31: metadata filtering at run time, ordered by a ranker",
+)
+def metadata_filter(config: Config) -> str:
+    with served([("", "New therapies, and the genetics.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component("embedder", models.text_embedder())
+        pipe.add_component("retriever", InMemoryEmbeddingRetriever(_publications(), top_k=5))
+        pipe.add_component("ranker", MetaFieldRanker(meta_field="year", sort_order="ascending"))
+        prompt = "{% for doc in documents %}({{ doc.meta.year }}) {{ doc.content }}\n{% endfor %}\nQ: {{ q }}"
+        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
+        pipe.add_component("llm", models.chat())
+        pipe.connect("embedder.embedding", "retriever.query_embedding")
+        pipe.connect("retriever.documents", "ranker.documents")
+        pipe.connect("ranker.documents", "prompt_builder.documents")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        question = "What is new about Parkinson's disease?"
+        recent = {"field": "meta.year", "operator": ">", "value": 2020}
+        result = pipe.run(
+            {
+                "embedder": {"text": question},
+                "retriever": {"filters": recent},
+                "prompt_builder": {"q": question},
+            }
+        )
+        return result["llm"]["replies"][0].text
+
+
+@app(
+    Truth(
+        question="What was published in 1950?",
+        contexts=(),
+        answer="I found nothing about that.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, a filter that nothing fits: the prompt has no documents",
+)
+def nothing_found(config: Config) -> str:
+    prompt = (
+        "{% if documents %}{% for doc in documents %}{{ doc.content }}{% endfor %}"
+        "{% else %}No relevant documents found.{% endif %}\n{{ query }}"
+    )
+    pipe = Pipeline()
+    pipe.add_component("retriever", InMemoryBM25Retriever(_publications()))
+    pipe.add_component("prompt_builder", PromptBuilder(prompt))
+    pipe.add_component("llm", LocalGenerator([("No relevant", "I found nothing about that.")]))
+    pipe.connect("retriever.documents", "prompt_builder.documents")
+    pipe.connect("prompt_builder", "llm")
+    query = "What was published in 1950?"
+    old = {"field": "meta.year", "operator": "==", "value": 1950}
+    result = pipe.run(
+        {"retriever": {"query": query, "filters": old}, "prompt_builder": {"query": query}}
+    )
+    return result["llm"]["replies"][0]
+
+
+@app(
+    Truth(
+        question="Where does Marta live?",
+        contexts=(PEOPLE[3],),
+        answer="Marta lives in Madrid.",
+    ),
+    not_on_spans=NOWHERE,
+    page="Haystack, components run one by one, without a pipeline",
+)
+def without_a_pipeline(config: Config) -> str:
+    question = "Where does Marta live?"
+    with served([("", "Marta lives in Madrid.")]) as models:
+        found = InMemoryBM25Retriever(store(*PEOPLE), top_k=1).run(query=question)
+        builder = ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        prompt = builder.run(documents=found["documents"], question=question)["prompt"]
+        return models.chat().run(prompt)["replies"][0].text
+
+
+@app(page="Haystack tutorial 33: a hybrid retrieval pipeline, nothing generated")
+def retrieves_only(config: Config) -> int:
+    pipe = Pipeline()
+    pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR)))
+    pipe.add_component("ranker", LostInTheMiddleRanker())
+    pipe.connect("retriever.documents", "ranker.documents")
+    return len(pipe.run({"retriever": {"query": "spare wheel"}})["ranker"]["documents"])
+
+
+@app(page="Haystack, indexing pipeline: split, then write")
+def indexes_only(config: Config) -> int:
+    pipe = Pipeline()
+    pipe.add_component("split", DocumentSplitter(split_by="word", split_length=10))
+    pipe.add_component("write", DocumentWriter(InMemoryDocumentStore()))
+    pipe.connect("split", "write")
+    found = pipe.run({"split": {"documents": [Document(content=DUNE)]}})
+    return found["write"]["documents_written"]
+
+
+@app(page="Haystack tutorial 40: chatting with a chat generator, in a pipeline")
+def plain_chat(config: Config) -> str:
+    messages = [
+        ChatMessage.from_system("Always respond in German."),
+        ChatMessage.from_user("What's Natural Language Processing? Be brief."),
+    ]
+    with served([("", "Die Verarbeitung natürlicher Sprache.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component("llm", models.chat())
+        return pipe.run({"llm": {"messages": messages}})["llm"]["replies"][0].text
+
+
+@app(page="Haystack, summarising documents that the user hands in")
+def summarises_given_documents(config: Config) -> str:
+    prompt = "Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}"
+    pipe = Pipeline()
+    pipe.add_component("prompt_builder", PromptBuilder(prompt))
+    pipe.add_component("llm", LocalGenerator([("", "Four people and their cities.")]))
+    pipe.connect("prompt_builder", "llm")
+    documents = [Document(content=text) for text in PEOPLE]
+    return pipe.run({"prompt_builder": {"documents": documents}})["llm"]["replies"][0]

@@ -1,0 +1,299 @@
+"""Pipelines that rewrite, multiply or split the question, or keep a chat's history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from haystack import Document, Pipeline, component
+from haystack.components.builders import ChatPromptBuilder
+from haystack.components.converters import OutputAdapter
+from haystack.components.query import QueryExpander
+from haystack.components.retrievers import (
+    InMemoryBM25Retriever,
+    InMemoryEmbeddingRetriever,
+    MultiQueryTextRetriever,
+)
+from haystack.dataclasses import ChatMessage
+
+from .haystack_kit import OPENLLMETRY, served, store
+from .kit import Config, Truth, app, embed
+
+CLIMATE = (
+    "Wind farms on land cost about 50 euros for each megawatt hour.",
+    "Solar panels on roofs are the cheapest source of green energy in the south.",
+    "Hydropower stores energy in lakes above the turbines.",
+    "Air travel is one of the core contributors to climate change.",
+)
+
+
+@component
+class MultiQueryInMemoryBM25Retriever:
+    """Runs a retriever for each query and keeps each document once."""
+
+    def __init__(self, retriever: InMemoryBM25Retriever) -> None:
+        self.retriever = retriever
+
+    @component.output_types(documents=list[Document])
+    def run(self, queries: list[str], top_k: int = 1) -> dict[str, Any]:
+        found = {}
+        for query in queries:
+            for document in self.retriever.run(query=query, top_k=top_k)["documents"]:
+                found[document.id] = document
+        return {"documents": list(found.values())}
+
+
+@app(
+    Truth(
+        question="green energy sources",
+        contexts=(CLIMATE[0], CLIMATE[2], CLIMATE[1]),
+        answer="Solar panels, wind farms and hydropower.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, query expansion: documents put into the prompt as they are",
+)
+def query_expansion(config: Config) -> str:
+    prompt = (
+        "You answer a query using the textual content from the documents.\n###\n"
+        'Original Query: "{{query}}"\nRetrieved Documents: {{documents}}\nSummary Answer:\n'
+    )
+    expanded = json.dumps({"queries": ["wind farms on land", "hydropower lakes"]})
+    with served(
+        [("expand a given query", expanded), ("", "Solar panels, wind farms and hydropower.")]
+    ) as models:
+        pipe = Pipeline()
+        pipe.add_component("expander", QueryExpander(chat_generator=models.chat(), n_expansions=2))
+        retriever = InMemoryBM25Retriever(store(*CLIMATE))
+        pipe.add_component("keyword_retriever", MultiQueryInMemoryBM25Retriever(retriever))
+        pipe.add_component(
+            "chat_prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)])
+        )
+        pipe.add_component("llm", models.chat())
+        pipe.connect("expander.queries", "keyword_retriever.queries")
+        pipe.connect("keyword_retriever.documents", "chat_prompt_builder.documents")
+        pipe.connect("chat_prompt_builder.prompt", "llm.messages")
+        result = pipe.run({"query": "green energy sources"}, include_outputs_from={"expander"})
+        return result["llm"]["replies"][0].text
+
+
+@app(
+    Truth(
+        question="cheap green energy in the south",
+        contexts=(CLIMATE[1], CLIMATE[0]),
+        answer="Solar panels on roofs.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, MultiQueryTextRetriever after QueryExpander",
+)
+def multi_query_retriever(config: Config) -> str:
+    prompt = (
+        "{% for d in documents %}<doc>{{ d.content }}</doc>\n{% endfor %}\nQuestion: {{ query }}"
+    )
+    expanded = json.dumps({"queries": ["cheapest solar source", "wind farms cost"]})
+    with served([("expand a given query", expanded), ("", "Solar panels on roofs.")]) as models:
+        retriever = InMemoryBM25Retriever(store(*CLIMATE), top_k=1)
+        pipe = Pipeline()
+        pipe.add_component("expander", QueryExpander(chat_generator=models.chat(), n_expansions=2))
+        pipe.add_component("retriever", MultiQueryTextRetriever(retriever=retriever))
+        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
+        pipe.add_component("llm", models.chat())
+        pipe.connect("expander.queries", "retriever.queries")
+        pipe.connect("retriever.documents", "prompt_builder.documents")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        query = "cheap green energy in the south"
+        result = pipe.run({"expander": {"query": query}, "prompt_builder": {"query": query}})
+        return result["llm"]["replies"][0].text
+
+
+@component
+class HypotheticalDocumentEmbedder:
+    """Embeds a made-up answer."""
+
+    def __init__(self, generator: Any) -> None:
+        self.pipeline = Pipeline()
+        template = "Given a question, generate a paragraph that answers it.\nQuestion: {{question}}"
+        self.pipeline.add_component("builder", ChatPromptBuilder([ChatMessage.from_user(template)]))
+        self.pipeline.add_component("generator", generator)
+        self.pipeline.connect("builder.prompt", "generator.messages")
+
+    @component.output_types(hypothetical_embedding=list[float])
+    def run(self, query: str) -> dict[str, Any]:
+        result = self.pipeline.run({"builder": {"question": query}})
+        return {"hypothetical_embedding": embed(result["generator"]["replies"][0].text)}
+
+
+FEVER = (
+    "Adults with a temperature above 38.5 degrees should rest and drink a lot.",
+    "Paracetamol lowers the temperature; take no more than four grams a day.",
+    "Sprains are cooled and kept high.",
+)
+
+
+@app(
+    Truth(
+        question="Que faire en cas de fièvre ?",
+        contexts=(FEVER[0], FEVER[1]),
+        answer="Se reposer, boire, et prendre du paracétamol.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, using hypothetical document embeddings (HyDE)",
+)
+def hyde(config: Config) -> str:
+    made_up = "Paracetamol lowers the temperature of adults above 38.5 degrees."
+    with served(
+        [("generate a paragraph", made_up), ("", "Se reposer, boire, et prendre du paracétamol.")]
+    ) as models:
+        pipe = Pipeline()
+        pipe.add_component("hyde", HypotheticalDocumentEmbedder(models.chat()))
+        pipe.add_component("retriever", InMemoryEmbeddingRetriever(store(*FEVER), top_k=2))
+        prompt = "Réponds en français.\n{% for d in documents %}« {{ d.content }} »\n{% endfor %}\n{{ q }}"
+        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
+        pipe.add_component("llm", models.chat())
+        pipe.connect("hyde.hypothetical_embedding", "retriever.query_embedding")
+        pipe.connect("retriever.documents", "prompt_builder.documents")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        query = "Que faire en cas de fièvre ?"
+        result = pipe.run({"hyde": {"query": query}, "prompt_builder": {"q": query}})
+        return result["llm"]["replies"][0].text
+
+
+HOUSES = (
+    "Jaime Lannister has two siblings, Cersei and Tyrion.",
+    "Sansa Stark has four siblings: Robb, Arya, Bran and Rickon.",
+    "Winterfell is the seat of House Stark.",
+)
+
+
+@component
+class QuestionPairs:
+    """Retrieves for each of several questions."""
+
+    def __init__(self, retriever: InMemoryBM25Retriever) -> None:
+        self.retriever = retriever
+
+    @component.output_types(pairs=list[dict[str, Any]])
+    def run(self, replies: list[ChatMessage]) -> dict[str, Any]:
+        return {
+            "pairs": [
+                {
+                    "question": question,
+                    "documents": [
+                        d.content for d in self.retriever.run(query=question)["documents"]
+                    ],
+                }
+                for question in json.loads(replies[0].text or "")["questions"]
+            ]
+        }
+
+
+@app(
+    Truth(
+        question="Who has more siblings, Jaime or Sansa?",
+        contexts=(HOUSES[0], HOUSES[1]),
+        answer="Sansa has more siblings: four, to Jaime's two.",
+        also=({"contexts": ("Jaime: two siblings. Sansa: four siblings.",)},),
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, advanced RAG: query decomposition and reasoning",
+)
+def query_decomposition(config: Config) -> str:
+    split = json.dumps({"questions": ["siblings of Jaime Lannister", "siblings of Sansa Stark"]})
+    templates = {
+        "split": "Split this complex query into multiple queries: {{question}}",
+        "resolve": "{% for p in pairs %}Question: {{p.question}}\nContext: {{p.documents}}\n{% endfor %}Answers:",
+        "reason": "Original question: {{question}}\nYou found: {{answers[0].text}}\nFinal Answer:",
+    }
+    with served(
+        [
+            ("Split this", split),
+            ("Answers:", "Jaime: two siblings. Sansa: four siblings."),
+            ("Final Answer:", "Sansa has more siblings: four, to Jaime's two."),
+        ]
+    ) as models:
+        pipe = Pipeline()
+        for name, template in templates.items():
+            messages = [ChatMessage.from_user(template)]
+            pipe.add_component(
+                f"{name}_prompt", ChatPromptBuilder(messages, required_variables="*")
+            )
+            pipe.add_component(f"{name}_llm", models.chat())
+            pipe.connect(f"{name}_prompt.prompt", f"{name}_llm.messages")
+        retriever = InMemoryBM25Retriever(store(*HOUSES), top_k=1)
+        pipe.add_component("retrieve", QuestionPairs(retriever))
+        pipe.connect("split_llm.replies", "retrieve.replies")
+        pipe.connect("retrieve.pairs", "resolve_prompt.pairs")
+        pipe.connect("resolve_llm.replies", "reason_prompt.answers")
+        question = "Who has more siblings, Jaime or Sansa?"
+        asked = {f"{name}_prompt": {"question": question} for name in ("split", "reason")}
+        return pipe.run(asked)["reason_llm"]["replies"][0].text
+
+
+TOWER = (
+    "The Pharos tower was finished around 280 BC and was over 100 metres high.",
+    "Earthquakes between 956 and 1323 destroyed the Pharos tower.",
+)
+
+
+def _conversation(models: Any) -> Pipeline:
+    """Return a pipeline that rephrases the question, retrieves, and generates."""
+    rephrase = (
+        "Rewrite the question for search while keeping its meaning.\nConversation history:\n"
+        "{% for m in memories %}{{ m.text }}\n{% endfor %}\nUser Query: {{query}}\nRewritten Query:"
+    )
+    final = [
+        ChatMessage.from_system("You are a helpful guide."),
+        ChatMessage.from_user(
+            "{% for m in memories %}{{ m.text }}\n{% endfor %}"
+            "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQuestion: {{query}}\nAnswer:"
+        ),
+    ]
+    pipe = Pipeline()
+    pipe.add_component(
+        "rephrase_prompt",
+        ChatPromptBuilder([ChatMessage.from_user(rephrase)], required_variables=["query"]),
+    )
+    pipe.add_component("rephrase_llm", models.chat())
+    pipe.add_component("to_query", OutputAdapter(template="{{ replies[0].text }}", output_type=str))
+    pipe.add_component("retriever", InMemoryBM25Retriever(store(*TOWER), top_k=1))
+    pipe.add_component("prompt_builder", ChatPromptBuilder(final, required_variables=["query"]))
+    pipe.add_component("llm", models.chat())
+    pipe.connect("rephrase_prompt.prompt", "rephrase_llm.messages")
+    pipe.connect("rephrase_llm.replies", "to_query.replies")
+    pipe.connect("to_query.output", "retriever.query")
+    pipe.connect("retriever.documents", "prompt_builder.documents")
+    pipe.connect("prompt_builder.prompt", "llm.messages")
+    return pipe
+
+
+@app(
+    Truth(
+        question="How high was the Pharos tower?",
+        contexts=(TOWER[0],),
+        answer="It was over 100 metres high.",
+    ),
+    Truth(
+        question="And what destroyed it?",
+        contexts=(TOWER[1],),
+        answer="Earthquakes destroyed it.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 48: conversational RAG, the question rephrased from the history",
+)
+def conversation(config: Config) -> list[str]:
+    said: list[str] = []
+    memories: list[ChatMessage] = []
+    with served(
+        [
+            ("Rewritten Query: & what destroyed", "What destroyed the Pharos tower, earthquakes?"),
+            ("Rewritten Query:", "How high was the Pharos tower in metres?"),
+            ("what destroyed", "Earthquakes destroyed it."),
+            ("", "It was over 100 metres high."),
+        ]
+    ) as models:
+        pipe = _conversation(models)
+        for query in ("How high was the Pharos tower?", "And what destroyed it?"):
+            inputs = {"query": query, "memories": memories}
+            result = pipe.run({"rephrase_prompt": inputs, "prompt_builder": inputs})
+            said.append(result["llm"]["replies"][0].text)
+            memories += [ChatMessage.from_user(query), ChatMessage.from_assistant(said[-1])]
+    return said

@@ -1,0 +1,243 @@
+"""How applications are run: batches, streams, events, threads, errors, given-up streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
+
+from .kit import NOWHERE, Config, Truth, app
+from .langchain_kit import KeywordRetriever, documents, model, store
+
+MILE = "A nautical mile is 1,852 metres."
+KNOT = "A knot is one nautical mile per hour; the name comes from the knots in the log line."
+FATHOM = "A fathom is six feet, the span of two arms, and measures the depth of water."
+CABLE = "A cable is a tenth of a nautical mile."
+SEA = (MILE, KNOT, FATHOM, CABLE)
+ASKED = {
+    "How long is a nautical mile?": ((MILE, KNOT), "It is 1,852 metres long."),
+    "What is a fathom for?": ((FATHOM,), "It measures the depth of water."),
+    "Where does the name of the knot come from?": ((KNOT,), "From the knots in the log line."),
+}
+THREE = [
+    Truth(question=question, contexts=contexts, answer=answer)
+    for question, (contexts, answer) in ASKED.items()
+]
+
+
+def sailor(llm: Any = None, retriever: Any = None) -> Runnable[Any, str]:
+    llm = llm or model({question: answer for question, (_, answer) in ASKED.items()})
+    retriever = retriever or KeywordRetriever(documents=documents(*SEA), k=2)
+    narrow = retriever | (lambda docs: docs if "mile" in docs[0].page_content[:16] else docs[:1])
+    prompt = ChatPromptTemplate.from_template("Log book:\n{entries}\n\nQuestion: {question}")
+    return (
+        {
+            "entries": narrow | (lambda docs: "\n".join(d.page_content for d in docs)),
+            "question": RunnablePassthrough(),
+        }
+        | prompt
+        | llm
+        | StrOutputParser()
+    )
+
+
+@app(*THREE, page="How to run in batches: `batch` with a limit on concurrency")
+def batch_of_three(config: Config) -> None:
+    sailor().batch(list(ASKED), {**config, "max_concurrency": 2})
+
+
+@app(*THREE, page="How to run in batches: `abatch_as_completed`")
+async def async_batch_as_completed(config: Config) -> None:
+    async for _ in sailor().abatch_as_completed(list(ASKED), config):
+        pass
+
+
+@app(*THREE, page="asyncio.gather over `ainvoke`")
+async def gathered(config: Config) -> None:
+    chain = sailor()
+    await asyncio.gather(*(chain.ainvoke(question, config) for question in ASKED))
+
+
+@app(*THREE, page="A thread pool of the application's own")
+def threads_of_its_own(config: Config) -> None:
+    chain = sailor()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda question: chain.invoke(question, config), ASKED))
+
+
+@app(THREE[1], page="How to stream: `astream_events`")
+async def streamed_events(config: Config) -> None:
+    async for _ in sailor().astream_events("What is a fathom for?", config, version="v2"):
+        pass
+
+
+@app(THREE[2], page="How to stream: `astream_log`")
+async def streamed_log(config: Config) -> None:
+    async for _ in sailor().astream_log("Where does the name of the knot come from?", config):
+        pass
+
+
+@app(page="A stream that the caller gives up after two words")
+def stream_given_up(config: Config) -> None:
+    stream = sailor().stream("How long is a nautical mile?", config)
+    for _ in range(2):
+        next(stream)
+    stream.close()
+
+
+@app(page="An asynchronous stream that the caller gives up")
+async def async_stream_given_up(config: Config) -> None:
+    stream = sailor().astream("What is a fathom for?", config)
+    async for _ in stream:
+        break
+    await stream.aclose()
+
+
+@app(page="The model fails")
+def model_fails(config: Config) -> None:
+    with contextlib.suppress(TimeoutError):
+        sailor(model(TimeoutError("no answer in 30 s"))).invoke("What is a fathom for?", config)
+
+
+class DownRetriever(KeywordRetriever):
+    """Its database is down."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        message = "no route to host"
+        raise ConnectionError(message)
+
+
+@app(page="The retriever fails")
+def retriever_fails(config: Config) -> None:
+    chain = sailor(retriever=DownRetriever(documents=documents(MILE)))
+    with contextlib.suppress(ConnectionError):
+        chain.invoke("What is a fathom for?", config)
+
+
+@app(
+    THREE[1],
+    page="How to add fallbacks: to another model, after the first has failed",
+)
+def fallback_to_another_model(config: Config) -> None:
+    first = model(ConnectionError("rate limit"), model_name="scripted-large")
+    second = model("It measures the depth of water.", model_name="scripted-small")
+    sailor(first.with_fallbacks([second])).invoke("What is a fathom for?", config)
+
+
+@app(THREE[1], page="How to retry: `with_retry` around the model")
+def retried(config: Config) -> None:
+    llm = model(ConnectionError("rate limit"), "It measures the depth of water.")
+    patient = llm.with_retry(
+        retry_if_exception_type=(ConnectionError,), wait_exponential_jitter=False
+    )
+    sailor(patient).invoke("What is a fathom for?", config)
+
+
+@app(
+    page="A fallback of the whole chain after its parser failed",
+    optional=[
+        Truth(
+            question="What is a fathom for?",
+            contexts=(FATHOM,),
+            answer="Sorry, the answer is not valid.",
+        )
+    ],
+)
+def parser_fails_and_chain_falls_back(config: Config) -> None:
+    def strict(text: str) -> str:
+        if "metre" not in text:
+            message = "no metres in it"
+            raise ValueError(message)
+        return text
+
+    apology = RunnableLambda(lambda _: "Sorry, the answer is not valid.")
+    (sailor() | strict).with_fallbacks([apology]).invoke("What is a fathom for?", config)
+
+
+@app(
+    THREE[0],
+    THREE[1],
+    page="How to invoke runnables in parallel: two chains with retrievers of their own",
+)
+def two_chains_in_parallel(config: Config) -> None:
+    questions = list(ASKED)
+    both = RunnableParallel(
+        length=(lambda _: questions[0]) | sailor().with_config(run_name="length"),
+        depth=(lambda _: questions[1]) | sailor().with_config(run_name="depth"),
+    )
+    both.invoke("Compare a nautical mile and a fathom.", config)
+
+
+@app(THREE[2], page="How to configure runtime chain internals: configurable alternatives")
+def configured_alternatives(config: Config) -> None:
+    large = model({"name of the knot": "From the knots in the log line."}, model_name="large")
+    llm = model({"name of the knot": "From ropes."}).configurable_alternatives(
+        ConfigurableField(id="llm"), default_key="small", large=large
+    )
+    sailor(llm).with_config(configurable={"llm": "large"}).invoke(
+        "Where does the name of the knot come from?", config
+    )
+
+
+@app(
+    THREE[0],
+    page="How to inspect and name runs: tags, metadata, run name, a session in the config",
+)
+def named_and_tagged(config: Config) -> None:
+    chain = sailor().with_config(run_name="bridge", tags=["prod"], metadata={"user_id": "u-7"})
+    chain.invoke("How long is a nautical mile?", {**config, "metadata": {"session_id": "s-1"}})
+
+
+@app(
+    Truth(
+        question="fathom",
+        contexts=(FATHOM, MILE),
+        answer="Six feet.",
+    ),
+    page="Plain functions with a retriever and a model, without any chain",
+    not_on_spans=NOWHERE,
+)
+def plain_functions(config: Config) -> None:
+    docs = store(FATHOM, MILE).as_retriever().invoke("fathom", config)
+    text = "\n".join(d.page_content for d in docs)
+    model("Six feet.").invoke([("system", text), ("human", "fathom")], config)
+
+
+@app(
+    Truth(
+        question="How long is a nautical mile?",
+        contexts=(CABLE, MILE),
+        answer="It is 1,852 metres long.",
+    ),
+    page="How to chain runnables: `pipe`, `pick` and `assign`, an input of several keys",
+)
+def assign_and_pick(config: Config) -> None:
+    vectors = store(MILE, CABLE).as_retriever()
+    prompt = ChatPromptTemplate.from_template("{entries}\n{tone}: {user_question}")
+    chain = (
+        RunnablePassthrough.assign(hits=itemgetter("user_question") | vectors)
+        .assign(entries=lambda x: " | ".join(d.page_content for d in x["hits"]))
+        .assign(reply=prompt | model("It is 1,852 metres long.") | StrOutputParser())
+        .pick(["reply", "hits"])
+    )
+    chain.invoke(
+        {
+            "user_question": "How long is a nautical mile?",
+            "tone": "Be brief",
+            "request_id": "r-812",
+        },
+        config,
+    )

@@ -1,0 +1,422 @@
+"""Retrieval tools in the forms that the tool pages show, and vector stores searched directly."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Annotated, Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough, chain
+from langchain_core.tools import InjectedToolCallId, StructuredTool, create_retriever_tool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import create_react_agent
+from langgraph.types import Command
+
+from .kit import SPANS, Config, Truth, app
+from .langchain_kit import Words, call, calls, model, store, text_of
+
+V1 = ("langchain>=1",)
+
+MILL = """The mill
+
+Built in 1764 and moved here stone by stone in 1987. The wheel turns on Sundays at three.
+
+Visitors may help to grind; bring a bag for the flour."""
+FORGE = """The forge
+
+The smith works from May to September. Nails can be made by children from eight years on.
+
+Sparks fly: no synthetic clothes."""
+INN = """The inn
+
+Soup, bread and cider. The room upstairs can be rented for 40 people."""
+MUSEUM = (MILL, FORGE, INN)
+
+
+@app(
+    Truth(
+        question="From what age can my daughter make nails?",
+        contexts=(FORGE, MILL),
+        answer="From eight years on.",
+    ),
+    page="How to return artifacts from a tool: `create_retriever_tool(response_format=...)`",
+    needs=V1,
+)
+def retriever_tool_with_artifact(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    leaflets = create_retriever_tool(
+        store(*MUSEUM).as_retriever(search_kwargs={"k": 2}),
+        "museum_leaflets",
+        "The leaflets of the open-air museum.",
+        document_prompt=PromptTemplate.from_template("<leaflet>{page_content}</leaflet>"),
+        document_separator="\n",
+        response_format="content_and_artifact",
+    )
+    llm = model(call("museum_leaflets", query="nails children years"), "From eight years on.")
+    agent = create_agent(llm, [leaflets])
+    for _ in agent.stream(
+        {"messages": [("user", "From what age can my daughter make nails?")]},
+        config,
+        stream_mode="messages",
+    ):
+        pass
+
+
+@app(
+    Truth(
+        question="Can we rent a room for 30?",
+        contexts=(INN,),
+        answer="Yes, the one upstairs at the inn holds 40.",
+    ),
+    page="How to convert runnables to tools: `retriever.as_tool()`",
+)
+def retriever_as_tool(config: Config) -> None:
+    rooms = (
+        store(*MUSEUM)
+        .as_retriever(search_kwargs={"k": 1})
+        .as_tool(name="rooms", description="On rooms and buildings.")
+    )
+    llm = model(
+        calls(("rooms", {"__arg1": "room rented people"})),
+        "Yes, the one upstairs at the inn holds 40.",
+    )
+    agent = create_react_agent(llm, [rooms])
+    agent.invoke({"messages": [("user", "Can we rent a room for 30?")]}, config)
+
+
+@app(
+    Truth(
+        question="When does the wheel turn, and when does the smith work?",
+        contexts=(MILL, FORGE),
+        answer="The wheel on Sundays at three, the smith from May to September.",
+    ),
+    page="Parallel tool calls: the same retriever tool twice in one message",
+    needs=(*V1, "python>=3.11"),
+)
+async def same_tool_twice_in_parallel(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    leaflets = create_retriever_tool(
+        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "leaflets", "Leaflets."
+    )
+    llm = model(
+        calls(
+            ("leaflets", {"query": "mill wheel turns"}),
+            ("leaflets", {"query": "smith works September"}),
+        ),
+        "The wheel on Sundays at three, the smith from May to September.",
+    )
+    question = "When does the wheel turn, and when does the smith work?"
+    await create_agent(llm, [leaflets]).ainvoke({"messages": [HumanMessage(question)]}, config)
+
+
+@app(
+    Truth(
+        question="What should I wear at the forge?",
+        contexts=(FORGE, MILL),
+        answer="Nothing synthetic.",
+    ),
+    page="Tools of a server by MCP: a result of several text blocks",
+    needs=V1,
+)
+def tool_with_text_blocks(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    db = store(*MUSEUM)
+
+    def search_docs(query: str) -> tuple[list[dict[str, str]], None]:
+        """Search the museum's documents."""
+        found = db.similarity_search(query, k=2)
+        return [{"type": "text", "text": d.page_content} for d in found], None
+
+    remote = StructuredTool.from_function(search_docs, response_format="content_and_artifact")
+    llm = model(call("search_docs", query="forge clothes sparks"), "Nothing synthetic.")
+    create_agent(llm, [remote]).invoke(
+        {"messages": [("user", "What should I wear at the forge?")]}, config
+    )
+
+
+@app(
+    Truth(
+        question="What is there to eat?",
+        contexts=(INN,),
+        answer="Soup and bread, and cider with it.",
+    ),
+    page="A tool that returns a ToolMessage of its own, inside a Command that updates the state",
+    needs=V1,
+)
+def tool_returning_a_command(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    db = store(*MUSEUM)
+
+    @tool
+    def look_around(wish: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Look for places that suit a wish."""
+        docs = db.similarity_search(wish, k=1)
+        message = ToolMessage(docs[0].page_content, artifact=docs, tool_call_id=tool_call_id)
+        return Command(update={"messages": [message]})
+
+    llm = model(call("look_around", wish="soup, bread"), "Soup and bread, and cider with it.")
+    create_agent(llm, [look_around]).invoke(
+        {"messages": [("user", "What is there to eat?")]}, config
+    )
+
+
+@app(
+    Truth(
+        question="When was the mill moved?",
+        contexts=(MILL,),
+        answer="In 1987, stone by stone.",
+    ),
+    page="Human in the loop middleware: the retrieval tool needs an approval",
+    needs=V1,
+)
+def approval_before_the_search(config: Config) -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+
+    archive = create_retriever_tool(
+        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "search_archive", "The archive."
+    )
+    llm = model(call("search_archive", query="mill moved 1987"), "In 1987, stone by stone.")
+    agent = create_agent(
+        llm,
+        [archive],
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search_archive": True})],
+        checkpointer=InMemorySaver(),
+    )
+    thread = {**config, "configurable": {"thread_id": "m-1"}}
+    agent.invoke({"messages": [HumanMessage("When was the mill moved?")]}, thread)
+    agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), thread)
+
+
+@app(
+    Truth(
+        question="May I help to grind?",
+        contexts=(MILL,),
+        answer="Yes, and bring a bag for the flour.",
+    ),
+    page="A reply of several content blocks: reasoning, then text",
+    needs=V1,
+)
+def reply_with_reasoning(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    leaflets = create_retriever_tool(
+        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "find_leaflet", "Leaflets."
+    )
+    thoughtful = AIMessage(
+        content=[
+            {"type": "reasoning", "reasoning": "The leaflet on the mill says so."},
+            {"type": "text", "text": "Yes, and bring a bag for the flour."},
+        ]
+    )
+    llm = model(call("find_leaflet", query="help grind flour"), thoughtful)
+    create_agent(llm, [leaflets]).invoke(
+        {"messages": [HumanMessage("May I help to grind?")]}, config
+    )
+
+
+@app(
+    Truth(
+        question="Is there a dragon?",
+        contexts=(),
+        answer="The leaflets say nothing of one.",
+        also=({"contexts": ("No documents found.",)},),
+    ),
+    page="A retrieval tool that says that it has found nothing",
+    needs=V1,
+)
+def tool_finds_nothing(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    retriever = store(*MUSEUM).as_retriever(
+        search_kwargs={"filter": lambda d: "dragon" in d.page_content}
+    )
+
+    @tool
+    def search_leaflets(query: str) -> str:
+        """Search the leaflets."""
+        found = retriever.invoke(query)
+        return "\n\n".join(d.page_content for d in found) or "No documents found."
+
+    llm = model(call("search_leaflets", query="dragon"), "The leaflets say nothing of one.")
+    create_agent(llm, [search_leaflets]).invoke(
+        {"messages": [HumanMessage("Is there a dragon?")]}, config
+    )
+
+
+# --- vector stores searched directly -----------------------------------------------------------------
+
+
+def guide(llm: Any) -> Any:
+    return (
+        ChatPromptTemplate.from_template("Leaflets:\n{leaflets}\n\nGuest: {guest}")
+        | llm
+        | StrOutputParser()
+    )
+
+
+@app(
+    Truth(question="Does the smith work in May?", contexts=(FORGE,), answer="From May on."),
+    page="Vector stores: `asimilarity_search` in an asynchronous chain",
+    not_on_spans=SPANS,
+)
+async def asynchronous_similarity_search(config: Config) -> None:
+    db = store(*MUSEUM)
+
+    async def look(guest: str) -> dict[str, str]:
+        found = await db.asimilarity_search(guest, k=1)
+        return {"leaflets": found[0].page_content, "guest": guest}
+
+    await (RunnableLambda(look) | guide(model("From May on."))).ainvoke(
+        "Does the smith work in May?", config
+    )
+
+
+@app(
+    Truth(
+        question="Is there cider and bread?",
+        contexts=(INN, FORGE),
+        answer="Both, at the inn.",
+    ),
+    page="Vector stores: `similarity_search_with_score` and a threshold",
+    not_on_spans=SPANS,
+)
+def search_with_score_and_threshold(config: Config) -> None:
+    db = store(*MUSEUM)
+
+    @chain
+    def ask(guest: str) -> str:
+        scored = db.similarity_search_with_score(guest, k=3)
+        kept = [d for d, score in scored if score > -1][:2]
+        leaflets = "\n\n".join(d.page_content for d in kept)
+        return guide(model("Both, at the inn.")).invoke({"leaflets": leaflets, "guest": guest})
+
+    ask.invoke("Is there cider and bread?", config)
+
+
+@app(
+    Truth(
+        question="Who moved the mill stone by stone?",
+        contexts=(MILL,),
+        answer="That is not said, only when.",
+    ),
+    page="Vector stores: `similarity_search_by_vector` with an embedding of one's own",
+    not_on_spans=SPANS,
+)
+def search_by_vector(config: Config) -> None:
+    db, embeddings = store(*MUSEUM), Words()
+
+    def look(inputs: dict[str, str]) -> str:
+        vector = embeddings.embed_query(inputs["guest"])
+        return "\n".join(d.page_content for d in db.similarity_search_by_vector(vector, k=1))
+
+    whole = RunnablePassthrough.assign(leaflets=look) | guide(model("That is not said, only when."))
+    whole.invoke({"guest": "Who moved the mill stone by stone?"}, config)
+
+
+@app(
+    Truth(
+        question="Where are sparks?",
+        contexts=(FORGE, INN),
+        answer="At the forge.",
+    ),
+    page="Vector stores: `max_marginal_relevance_search` in a tool with an artifact",
+)
+def marginal_relevance_in_a_tool(config: Config) -> None:
+    db = store(FORGE, INN)
+
+    @tool(response_format="content_and_artifact")
+    def find_places(text: str) -> tuple[str, list[Document]]:
+        """Find places."""
+        docs = db.max_marginal_relevance_search(text, k=2, fetch_k=2)
+        return "\n".join(f"{i}) {d.page_content}" for i, d in enumerate(docs, 1)), docs
+
+    llm = model(call("find_places", text="sparks forge"), "At the forge.")
+    create_react_agent(llm, [find_places]).invoke(
+        {"messages": [HumanMessage("Where are sparks?")]}, config
+    )
+
+
+# --- tools that are no retrieval -----------------------------------------------------------------------
+
+
+TABLE = "month,visitors\nMay,812\nJune,1120\nJuly,1904\n"
+
+
+@app(page="An agent over a CSV file: the tool computes a number", needs=V1)
+def csv_agent(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    @tool
+    def sum_column(column: str) -> int:
+        """Sum a column of the visitors' table."""
+        return sum(int(row[column]) for row in csv.DictReader(io.StringIO(TABLE)))
+
+    llm = model(call("sum_column", column="visitors"), "3,836 visitors came.")
+    create_agent(llm, [sum_column]).invoke(
+        {"messages": [HumanMessage("How many visitors came?")]}, config
+    )
+
+
+@app(page="An agent that runs code and reads a clock", needs=V1)
+def code_and_clock_agent(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    @tool
+    def python_repl(code: str) -> str:
+        """Run Python code."""
+        return "[1, 1, 2, 3, 5, 8]"
+
+    @tool
+    def current_time() -> str:
+        """Return the time."""
+        return "2026-05-04T09:30:00"
+
+    llm = model(
+        calls(("python_repl", {"code": "print(fib(6))"}), ("current_time", {})),
+        "1, 1, 2, 3, 5, 8; it is half past nine.",
+    )
+    result = create_agent(llm, [python_repl, current_time]).invoke(
+        {"messages": [HumanMessage("Six Fibonacci numbers, and the time?")]}, config
+    )
+    assert text_of(result["messages"][-1])
+
+
+@app(
+    Truth(
+        question="Is the museum open on Monday, and what does the mill do on Sundays?",
+        contexts=(MILL,),
+        answer="Closed on Mondays; on Sundays the wheel turns at three.",
+        also=({"contexts": ('{"monday": "closed"}', MILL)},),
+    ),
+    page="A retrieval tool beside one that reads opening hours from an API",
+    needs=V1,
+)
+def opening_hours_beside_retrieval(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    @tool
+    def get_opening_hours(day: str) -> str:
+        """Return opening hours."""
+        return '{"monday": "closed"}'
+
+    leaflets = create_retriever_tool(
+        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "search_leaflets", "Leaflets."
+    )
+    llm = model(
+        call("get_opening_hours", day="monday"),
+        call("search_leaflets", query="mill wheel Sundays"),
+        "Closed on Mondays; on Sundays the wheel turns at three.",
+    )
+    question = "Is the museum open on Monday, and what does the mill do on Sundays?"
+    create_agent(llm, [get_opening_hours, leaflets]).invoke(
+        {"messages": [HumanMessage(question)]}, config
+    )

@@ -1,0 +1,395 @@
+"""LangChain's own RAG tutorials, in the forms they have had: agent, two-step chain, graph, LCEL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.runnables import RunnablePassthrough
+from langchain_core.tools import create_retriever_tool, tool
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+from .kit import SPANS, Config, Truth, app
+from .langchain_kit import call, classic, model, store
+
+PLANNING = """Component One: Planning
+
+A complicated task usually involves many steps. An agent needs to know what they are and plan ahead.
+
+Task decomposition. Chain of thought has become a standard prompting technique for enhancing model
+performance on complex tasks. The model is instructed to "think step by step" to use more test-time
+computation and to decompose hard tasks into smaller and simpler steps."""
+
+TREES = """Tree of Thoughts extends chain of thought by exploring multiple reasoning possibilities at
+each step. It first decomposes the task into several thought steps and generates multiple thoughts per
+step, creating a tree structure. The search process can be breadth-first or depth-first."""
+
+MEMORY = """Component Two: Memory
+
+Short-term memory: all the in-context learning is short-term memory of the model to learn.
+Long-term memory: the capability to retain and recall information over extended periods, often by an
+external vector store and fast retrieval."""
+
+TOOLS = """Component Three: Tool Use
+
+The agent learns to call external APIs for extra information that is missing from the weights, such as
+current information, code execution capability and access to proprietary information sources."""
+
+BLOG = [
+    Document(text, metadata={"source": "https://blog.example.org/agents/", "start_index": i * 800})
+    for i, text in enumerate((PLANNING, TREES, MEMORY, TOOLS))
+]
+WHAT = "What is task decomposition?"
+DECOMPOSITION = (
+    "Task decomposition breaks a hard task into smaller and simpler steps, for example by chain of "
+    "thought, where the model is told to think step by step."
+)
+
+
+@app(
+    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
+    page="LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed",
+    needs=("langchain>=1",),
+)
+def rag_agent_with_artifact(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    vector_store = store(*BLOG)
+
+    @tool(response_format="content_and_artifact")
+    def retrieve_context(query: str) -> tuple[str, list[Document]]:
+        """Retrieve information to help answer a query."""
+        retrieved_docs = vector_store.similarity_search(query, k=2)
+        serialized = "\n\n".join(
+            f"Source: {doc.metadata}\nContent: {doc.page_content}" for doc in retrieved_docs
+        )
+        return serialized, retrieved_docs
+
+    llm = model(call("retrieve_context", query="task decomposition steps"), DECOMPOSITION)
+    agent = create_agent(
+        llm,
+        [retrieve_context],
+        system_prompt="You have access to a tool that retrieves context from a blog post.",
+    )
+    for step in agent.stream(
+        {"messages": [{"role": "user", "content": WHAT}]}, config, stream_mode="values"
+    ):
+        step["messages"][-1].pretty_repr()
+
+
+TWICE = (
+    "What is the standard method for task decomposition?\n\n"
+    "Once you get the answer, look up common extensions of that method."
+)
+STANDARD = (
+    "The standard method is chain of thought. A common extension is Tree of Thoughts, which explores "
+    "several reasoning possibilities at each step."
+)
+
+
+@app(
+    Truth(question=TWICE, contexts=(PLANNING, TREES), answer=STANDARD),
+    page="LangChain 1.x tutorial: RAG agent that searches twice",
+    needs=("langchain>=1",),
+)
+def rag_agent_that_searches_twice(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    vector_store = store(*BLOG)
+
+    @tool(response_format="content_and_artifact")
+    def retrieve_context(query: str) -> tuple[str, list[Document]]:
+        """Retrieve information to help answer a query."""
+        found = vector_store.similarity_search(query, k=1)
+        return "\n\n".join(f"Source: {d.metadata}\nContent: {d.page_content}" for d in found), found
+
+    llm = model(
+        call("retrieve_context", query="standard technique to decompose complex tasks"),
+        call("retrieve_context", query="tree of thoughts extends chain of thought"),
+        STANDARD,
+    )
+    agent = create_agent(llm, tools=[retrieve_context])
+    agent.invoke({"messages": [{"role": "user", "content": TWICE}]}, config)
+
+
+@app(
+    Truth(
+        question="How does an agent remember things for long?",
+        contexts=(TOOLS, MEMORY, PLANNING, TREES),
+        answer="By an external vector store with fast retrieval.",
+    ),
+    page="LangChain 1.x tutorial: two-step RAG chain with `dynamic_prompt`",
+    not_on_spans=SPANS,
+    needs=("langchain>=1",),
+)
+def two_step_chain_by_dynamic_prompt(config: Config) -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import ModelRequest, dynamic_prompt
+
+    vector_store = store(*BLOG)
+
+    @dynamic_prompt
+    def prompt_with_context(request: ModelRequest) -> str:
+        """Inject context into state messages."""
+        last_query = request.state["messages"][-1].text
+        retrieved_docs = vector_store.similarity_search(last_query)
+        docs_content = "\n\n".join(doc.page_content for doc in retrieved_docs)
+        return f"You are a helpful assistant. Use this context in your response:\n\n{docs_content}"
+
+    agent = create_agent(
+        model("By an external vector store with fast retrieval."),
+        tools=[],
+        middleware=[prompt_with_context],
+    )
+    question = "How does an agent remember things for long?"
+    for step in agent.stream(
+        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
+    ):
+        step["messages"][-1].pretty_repr()
+
+
+@app(
+    Truth(
+        question="Which kinds of memory are there?",
+        contexts=(MEMORY, PLANNING, TREES, TOOLS),
+        answer="Short-term memory, in the context, and long-term memory, in a store.",
+    ),
+    page="LangChain 1.x tutorial: returning source documents by a `before_model` middleware",
+    needs=("langchain>=1",),
+)
+def two_step_chain_by_before_model(config: Config) -> None:
+    from langchain.agents import AgentState, create_agent
+    from langchain.agents.middleware import AgentMiddleware
+
+    vector_store = store(*BLOG)
+
+    class State(AgentState):
+        context: list[Document]
+
+    class RetrieveDocumentsMiddleware(AgentMiddleware[State]):
+        state_schema = State
+
+        def before_model(self, state: Any, runtime: Any = None) -> dict[str, Any]:
+            last_message = state["messages"][-1]
+            retrieved_docs = vector_store.similarity_search(last_message.text)
+            docs_content = "\n\n".join(doc.page_content for doc in retrieved_docs)
+            content = f"{last_message.text}\n\nUse this context to answer:\n{docs_content}"
+            return {
+                "messages": [last_message.model_copy(update={"content": content})],
+                "context": retrieved_docs,
+            }
+
+    agent = create_agent(
+        model("Short-term memory, in the context, and long-term memory, in a store."),
+        tools=[],
+        middleware=[RetrieveDocumentsMiddleware()],
+    )
+    agent.invoke({"messages": [HumanMessage("Which kinds of memory are there?")]}, config)
+
+
+PROMPT = PromptTemplate.from_template(
+    "You are an assistant for question-answering tasks. Use the retrieved pieces of context below to "
+    "answer. If you do not know, say so. Three sentences at most.\n"
+    "Question: {question}\nContext: {context}\nAnswer:"
+)
+
+
+@app(
+    Truth(
+        question=WHAT,
+        contexts=(PLANNING, TREES, TOOLS, MEMORY),
+        answer=DECOMPOSITION,
+    ),
+    page="LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`",
+)
+def retrieve_generate_graph(config: Config) -> None:
+    vector_store = store(*BLOG)
+    llm = model(DECOMPOSITION)
+
+    class State(TypedDict):
+        question: str
+        context: list[Document]
+        answer: str
+
+    def retrieve(state: State) -> dict[str, Any]:
+        return {"context": vector_store.similarity_search(state["question"])}
+
+    def generate(state: State) -> dict[str, Any]:
+        docs_content = "\n\n".join(doc.page_content for doc in state["context"])
+        messages = PROMPT.invoke({"question": state["question"], "context": docs_content})
+        return {"answer": llm.invoke(messages).content}
+
+    builder = StateGraph(State).add_sequence([retrieve, generate])
+    builder.add_edge(START, "retrieve")
+    builder.compile().invoke({"question": WHAT}, config)
+
+
+class Search(TypedDict):
+    """Search query."""
+
+    query: str
+    section: str
+
+
+SECTIONS = [
+    Document(PLANNING, metadata={"section": "beginning"}),
+    Document(MEMORY, metadata={"section": "middle"}),
+    Document(TOOLS, metadata={"section": "end"}),
+]
+
+
+@app(
+    Truth(
+        question="What does the end of the post say about tools?",
+        contexts=(TOOLS,),
+        answer="That agents call external APIs for information that the weights lack.",
+    ),
+    page="LangChain 0.3 tutorial, part 1: query analysis before retrieval",
+)
+def retrieve_generate_graph_with_query_analysis(config: Config) -> None:
+    vector_store = store(*SECTIONS)
+    llm = model(
+        {"query": "tool use of the agent", "section": "end"},
+        "That agents call external APIs for information that the weights lack.",
+    )
+
+    class State(TypedDict):
+        question: str
+        query: Search
+        context: list[Document]
+        answer: str
+
+    def analyze_query(state: State) -> dict[str, Any]:
+        return {"query": llm.with_structured_output(Search).invoke(state["question"])}
+
+    def retrieve(state: State) -> dict[str, Any]:
+        query = state["query"]
+        found = vector_store.similarity_search(
+            query["query"], filter=lambda doc: doc.metadata.get("section") == query["section"]
+        )
+        return {"context": found}
+
+    def generate(state: State) -> dict[str, Any]:
+        docs_content = "\n\n".join(doc.page_content for doc in state["context"])
+        messages = PROMPT.invoke({"question": state["question"], "context": docs_content})
+        return {"answer": llm.invoke(messages).content}
+
+    builder = StateGraph(State).add_sequence([analyze_query, retrieve, generate])
+    builder.add_edge(START, "analyze_query")
+    question = "What does the end of the post say about tools?"
+    for _ in builder.compile().stream({"question": question}, config, stream_mode="updates"):
+        pass
+
+
+def format_docs(docs: list[Document]) -> str:
+    return "\n\n".join(doc.page_content for doc in docs)
+
+
+@app(
+    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
+    page="LangChain 0.2 tutorial: LCEL chain with `retriever | format_docs`, streamed",
+)
+def lcel_rag_streamed(config: Config) -> None:
+    retriever = store(*BLOG).as_retriever(search_kwargs={"k": 2})
+    prompt = ChatPromptTemplate.from_messages([("human", PROMPT.template)])
+    rag_chain = (
+        {"context": retriever | format_docs, "question": RunnablePassthrough()}
+        | prompt
+        | model(DECOMPOSITION)
+        | StrOutputParser()
+    )
+    for _chunk in rag_chain.stream(WHAT, config):
+        pass
+
+
+@app(
+    Truth(
+        question=WHAT,
+        contexts=(PLANNING, TREES, TOOLS),
+        answer=DECOMPOSITION,
+    ),
+    page="LangChain 0.2 tutorial: the built-in `create_retrieval_chain`",
+)
+def retrieval_chain_of_the_tutorial(config: Config) -> None:
+    combine = classic("chains.combine_documents")
+    prompt = ChatPromptTemplate.from_messages(
+        [("system", "Answer by the retrieved context.\n\n{context}"), ("human", "{input}")]
+    )
+    question_answer_chain = combine.create_stuff_documents_chain(model(DECOMPOSITION), prompt)
+    rag_chain = classic("chains").create_retrieval_chain(
+        store(*BLOG).as_retriever(search_kwargs={"k": 3}), question_answer_chain
+    )
+    rag_chain.invoke({"input": WHAT}, config)
+
+
+WAYS = "What are common ways of doing it?"
+WAYS_ANSWER = "By prompting the model to think step by step, or by a tree of thoughts."
+
+
+@app(
+    Truth(question=WHAT, contexts=(PLANNING, TREES), answer=DECOMPOSITION),
+    Truth(question=WAYS, contexts=(TREES, PLANNING), answer=WAYS_ANSWER),
+    page="LangChain 0.2 tutorial: conversational RAG with a history-aware retriever",
+)
+def conversational_rag_of_the_tutorial(config: Config) -> None:
+    chains, combine = classic("chains"), classic("chains.combine_documents")
+    llm = model(DECOMPOSITION, "Common ways of tree structure thought steps", WAYS_ANSWER)
+    contextualize = ChatPromptTemplate.from_messages(
+        [
+            ("system", "Reformulate the question so that it stands alone. Do not answer it."),
+            MessagesPlaceholder("chat_history"),
+            ("human", "{input}"),
+        ]
+    )
+    retriever = chains.create_history_aware_retriever(
+        llm, store(*BLOG).as_retriever(search_kwargs={"k": 2}), contextualize
+    )
+    qa_prompt = ChatPromptTemplate.from_messages(
+        [
+            ("system", "Answer with the context.\n\n{context}"),
+            MessagesPlaceholder("chat_history"),
+            ("human", "{input}"),
+        ]
+    )
+    rag_chain = chains.create_retrieval_chain(
+        retriever, combine.create_stuff_documents_chain(llm, qa_prompt)
+    )
+    chat_history: list[Any] = []
+    first = rag_chain.invoke({"input": WHAT, "chat_history": chat_history}, config)
+    chat_history += [HumanMessage(WHAT), AIMessage(first["answer"])]
+    rag_chain.invoke({"input": WAYS, "chat_history": chat_history}, config)
+
+
+@app(
+    Truth(
+        question="What do agents use tools for?",
+        contexts=(TOOLS, PLANNING),
+        answer="To get information that is missing from their weights.",
+    ),
+    page="LangChain tutorial: an agent with `create_retriever_tool`",
+    needs=("langchain>=1",),
+)
+def agent_with_retriever_tool(config: Config) -> None:
+    from langchain.agents import create_agent
+
+    blog_search = create_retriever_tool(
+        store(*BLOG).as_retriever(search_kwargs={"k": 2}),
+        "search_blog_post",
+        "Search and return excerpts of the post on agents.",
+    )
+    llm = model(
+        call("search_blog_post", query="agent call external APIs tool use"),
+        "To get information that is missing from their weights.",
+    )
+    agent = create_agent(llm, [blog_search])
+    agent.invoke({"messages": [("user", "What do agents use tools for?")]}, config)
+
+
+@app(page="LangChain tutorial: semantic search engine, no model")
+def semantic_search_only(config: Config) -> None:
+    retriever = store(*BLOG).as_retriever(search_type="similarity", search_kwargs={"k": 1})
+    retriever.batch(["How do agents remember?", "What is a tree of thoughts?"], config)

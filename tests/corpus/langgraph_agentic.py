@@ -1,0 +1,168 @@
+"""LangGraph's agentic RAG: the model decides whether to retrieve, a grader what to do then."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import create_retriever_tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import BaseModel, Field
+
+from .kit import Config, Truth, app
+from .langchain_kit import call, model, store, text_of
+
+HACKING = (
+    "Reward hacking happens when an agent exploits flaws in the reward function to get high rewards "
+    "without learning the intended task."
+)
+TYPES = (
+    "Reward hacking can be sorted into two types: environment or goal misspecification, and reward "
+    "tampering, where the agent interferes with the reward mechanism itself."
+)
+VIDEO = "Video generation adds temporal consistency to the demands on a model of images."
+HALLUCINATION = "Hallucination is output that is fabricated and not grounded in context or facts."
+
+
+class GradeDocuments(BaseModel):
+    """Grade documents using a binary score for relevance."""
+
+    binary_score: str = Field(description="'yes' if relevant, or 'no' if not")
+
+
+def agentic_graph(llm: Any, retriever_tool: Any, method: str = "function_calling") -> Any:
+    """The graph: query or respond, retrieve, grade, rewrite or generate."""
+
+    def generate_query_or_respond(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [llm.bind_tools([retriever_tool]).invoke(state["messages"])]}
+
+    def grade_documents(
+        state: MessagesState,
+    ) -> Literal["generate_answer", "rewrite_question"]:
+        question, context = text_of(state["messages"][0]), text_of(state["messages"][-1])
+        prompt = f"Is this document relevant?\n\n{context}\n\nUser question: {question}\nyes or no:"
+        grader = llm.with_structured_output(GradeDocuments, method=method)
+        score = grader.invoke([{"role": "user", "content": prompt}]).binary_score
+        return "generate_answer" if score == "yes" else "rewrite_question"
+
+    def rewrite_question(state: MessagesState) -> dict[str, Any]:
+        prompt = (
+            f"Look at the intent of this question and improve it: {text_of(state['messages'][0])}"
+        )
+        return {"messages": [HumanMessage(text_of(llm.invoke([("user", prompt)])))]}
+
+    def generate_answer(state: MessagesState) -> dict[str, Any]:
+        question, context = text_of(state["messages"][0]), text_of(state["messages"][-1])
+        prompt = f"Answer the question by the context.\nQuestion: {question}\nContext: {context}"
+        return {"messages": [llm.invoke([{"role": "user", "content": prompt}])]}
+
+    workflow = StateGraph(MessagesState)
+    workflow.add_node(generate_query_or_respond)
+    workflow.add_node("retrieve", ToolNode([retriever_tool]))
+    workflow.add_node(rewrite_question)
+    workflow.add_node(generate_answer)
+    workflow.add_edge(START, "generate_query_or_respond")
+    workflow.add_conditional_edges(
+        "generate_query_or_respond", tools_condition, {"tools": "retrieve", END: END}
+    )
+    workflow.add_conditional_edges("retrieve", grade_documents)
+    workflow.add_edge("generate_answer", END)
+    workflow.add_edge("rewrite_question", "generate_query_or_respond")
+    return workflow.compile()
+
+
+def blog_tool() -> Any:
+    return create_retriever_tool(
+        store(HACKING, TYPES, VIDEO, HALLUCINATION).as_retriever(search_kwargs={"k": 2}),
+        "retrieve_blog_posts",
+        "Search and return information about the blog's posts.",
+    )
+
+
+ASK_TYPES = "What does the blog say about types of reward hacking?"
+TWO_TYPES = "It names two: misspecification of the environment or goal, and reward tampering."
+
+
+@app(
+    Truth(question=ASK_TYPES, contexts=(TYPES, HACKING), answer=TWO_TYPES),
+    page="LangGraph tutorial: agentic RAG, documents graded as relevant",
+)
+def agentic_rag_graph(config: Config) -> None:
+    llm = model(
+        call("retrieve_blog_posts", query="types of reward hacking"),
+        {"binary_score": "yes"},
+        TWO_TYPES,
+    )
+    graph = agentic_graph(llm, blog_tool())
+    for chunk in graph.stream({"messages": [{"role": "user", "content": ASK_TYPES}]}, config):
+        for update in chunk.values():
+            update["messages"][-1].pretty_repr()
+
+
+@app(
+    Truth(
+        question=ASK_TYPES,
+        contexts=(TYPES, HACKING),
+        answer=TWO_TYPES,
+        also=({"contexts": (VIDEO, HALLUCINATION, TYPES, HACKING)},),
+    ),
+    page="LangGraph tutorial: agentic RAG, the question rewritten and asked again",
+)
+def agentic_rag_graph_with_rewrite(config: Config) -> None:
+    llm = model(
+        call("retrieve_blog_posts", query="models: image, output"),
+        {"binary_score": "no"},
+        "Which types of reward hacking are described?",
+        call("retrieve_blog_posts", query="reward hacking types"),
+        {"binary_score": "yes"},
+        TWO_TYPES,
+    )
+    graph = agentic_graph(llm, blog_tool(), method="json_schema")
+    graph.invoke({"messages": [("user", ASK_TYPES)]}, config)
+
+
+@app(
+    Truth(
+        question="Is hallucination grounded output?",
+        contexts=(HALLUCINATION,),
+        answer="No, it is fabricated.",
+    ),
+    page="LangGraph: agentic RAG whose grader replies with one word, retrieval node by hand",
+    needs=("python>=3.11",),
+)
+async def agentic_rag_with_a_grader_in_plain_text(config: Config) -> None:
+    llm = model("search: hallucination output", "RELEVANT", "No, it is fabricated.")
+    blog = store(HACKING, HALLUCINATION).as_retriever(search_kwargs={"k": 1})
+
+    async def decide(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await llm.ainvoke(state["messages"])]}
+
+    async def retrieve(state: MessagesState) -> dict[str, Any]:
+        query = text_of(state["messages"][-1]).removeprefix("search: ")
+        found = await blog.ainvoke(query)
+        return {"messages": [HumanMessage(found[0].page_content, name="blog")]}
+
+    async def grade(state: MessagesState) -> str:
+        question, page = text_of(state["messages"][0]), text_of(state["messages"][-1])
+        verdict = await llm.ainvoke(f"Page: {page}\nQuestion: {question}\nRELEVANT or NOT?")
+        return "answer" if text_of(verdict) == "RELEVANT" else END
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await llm.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    for node in (decide, retrieve, answer):
+        graph.add_node(node)
+    graph.add_edge(START, "decide")
+    graph.add_edge("decide", "retrieve")
+    graph.add_conditional_edges("retrieve", grade, ["answer", END])
+    await graph.compile().ainvoke(
+        {"messages": [("user", "Is hallucination grounded output?")]}, config
+    )
+
+
+@app(page="LangGraph tutorial: agentic RAG that answers a greeting without retrieval")
+def agentic_rag_graph_greeting(config: Config) -> None:
+    llm = model("Hello! What would you like to know about the blog?")
+    agentic_graph(llm, blog_tool()).invoke({"messages": [("user", "hello!")]}, config)

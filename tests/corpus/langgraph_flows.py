@@ -1,0 +1,340 @@
+"""Graphs that fan out, nest and stream; and the functional API."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from .kit import Config, Truth, app
+from .langchain_kit import model, store, text_of
+
+TRASH = "Bins are collected on Tuesdays, paper in even weeks."
+NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
+PETS = "Cats need no permission; dogs do, in writing."
+CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
+HOUSE = (TRASH, NOISE, PETS, CELLAR)
+
+
+# --- fan-out --------------------------------------------------------------------------------------------
+
+
+class Inquiry(TypedDict):
+    inquiry: str
+    parts: list[str]
+    found: Annotated[list[Document], operator.add]
+    letter: str
+
+
+class Part(TypedDict):
+    part: str
+
+
+@app(
+    Truth(
+        question="I want to move in with a dog and a drum kit. What must I know?",
+        contexts=(PETS, NOISE),
+        answer="Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
+    ),
+    page="LangGraph: map-reduce by Send, one retrieval for each part of the question",
+)
+def send_one_search_for_each_part(config: Config) -> None:
+    llm = model(
+        {
+            "Split": "dogs permission\nquiet hours Sundays",
+            "Write": "Ask for the dog in writing, and do not drum after 22 hours or on Sundays.",
+        }
+    )
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+
+    def split(state: Inquiry) -> dict[str, Any]:
+        return {"parts": text_of(llm.invoke(f"Split: {state['inquiry']}")).splitlines()}
+
+    def fan_out(state: Inquiry) -> list[Send]:
+        return [Send("search", {"part": part}) for part in state["parts"]]
+
+    def search(state: Part) -> dict[str, Any]:
+        return {"found": retriever.invoke(state["part"])}
+
+    def write(state: Inquiry) -> dict[str, Any]:
+        rules = "\n".join(f"§ {i} {d.page_content}" for i, d in enumerate(state["found"], 1))
+        return {"letter": text_of(llm.invoke(f"Write to {state['inquiry']}\n{rules}"))}
+
+    graph = StateGraph(Inquiry)
+    graph.add_node(split)
+    graph.add_node(search)
+    graph.add_node(write)
+    graph.add_edge(START, "split")
+    graph.add_conditional_edges("split", fan_out, ["search"])
+    graph.add_edge("search", "write")
+    graph.add_edge("write", END)
+    inquiry = "I want to move in with a dog and a drum kit. What must I know?"
+    graph.compile().invoke({"inquiry": inquiry}, config)
+
+
+class Topics(TypedDict):
+    topic: str
+    subjects: list[str]
+    jokes: Annotated[list[str], operator.add]
+    best: str
+
+
+@app(page="LangGraph: map-reduce without retrieval (subjects, jokes, the best of them)")
+def map_reduce_of_jokes(config: Config) -> None:
+    llm = model({"Subjects": "lions, elephants", "Joke on": "Ha!", "Best of": "The first."})
+
+    def subjects(state: Topics) -> dict[str, Any]:
+        said = text_of(llm.invoke(f"Subjects of {state['topic']}"))
+        return {"subjects": said.split(", ")}
+
+    def joke(state: dict[str, str]) -> dict[str, Any]:
+        return {"jokes": [text_of(llm.invoke(f"Joke on {state['subject']}"))]}
+
+    def best(state: Topics) -> dict[str, Any]:
+        return {"best": text_of(llm.invoke("Best of " + " / ".join(state["jokes"])))}
+
+    graph = StateGraph(Topics)
+    graph.add_node(subjects)
+    graph.add_node("joke", joke)
+    graph.add_node("choose", best)
+    graph.add_edge(START, "subjects")
+    graph.add_conditional_edges(
+        "subjects", lambda s: [Send("joke", {"subject": x}) for x in s["subjects"]], ["joke"]
+    )
+    graph.add_edge("joke", "choose")
+    graph.compile().invoke({"topic": "animals"}, config)
+
+
+class Both(TypedDict):
+    query: str
+    hits: Annotated[list[str], operator.add]
+    reply: str
+
+
+@app(
+    Truth(
+        question="When are the bins collected?",
+        contexts=(TRASH, "Bins: in the holidays on Wednesdays."),
+        answer="On Tuesdays, in the holidays on Wednesdays.",
+        also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
+    ),
+    page="LangGraph: two retriever nodes in parallel branches",
+    needs=("python>=3.11",),
+)
+async def two_retriever_nodes_in_parallel(config: Config) -> None:
+    rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    notices = store("Bins: in the holidays on Wednesdays.").as_retriever()
+    llm = model("On Tuesdays, in the holidays on Wednesdays.")
+
+    async def house_rules(state: Both) -> dict[str, Any]:
+        return {"hits": [d.page_content for d in await rules.ainvoke(state["query"])]}
+
+    async def notice_board(state: Both) -> dict[str, Any]:
+        return {"hits": [d.page_content for d in await notices.ainvoke(state["query"])]}
+
+    async def respond(state: Both) -> dict[str, Any]:
+        told = "\n\n".join(state["hits"])
+        message = await llm.ainvoke([SystemMessage(told), HumanMessage(state["query"])])
+        return {"reply": message.content}
+
+    graph = StateGraph(Both)
+    for node in (house_rules, notice_board, respond):
+        graph.add_node(node)
+    graph.add_edge(START, "house_rules")
+    graph.add_edge(START, "notice_board")
+    graph.add_edge(["house_rules", "notice_board"], "respond")
+    await graph.compile().ainvoke({"query": "When are the bins collected?"}, config)
+
+
+# --- subgraphs ------------------------------------------------------------------------------------------
+
+
+class Desk(MessagesState):
+    facts: list[str]
+
+
+class Lookup(TypedDict):
+    text: str
+    facts: list[str]
+
+
+@app(
+    Truth(
+        question="Where do I put my bicycle?",
+        contexts=(CELLAR, PETS),
+        answer="In the yard, not in the cellar.",
+    ),
+    page="LangGraph: a retrieval subgraph called inside a node, values streamed with subgraphs",
+)
+def retrieval_in_a_subgraph(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
+
+    def find(state: Lookup) -> dict[str, Any]:
+        return {"facts": [d.page_content for d in retriever.invoke(state["text"])]}
+
+    inner = StateGraph(Lookup).add_node(find).add_edge(START, "find").compile()
+    llm = model("In the yard, not in the cellar.")
+
+    def look_up(state: Desk) -> dict[str, Any]:
+        return {"facts": inner.invoke({"text": text_of(state["messages"][-1])})["facts"]}
+
+    def speak(state: Desk) -> dict[str, Any]:
+        facts = "\n".join(f"({i}) {fact}" for i, fact in enumerate(state["facts"], 1))
+        return {"messages": [llm.invoke([SystemMessage(facts), *state["messages"]])]}
+
+    graph = StateGraph(Desk).add_sequence([look_up, speak]).add_edge(START, "look_up").compile()
+    question = {"messages": [HumanMessage("Where do I put my bicycle?")]}
+    for _ in graph.stream(question, config, stream_mode="values", subgraphs=True):
+        pass
+
+
+class Shared(TypedDict):
+    ask: str
+    notes: list[Document]
+    out: str
+
+
+@app(
+    Truth(
+        question="Are cats allowed?",
+        contexts=(PETS,),
+        answer="Yes, without any permission.",
+    ),
+    page="LangGraph: a compiled RAG graph as a node of a larger one, then a node without a model",
+)
+def rag_graph_as_a_node(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    llm = model("Yes, without any permission.")
+
+    def fetch(state: Shared) -> dict[str, Any]:
+        return {"notes": retriever.invoke(state["ask"])}
+
+    def compose(state: Shared) -> dict[str, Any]:
+        told = "".join(f"<note>{d.page_content}</note>" for d in state["notes"])
+        return {"out": text_of(llm.invoke(f"{told}\n{state['ask']}"))}
+
+    rag = StateGraph(Shared).add_sequence([fetch, compose]).add_edge(START, "fetch").compile()
+    log: list[str] = []
+
+    def record(state: Shared) -> dict[str, Any]:
+        log.append(state["out"])
+        return {}
+
+    outer = StateGraph(Shared)
+    outer.add_node("rag", rag)
+    outer.add_node("record", record)
+    outer.add_edge(START, "rag")
+    outer.add_edge("rag", "record")
+    outer.compile().invoke({"ask": "Are cats allowed?"}, config)
+
+
+# --- functional API ------------------------------------------------------------------------------------------
+
+
+@app(
+    Truth(
+        question="How large is a cellar?",
+        contexts=(CELLAR, PETS),
+        answer="Four square metres.",
+    ),
+    page="LangGraph functional API: tasks and an entrypoint",
+)
+def functional_api(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
+    llm = model("Four square metres.")
+
+    @task
+    def fetch(text: str) -> list[Document]:
+        return retriever.invoke(text)
+
+    @task
+    def answer(text: str, docs: list[Document]) -> str:
+        told = "\n\n".join(d.page_content for d in docs)
+        return text_of(llm.invoke(f"{told}\n\nTenant asks: {text}"))
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def janitor(text: str) -> str:
+        return answer(text, fetch(text).result()).result()
+
+    thread = {**config, "configurable": {"thread_id": "f-1"}}
+    for _ in janitor.stream("How large is a cellar?", thread):
+        pass
+
+
+# --- streaming ------------------------------------------------------------------------------------------------
+
+
+class Live(TypedDict):
+    user_msg: str
+    kb: list[str]
+    bot_msg: str
+
+
+@app(
+    Truth(
+        question="Is paper collected every week?",
+        contexts=(TRASH,),
+        answer="No, only in even weeks.",
+    ),
+    page="LangGraph: streaming, `custom`, `messages`, `updates` and `debug` at once",
+    needs=("python>=3.11",),
+)
+async def streaming_in_all_modes(config: Config) -> None:
+    kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    llm = model("No, only in even weeks.")
+
+    async def search_kb(state: Live) -> dict[str, Any]:
+        get_stream_writer()({"progress": "searching"})
+        return {"kb": [d.page_content for d in await kb.ainvoke(state["user_msg"])]}
+
+    async def say(state: Live) -> dict[str, Any]:
+        told = {"role": "system", "content": f"Knowledge base: {state['kb']}"}
+        asked = [told, {"role": "user", "content": state["user_msg"]}]
+        return {"bot_msg": "".join([text_of(chunk) async for chunk in llm.astream(asked)])}
+
+    graph = StateGraph(Live).add_sequence([search_kb, say]).add_edge(START, "search_kb").compile()
+    modes = ["custom", "messages", "updates", "debug"]
+    async for _ in graph.astream(
+        {"user_msg": "Is paper collected every week?"}, config, stream_mode=modes
+    ):
+        pass
+
+
+@app(
+    Truth(
+        question="Who needs a permission?",
+        contexts=(PETS,),
+        answer="Owners of dogs.",
+    ),
+    page="LangGraph: `astream_events` over a graph whose node is an LCEL chain",
+    needs=("python>=3.11",),
+)
+async def chain_inside_a_node(config: Config) -> None:
+    from langchain_core.output_parsers import StrOutputParser
+    from langchain_core.prompts import ChatPromptTemplate
+
+    kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    chain = (
+        ChatPromptTemplate.from_template("[{passages}]\n{msg}")
+        | model("Owners of dogs.")
+        | StrOutputParser()
+    )
+
+    async def both(state: Live) -> dict[str, Any]:
+        docs = await kb.ainvoke(state["user_msg"] + " permission writing dogs")
+        passages = "; ".join(d.page_content for d in docs)
+        return {"bot_msg": await chain.ainvoke({"passages": passages, "msg": state["user_msg"]})}
+
+    graph = StateGraph(Live).add_node(both).add_edge(START, "both").compile()
+    async for _ in graph.astream_events(
+        {"user_msg": "Who needs a permission?"}, config, version="v2"
+    ):
+        pass

@@ -1,0 +1,260 @@
+"""Graphs that wait for people, remember, and go on after the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from .kit import Config, Truth, app
+from .langchain_kit import documents, model, store, text_of
+
+TRASH = "Bins are collected on Tuesdays, paper in even weeks."
+NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
+PETS = "Cats need no permission; dogs do, in writing."
+CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
+HOUSE = (TRASH, NOISE, PETS, CELLAR)
+
+
+# --- people in the loop -------------------------------------------------------------------------------
+
+
+class Review(TypedDict):
+    customer: str
+    pages: list[str]
+    draft: str
+    final: str
+
+
+def review_graph(llm: Any) -> Any:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+
+    def gather(state: Review) -> dict[str, Any]:
+        return {"pages": [d.page_content for d in retriever.invoke(state["customer"])]}
+
+    def compose(state: Review) -> dict[str, Any]:
+        pages = "\n".join(state["pages"])
+        return {"draft": text_of(llm.invoke(f"Rules: {pages}\nTenant: {state['customer']}"))}
+
+    def approve(state: Review) -> Command[Any]:
+        decision = interrupt({"draft": state["draft"]})
+        return Command(goto=END, update={"final": decision.get("edited") or state["draft"]})
+
+    graph = StateGraph(Review).add_sequence([gather, compose, approve])
+    return graph.add_edge(START, "gather").compile(checkpointer=InMemorySaver())
+
+
+@app(
+    Truth(
+        question="Can I use the drill on Sunday?",
+        contexts=(NOISE,),
+        answer="No, Sundays are quiet all day.",
+    ),
+    page="LangGraph: human in the loop, a draft approved by interrupt and resume",
+)
+def draft_approved(config: Config) -> None:
+    graph = review_graph(model("No, Sundays are quiet all day."))
+    thread = {**config, "configurable": {"thread_id": "t-1"}}
+    graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
+    graph.invoke(Command(resume={"edited": ""}), thread)
+
+
+@app(
+    Truth(
+        question="Can I use the drill on Sunday?",
+        contexts=(NOISE,),
+        answer="No, and not after 22 hours either.",
+        also=({"answer": "No, Sundays are for rest."},),
+    ),
+    page="LangGraph: human in the loop, a draft edited by a person",
+)
+def draft_edited_by_a_person(config: Config) -> None:
+    graph = review_graph(model("No, Sundays are for rest."))
+    thread = {**config, "configurable": {"thread_id": "t-2"}}
+    graph.invoke({"customer": "Can I use the drill on Sunday?"}, thread)
+    graph.invoke(Command(resume={"edited": "No, and not after 22 hours either."}), thread)
+
+
+class Consent(TypedDict):
+    question: str
+    hits: list[Document]
+    answer: str
+
+
+@app(
+    Truth(
+        question="What about paper bins?",
+        contexts=(TRASH,),
+        answer="In even weeks.",
+    ),
+    page="LangGraph: interrupt between retrieval and generation",
+)
+def interrupted_between_retrieval_and_generation(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    llm = model("In even weeks.")
+
+    def retrieve(state: Consent) -> dict[str, Any]:
+        return {"hits": retriever.invoke(state["question"])}
+
+    def generate(state: Consent) -> dict[str, Any]:
+        if not interrupt("Shall these be used?"):
+            return {"answer": "Not used."}
+        told = "\n".join(d.page_content for d in state["hits"])
+        return {"answer": text_of(llm.invoke([("system", told), ("user", state["question"])]))}
+
+    graph = StateGraph(Consent).add_sequence([retrieve, generate]).add_edge(START, "retrieve")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    thread = {**config, "configurable": {"thread_id": "t-3"}}
+    compiled.invoke({"question": "What about paper bins?"}, thread)
+    compiled.invoke(Command(resume=True), thread)
+
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+@app(
+    Truth(
+        question="May I have a dog?",
+        contexts=(PETS,),
+        answer="With a permission in writing.",
+    ),
+    Truth(
+        question="And a cat?",
+        contexts=(PETS,),
+        answer="Without any.",
+    ),
+    page="LangGraph: conversational RAG with a checkpointer, two turns of one thread",
+)
+def two_turns_of_one_thread(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    llm = model("With a permission in writing.", "Without any.")
+
+    def chatbot(state: MessagesState) -> dict[str, Any]:
+        asked = " ".join(text_of(m) for m in state["messages"] if m.type == "human")
+        told = "\n".join(d.page_content for d in retriever.invoke(asked + " dogs cats permission"))
+        system = SystemMessage(f"You answer tenants.\nRules:\n{told}")
+        return {"messages": [llm.invoke([system, *state["messages"]])]}
+
+    graph = StateGraph(MessagesState).add_node(chatbot).add_edge(START, "chatbot")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    thread = {**config, "configurable": {"thread_id": "tenant-4"}}
+    compiled.invoke({"messages": [("user", "May I have a dog?")]}, thread)
+    compiled.invoke({"messages": [("user", "And a cat?")]}, thread)
+
+
+@app(
+    page="LangGraph: long-term memory in a store; what is recalled are notes on the user",
+    optional=[
+        Truth(
+            question="What should I cook tonight?",
+            contexts=("Ada is a vegetarian.",),
+            answer="Lentils.",
+        )
+    ],
+)
+def long_term_memory_in_a_store(config: Config) -> None:
+    notes = InMemoryStore()
+    notes.put(("ada",), "diet", {"text": "Ada is a vegetarian."})
+    llm = model("Lentils.")
+
+    def chat(state: MessagesState) -> dict[str, Any]:
+        known = "\n".join(item.value["text"] for item in notes.search(("ada",)))
+        return {"messages": [llm.invoke([SystemMessage(known), *state["messages"]])]}
+
+    graph = StateGraph(MessagesState).add_node(chat).add_edge(START, "chat").compile(store=notes)
+    graph.invoke({"messages": [("user", "What should I cook tonight?")]}, config)
+
+
+@app(page="LangGraph: a chatbot with a checkpointer and a summary of what was said")
+def chatbot_that_summarizes(config: Config) -> None:
+    llm = model("Hi Bo!", "Bo greeted.", "You are Bo.", "Bo asked for the name.")
+
+    class State(MessagesState):
+        summary: str
+
+    def talk(state: State) -> dict[str, Any]:
+        before = [SystemMessage(f"Summary: {state['summary']}")] if state.get("summary") else []
+        return {"messages": [llm.invoke([*before, *state["messages"]])]}
+
+    def summarize(state: State) -> dict[str, Any]:
+        message = HumanMessage("Summarize the conversation above.")
+        return {"summary": text_of(llm.invoke([*state["messages"], message]))}
+
+    graph = StateGraph(State).add_sequence([talk, summarize]).add_edge(START, "talk")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    thread = {**config, "configurable": {"thread_id": "bo"}}
+    compiled.invoke({"messages": [HumanMessage("hi! I'm bo")]}, thread)
+    compiled.invoke({"messages": [HumanMessage("what's my name?")]}, thread)
+
+
+# --- after the answer ---------------------------------------------------------------------------------------
+
+
+class Answered(MessagesState):
+    context: list[Document]
+    suggestions: list[str]
+
+
+@app(
+    Truth(
+        question="When must I be quiet?",
+        contexts=(NOISE,),
+        answer="From 22 to 7, and on Sundays.",
+    ),
+    page="LangGraph: a node that suggests further questions after the answer",
+)
+def suggestions_after_the_answer(config: Config) -> None:
+    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    llm = model("From 22 to 7, and on Sundays.", "What about drills?\nWhat about music?")
+
+    def retrieve(state: Answered) -> dict[str, Any]:
+        return {"context": retriever.invoke(text_of(state["messages"][-1]) + " hours Sundays")}
+
+    def answer(state: Answered) -> dict[str, Any]:
+        told = "\n".join(d.page_content for d in state["context"])
+        return {"messages": [llm.invoke([SystemMessage(told), *state["messages"]])]}
+
+    def suggest(state: Answered) -> dict[str, Any]:
+        asked = [*state["messages"], HumanMessage("Suggest two questions.")]
+        return {"suggestions": text_of(llm.invoke(asked)).splitlines()}
+
+    graph = StateGraph(Answered).add_sequence([retrieve, answer, suggest])
+    graph.add_edge(START, "retrieve").compile().invoke(
+        {"messages": [HumanMessage("When must I be quiet?")]}, config
+    )
+
+
+@app(
+    Truth(
+        question="Do dogs need a lead?",
+        contexts=(PETS,),
+        answer="I am not sure, please ask the caretaker.",
+    ),
+    page="LangGraph: a check of groundedness after the answer, which replaces it",
+)
+def answer_replaced_by_a_check(config: Config) -> None:
+    retriever = store(*documents(*HOUSE)).as_retriever(search_kwargs={"k": 1})
+    llm = model("Yes, a short one.", "ungrounded")
+
+    def rag(state: Answered) -> dict[str, Any]:
+        found = retriever.invoke(text_of(state["messages"][-1]))
+        told = "\n".join(d.page_content for d in found)
+        message = llm.invoke([SystemMessage(told), *state["messages"]])
+        return {"messages": [message], "context": found}
+
+    def check(state: Answered) -> dict[str, Any]:
+        draft = state["messages"][-1]
+        told = "\n".join(d.page_content for d in state["context"])
+        if text_of(llm.invoke(f"Grounded?\n{told}\n{text_of(draft)}")) == "grounded":
+            return {}
+        sorry = AIMessage("I am not sure, please ask the caretaker.", id=draft.id)
+        return {"messages": [sorry]}
+
+    graph = StateGraph(Answered).add_sequence([rag, check]).add_edge(START, "rag").compile()
+    graph.invoke({"messages": [HumanMessage("Do dogs need a lead?")]}, config)

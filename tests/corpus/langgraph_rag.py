@@ -1,0 +1,357 @@
+"""The RAG graphs of LangGraph's examples: corrective, adaptive and self-RAG."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, Literal
+
+from langchain_core.documents import Document
+from langchain_core.messages import AnyMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import tool
+from langgraph.graph import END, START, StateGraph
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from .kit import Config, Truth, app
+from .langchain_kit import model, store, text_of
+
+
+class GradeDocuments(BaseModel):
+    """Grade documents using a binary score for relevance."""
+
+    binary_score: str = Field(description="'yes' if relevant, or 'no' if not")
+
+
+# --- corrective RAG ------------------------------------------------------------------------------------
+
+SHORT = "Short-term memory of an agent is what stands in the context window of the model."
+LONG = "Long-term memory of an agent is kept in an external store and can be recalled at any time."
+NOISE = "The memory foam mattress of our test was rated good by nine of ten sleepers."
+WEB = "A survey of 2025 lists episodic, semantic and procedural memory of agents."
+KINDS = "What are the types of agent memory?"
+KINDS_ANSWER = "Agents have short-term memory in the context and long-term memory in a store."
+
+
+class CragState(TypedDict):
+    question: str
+    generation: str
+    web_search: str
+    documents: list[Document]
+
+
+def corrective_graph(llm: Any, web: Any) -> Any:
+    retriever = store(SHORT, LONG, NOISE).as_retriever()
+    grade_prompt = ChatPromptTemplate.from_messages(
+        [
+            ("system", "You grade the relevance of a retrieved document to a user question."),
+            ("human", "Retrieved document: \n\n {document} \n\n User question: {question}"),
+        ]
+    )
+    retrieval_grader = grade_prompt | llm.with_structured_output(
+        GradeDocuments, method="json_schema"
+    )
+    rag_prompt = ChatPromptTemplate.from_template(
+        "Question: {question} \nContext: {context} \nAnswer:"
+    )
+    rag_chain = rag_prompt | llm | StrOutputParser()
+    rewrite_prompt = ChatPromptTemplate.from_messages(
+        [("system", "You rewrite questions for web search."), ("human", "Initial: {question}")]
+    )
+    question_rewriter = rewrite_prompt | llm | StrOutputParser()
+
+    def retrieve(state: CragState) -> dict[str, Any]:
+        return {
+            "documents": retriever.invoke(state["question"]),
+            "question": state["question"],
+        }
+
+    def grade_documents(state: CragState) -> dict[str, Any]:
+        filtered_docs, web_search = [], "No"
+        for d in state["documents"]:
+            score = retrieval_grader.invoke(
+                {"question": state["question"], "document": d.page_content}
+            )
+            if score.binary_score == "yes":
+                filtered_docs.append(d)
+            else:
+                web_search = "Yes"
+        return {"documents": filtered_docs, "web_search": web_search}
+
+    def transform_query(state: CragState) -> dict[str, Any]:
+        return {"question": question_rewriter.invoke({"question": state["question"]})}
+
+    def web_search(state: CragState) -> dict[str, Any]:
+        results = web.invoke({"query": state["question"]})
+        joined = Document(page_content="\n".join(d["content"] for d in results))
+        return {"documents": [*state["documents"], joined]}
+
+    def generate(state: CragState) -> dict[str, Any]:
+        generation = rag_chain.invoke(
+            {"context": state["documents"], "question": state["question"]}
+        )
+        return {"generation": generation}
+
+    def decide_to_generate(state: CragState) -> str:
+        return "transform_query" if state["web_search"] == "Yes" else "generate"
+
+    workflow = StateGraph(CragState)
+    for name, node in (
+        ("retrieve", retrieve),
+        ("grade_documents", grade_documents),
+        ("generate", generate),
+        ("transform_query", transform_query),
+        ("web_search_node", web_search),
+    ):
+        workflow.add_node(name, node)
+    workflow.add_edge(START, "retrieve")
+    workflow.add_edge("retrieve", "grade_documents")
+    workflow.add_conditional_edges("grade_documents", decide_to_generate)
+    workflow.add_edge("transform_query", "web_search_node")
+    workflow.add_edge("web_search_node", "generate")
+    workflow.add_edge("generate", END)
+    return workflow.compile()
+
+
+@tool
+def web_search_tool(query: str) -> list[dict[str, str]]:
+    """Search the web."""
+    return [{"url": "https://news.example.com/agents", "content": WEB}]
+
+
+def crag_model(**generations: str) -> Any:
+    verdicts = {"mattress": "no"} if "web" in generations else {}
+
+    def reply(messages: list[AnyMessage]) -> Any:
+        last = text_of(messages[-1])
+        if last.startswith("Retrieved document"):
+            found = next((v for cue, v in verdicts.items() if cue in last), "yes")
+            return {"binary_score": found}
+        if last.startswith("Initial"):
+            return "kinds of memory in LLM agents, survey"
+        return generations.get("web") or generations["plain"]
+
+    return model(reply)
+
+
+@app(
+    Truth(question=KINDS, contexts=(SHORT, LONG, NOISE), answer=KINDS_ANSWER),
+    page="LangGraph example: corrective RAG, all documents relevant, documents passed as they are",
+)
+def corrective_rag(config: Config) -> None:
+    graph = corrective_graph(crag_model(plain=KINDS_ANSWER), web_search_tool)
+    for output in graph.stream({"question": KINDS}, config):
+        assert output
+
+
+@app(
+    Truth(
+        question=KINDS,
+        contexts=(SHORT, LONG, WEB),
+        answer="Short-term, long-term and, by a survey, episodic memory.",
+    ),
+    page="LangGraph example: corrective RAG with a web search after grading",
+)
+def corrective_rag_with_web_search(config: Config) -> None:
+    llm = crag_model(web="Short-term, long-term and, by a survey, episodic memory.")
+    corrective_graph(llm, web_search_tool).invoke({"question": KINDS}, config)
+
+
+# --- adaptive RAG --------------------------------------------------------------------------------------
+
+
+class RouteQuery(BaseModel):
+    """Route a user query to the most relevant datasource."""
+
+    datasource: Literal["vectorstore", "web_search"]
+
+
+class AdaptiveState(TypedDict):
+    question: str
+    generation: str
+    documents: list[str]
+
+
+LEAK = "If the tap leaks, close the main valve under the sink and renew the washer, size 15."
+DRAIN = "A blocked drain is cleared with the spring in drawer 3; never use acid in old pipes."
+FORECAST = "Tomorrow: sunny, 24 degrees, light wind from the west."
+
+
+def adaptive_graph(llm: Any) -> Any:
+    handbook = store(LEAK, DRAIN).as_retriever(search_kwargs={"k": 1})
+    router = llm.with_structured_output(RouteQuery)
+    grader = llm.with_structured_output(GradeDocuments)
+
+    async def route_question(state: AdaptiveState) -> str:
+        source = await router.ainvoke(f"ROUTE this question: {state['question']}")
+        return source.datasource
+
+    async def web_search(state: AdaptiveState) -> dict[str, Any]:
+        return {"documents": [FORECAST]}
+
+    async def retrieve(state: AdaptiveState) -> dict[str, Any]:
+        found = await handbook.ainvoke(state["question"])
+        return {"documents": [d.page_content for d in found]}
+
+    async def generate(state: AdaptiveState) -> dict[str, Any]:
+        facts = "\n\n".join(state["documents"])
+        reply = await llm.ainvoke(f"FACTS:\n{facts}\n\nANSWER this: {state['question']}")
+        return {"generation": reply.content}
+
+    async def grade_generation(state: AdaptiveState) -> str:
+        facts, generation = "\n\n".join(state["documents"]), state["generation"]
+        grounded = await grader.ainvoke(f"GROUNDED? Facts: {facts}\nGeneration: {generation}")
+        if grounded.binary_score != "yes":
+            return "not supported"
+        useful = await grader.ainvoke(f"USEFUL? {state['question']}\nGeneration: {generation}")
+        return "useful" if useful.binary_score == "yes" else "not useful"
+
+    workflow = StateGraph(AdaptiveState)
+    workflow.add_node("web_search", web_search)
+    workflow.add_node("retrieve", retrieve)
+    workflow.add_node("generate", generate)
+    workflow.add_conditional_edges(
+        START, route_question, {"web_search": "web_search", "vectorstore": "retrieve"}
+    )
+    workflow.add_edge("web_search", "generate")
+    workflow.add_edge("retrieve", "generate")
+    workflow.add_conditional_edges(
+        "generate",
+        grade_generation,
+        {"not supported": "generate", "useful": END, "not useful": END},
+    )
+    return workflow.compile()
+
+
+TAP = "The tap in the kitchen drips. What now?"
+
+
+@app(
+    Truth(
+        question=TAP,
+        contexts=(LEAK,),
+        answer="Close the main valve and put in a new washer of size 15.",
+    ),
+    page="LangGraph example: adaptive RAG, routed to the vector store, generation graded",
+    needs=("python>=3.11",),
+)
+async def adaptive_rag(config: Config) -> None:
+    llm = model(
+        {"datasource": "vectorstore"},
+        "Close the main valve and put in a new washer of size 15.",
+        {"binary_score": "yes"},
+        {"binary_score": "yes"},
+    )
+    await adaptive_graph(llm).ainvoke({"question": TAP}, config)
+
+
+@app(
+    Truth(
+        question=TAP,
+        contexts=(LEAK,),
+        answer="The valve is under the sink; then renew the washer.",
+    ),
+    page="LangGraph example: adaptive RAG, the first generation not supported by the facts",
+    needs=("python>=3.11",),
+)
+async def adaptive_rag_generated_twice(config: Config) -> None:
+    llm = model(
+        {"datasource": "vectorstore"},
+        "Call the fire brigade.",
+        {"binary_score": "no"},
+        "The valve is under the sink; then renew the washer.",
+        {"binary_score": "yes"},
+        {"binary_score": "yes"},
+    )
+    async for _ in adaptive_graph(llm).astream({"question": TAP}, config):
+        pass
+
+
+# --- self-RAG ------------------------------------------------------------------------------------------
+
+FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
+RESULT = "Results are in the portal after two working days; urgent ones are phoned through."
+INSURED = "Bring your insurance card and the referral of your doctor."
+
+
+class SelfState(TypedDict):
+    question: str
+    docs: Annotated[list[str], operator.add]
+    kept: list[str]
+    draft: str
+    tries: int
+
+
+def self_graph(llm: Any) -> Any:
+    leaflet = store(FASTING, RESULT, INSURED).as_retriever(search_kwargs={"k": 2})
+
+    def look_up(state: SelfState) -> dict[str, Any]:
+        hits = [d.page_content for d in leaflet.invoke(state["question"])]
+        return {"docs": hits, "kept": hits, "tries": state.get("tries", 0) + 1}
+
+    def sift(state: SelfState) -> dict[str, Any]:
+        asked = [f"relevant to '{state['question']}'? {d}" for d in state["kept"]]
+        said = [text_of(m) for m in llm.batch(asked)]
+        pairs = zip(state["kept"], said, strict=True)
+        return {"kept": [d for d, word in pairs if word.startswith("relevant")]}
+
+    def write(state: SelfState) -> dict[str, Any]:
+        leaflet_text = "\n* ".join(["Leaflet:", *state["kept"]])
+        return {"draft": llm.invoke(f"{leaflet_text}\n\nPatient: {state['question']}").content}
+
+    def critique(state: SelfState) -> str:
+        said = llm.invoke(f"Does this draft answer the patient? {state['draft']}").content
+        return END if said == "it does" else "rephrase"
+
+    def rephrase(state: SelfState) -> dict[str, Any]:
+        return {"question": llm.invoke(f"Rephrase: {state['question']}").content}
+
+    flow = StateGraph(SelfState)
+    flow.add_sequence([look_up, sift, write])
+    flow.add_node(rephrase)
+    flow.add_edge(START, "look_up")
+    flow.add_conditional_edges("sift", lambda s: "write" if s["kept"] else "rephrase")
+    flow.add_conditional_edges("write", critique, [END, "rephrase"])
+    flow.add_edge("rephrase", "look_up")
+    return flow.compile()
+
+
+COFFEE = "May I have a coffee before my blood is drawn?"
+
+
+@app(
+    Truth(question=COFFEE, contexts=(FASTING,), answer="No, only water for six hours before."),
+    page="LangGraph example: self-RAG, documents sifted, draft accepted",
+)
+def self_rag(config: Config) -> None:
+    llm = model(
+        {
+            "before my blood is drawn?'? Do not eat": "relevant, it is on food",
+            "relevant to": "off the point",
+            "Does this draft": "it does",
+            "Patient:": "No, only water for six hours before.",
+        }
+    )
+    self_graph(llm).invoke({"question": COFFEE}, config)
+
+
+@app(
+    Truth(
+        question="When will I know?",
+        contexts=(RESULT,),
+        answer="After two working days, in the portal.",
+    ),
+    page="LangGraph example: self-RAG, nothing relevant found at first, question rephrased",
+)
+def self_rag_rephrased(config: Config) -> None:
+    llm = model(
+        {
+            "Rephrase:": "After how many working days are results in the portal?",
+            "portal?'? Results": "relevant, it says how long",
+            "relevant to": "off the point",
+            "Does this draft": "it does",
+            "Patient:": "After two working days, in the portal.",
+        }
+    )
+    self_graph(llm).invoke({"question": "When will I know?"}, config)

@@ -1,0 +1,367 @@
+"""Agents that search with tools: query engines, retrievers and functions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentStream, AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool, ToolMetadata
+from llama_index.core.workflow import Context
+from pydantic import BaseModel
+
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, CompletionModel, index
+from .scripted import Call
+
+NATIVE = ("llamaindex_native",)
+"""For `not_on_spans`: of a streamed reply it records the start of a `repr`, cut at 200 letters."""
+
+REPORT = (
+    "Revenue of Halden Paper rose to 212 million crowns in 2023, from 187 million in 2022.",
+    "Halden Paper employed 640 people at the end of 2023.",
+    "Halden Paper closed its mill in Moss in 2021.",
+)
+REVENUE = "Revenue in 2023 was 212 million crowns."
+
+
+@app(
+    Truth(
+        question="What was the revenue of Halden Paper in 2023?",
+        contexts=(REPORT[0], REPORT[1]),
+        answer="Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+        also=({"contexts": (REVENUE,)},),
+    ),
+    optional=(
+        Truth(
+            question="revenue of Halden Paper 2023",
+            contexts=(REPORT[0], REPORT[1]),
+            answer=REVENUE,
+        ),
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, agents: FunctionAgent with a QueryEngineTool",
+)
+async def query_engine_as_tool(config: Config) -> str:
+    """Give an agent a query engine, whose answer is the tool's result."""
+    llm = ChatModel(
+        [
+            ("Context information is below", REVENUE),
+            (
+                REVENUE,
+                "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+            ),
+            ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
+        ]
+    )
+    tool = QueryEngineTool(
+        query_engine=index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
+        metadata=ToolMetadata(name="halden", description="The report of Halden Paper"),
+    )
+    agent = FunctionAgent(tools=[tool], llm=llm, system_prompt="You are an analyst.")
+    return str(await agent.run("What was the revenue of Halden Paper in 2023?"))
+
+
+@app(
+    Truth(
+        question="How many people did the company employ?",
+        contexts=(REPORT[1], REPORT[0]),
+        answer="According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, agents: a function tool that retrieves",
+)
+async def function_that_retrieves(config: Config) -> str:
+    """Let a function retrieve and return the texts, joined."""
+    retriever = index(*REPORT).as_retriever(similarity_top_k=2)
+
+    async def search_report(query: str) -> str:
+        """Useful for questions about the annual report."""
+        found = await retriever.aretrieve(query)
+        return "\n\n".join(node.get_content() for node in found)
+
+    llm = ChatModel(
+        [
+            (
+                "640 people",
+                "According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
+            ),
+            ("", Call("search_report", {"query": "employed people at the end of 2023 Halden"})),
+        ]
+    )
+    agent = FunctionAgent(tools=[search_report], llm=llm)
+    return str(await agent.run(user_msg="How many people did the company employ?"))
+
+
+FAQ = {
+    "opening": "The pool is open from 7 to 21, on Sundays from 9 to 18.",
+    "towels": "Towels can be hired at the desk for 3 francs.",
+}
+
+
+def lookup_faq(topics: list[str]) -> list[str]:
+    """Return the entries of the pool's FAQ for the topics opening and towels."""
+    return [FAQ[topic] for topic in topics]
+
+
+@app(
+    Truth(
+        question="Wann ist das Bad offen, und gibt es Handtücher?",
+        contexts=(FAQ["opening"], FAQ["towels"]),
+        answer="Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken.",
+    ),
+    page="LlamaIndex, agents: a plain Python function as a tool, without any retriever",
+)
+async def plain_function_tool(config: Config) -> str:
+    """Look texts up in a dictionary; the tool returns a list of them."""
+    llm = ChatModel(
+        [
+            ("3 francs", "Von 7 bis 21 Uhr, sonntags von 9 bis 18; Handtücher kosten 3 Franken."),
+            ("", Call("lookup_faq", {"topics": ["opening", "towels"]})),
+        ]
+    )
+    agent = FunctionAgent(tools=[FunctionTool.from_defaults(lookup_faq)], llm=llm, streaming=False)
+    return str(await agent.run("Wann ist das Bad offen, und gibt es Handtücher?"))
+
+
+@app(
+    Truth(
+        question="Did Halden Paper close a mill?",
+        contexts=(REPORT[2], REPORT[1]),
+        answer="Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
+        also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
+    ),
+    optional=(
+        Truth(
+            question="When did Halden Paper close a mill?",
+            contexts=(REPORT[2], REPORT[1]),
+            answer="Yes, the mill in Moss, in 2021.",
+        ),
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, agents: ReActAgent over query engine tools",
+)
+async def react_agent(config: Config) -> str:
+    """Reason in text: Thought, Action, Observation, Answer."""
+    action = (
+        "Thought: The current language of the user is: English. I need to use a tool.\n"
+        "Action: halden_report\n"
+        'Action Input: {"input": "When did Halden Paper close a mill?"}\n'
+    )
+    answer = (
+        "Thought: I can answer without using any more tools. I'll use the user's language.\n"
+        "Answer: Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report."
+    )
+    llm = CompletionModel(
+        [
+            ("Context information is below", "Yes, the mill in Moss, in 2021."),
+            ("Observation: Yes, the mill", answer),
+            ("", action),
+        ]
+    )
+    tool = QueryEngineTool.from_defaults(
+        index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
+        name="halden_report",
+        description="Information about Halden Paper. Ask in plain words.",
+    )
+    agent = ReActAgent(tools=[tool], llm=llm)
+    handler = agent.run("Did Halden Paper close a mill?")
+    async for event in handler.stream_events():
+        assert not isinstance(event, AgentStream) or event.response is not None
+    return str(await handler)
+
+
+@app(
+    Truth(
+        question="Tell me about the staff of Halden Paper and its mills.",
+        contexts=(REPORT[1], REPORT[2]),
+        answer="Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent",
+)
+async def retriever_tools(config: Config) -> str:
+    """Call a retriever tool twice, for two parts of the question."""
+    llm = ChatModel(
+        [
+            (
+                "640 people & Moss",
+                "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
+            ),
+            ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
+            ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
+        ]
+    )
+    tool = RetrieverTool.from_defaults(
+        retriever=index(*REPORT).as_retriever(similarity_top_k=1),
+        name="notes",
+        description="Retrieves notes about Halden Paper.",
+    )
+    agent = FunctionAgent(tools=[tool], llm=llm)
+    return str(await agent.run("Tell me about the staff of Halden Paper and its mills."))
+
+
+NEWS = (
+    "The old harbour crane of Świnoujście has been a listed monument since 1997.",
+    "A storm bent the crane's jib in January 2024; the city wants to straighten it by autumn.",
+)
+SUMMARY = "Świnoujście's harbour crane, listed since 1997, had its jib bent by the storm of January 2024 and is to be straight again by autumn."
+
+
+def search_news(query: str) -> str:
+    """Search the archive of the newspaper."""
+    del query
+    return "\n".join(f"- {text}" for text in NEWS)
+
+
+@app(
+    Truth(
+        question="Write a line about the harbour crane of Świnoujście.",
+        contexts=NEWS,
+        answer=SUMMARY,
+        also=({"contexts": (search_news(""),)},),  # the tool gives one text
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer",
+)
+async def research_and_write(config: Config) -> str:
+    """Search with one agent, hand off, and write with another."""
+    llm = ChatModel(
+        [
+            ("You are the writer & handling the request", SUMMARY),
+            ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
+            ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
+        ]
+    )
+    researcher = FunctionAgent(
+        name="Researcher",
+        description="Searches the archive.",
+        system_prompt="You are the researcher.",
+        tools=[search_news],
+        llm=llm,
+        can_handoff_to=["Writer"],
+    )
+    writer = FunctionAgent(
+        name="Writer",
+        description="Writes from notes.",
+        system_prompt="You are the writer.",
+        llm=llm,
+        can_handoff_to=["Researcher"],
+    )
+    workflow = AgentWorkflow(agents=[researcher, writer], root_agent="Researcher")
+    return str(await workflow.run(user_msg="Write a line about the harbour crane of Świnoujście."))
+
+
+class Answer(BaseModel):
+    """An answer with its source."""
+
+    text: str
+    year: int
+
+
+CLOSED = {"text": "The mill in Moss was closed.", "year": 2021}
+
+
+@app(
+    Truth(
+        question="Which mill was closed, and when?",
+        contexts=(REPORT[2],),
+        answer=json.dumps(CLOSED),
+        also=(
+            {"answer": "The mill in Moss was closed in 2021."},
+            {"answer": json.dumps(CLOSED, separators=(",", ":"))},
+        ),
+    ),
+    page="LlamaIndex, agents with structured output: output_cls",
+)
+async def structured_agent(config: Config) -> Any:
+    """Retrieve, answer, and bring the answer into a form."""
+    retriever = index(*REPORT).as_retriever(similarity_top_k=1)
+
+    def search(query: str) -> str:
+        """Search the notes."""
+        return retriever.retrieve(query)[0].get_content()
+
+    llm = ChatModel(
+        [
+            ("according to the provided schema", Call("Answer", CLOSED)),
+            ("closed its mill", "The mill in Moss was closed in 2021."),
+            ("", Call("search", {"query": "closed mill"})),
+        ]
+    )
+    agent = FunctionAgent(tools=[search], llm=llm, output_cls=Answer)
+    response = await agent.run("Which mill was closed, and when?")
+    return json.dumps(response.structured_response)
+
+
+@app(
+    Truth(
+        question="When is the pool open on Sundays?",
+        contexts=(FAQ["opening"],),
+        answer="On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
+    ),
+    not_on_spans=NATIVE,
+    page="LlamaIndex, agents: maintaining state, a Context over several runs",
+)
+async def agent_with_memory(config: Config) -> list[str]:
+    """Search for the first message; answer thanks without a search."""
+
+    def search_faq(word: str) -> str:
+        """Search the pool's FAQ for a word."""
+        return FAQ["opening"] if word == "open" else ""
+
+    llm = ChatModel(
+        [
+            ("Thank you", "You are welcome!"),
+            (
+                "on Sundays from 9 to 18",
+                "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
+            ),
+            ("", Call("search_faq", {"word": "open"})),
+        ]
+    )
+    agent = FunctionAgent(tools=[search_faq], llm=llm)
+    context = Context(agent)
+    asked = ("When is the pool open on Sundays?", "Thank you!")
+    return [str(await agent.run(message, ctx=context)) for message in asked]
+
+
+def multiply(a: float, b: float) -> float:
+    """Multiply two numbers."""
+    return a * b
+
+
+@app(page="LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool")
+async def calculator_agent(config: Config) -> str:
+    """Multiply, without any document."""
+    llm = ChatModel(
+        [
+            ("5635678", "The product of 1234 and 4567 is 5,635,678."),
+            ("", Call("multiply", {"a": 1234, "b": 4567})),
+        ]
+    )
+    agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
+    return str(await agent.run("What is 1234 * 4567?"))
+
+
+def get_weather(city: str) -> str:
+    """Return the weather of a city."""
+    return f"It is 14 degrees and cloudy in {city}; rain is expected towards the evening."
+
+
+@app(page="LlamaIndex, agents: a tool that calls a service, streamed by events")
+async def weather_agent(config: Config) -> str:
+    """Ask for the weather: a tool's result that is no document."""
+    llm = ChatModel(
+        [
+            ("14 degrees", "Take an umbrella, it will rain in the evening."),
+            ("", Call("get_weather", {"city": "Bergen"})),
+        ]
+    )
+    agent = FunctionAgent(tools=[get_weather], llm=llm)
+    handler = agent.run("Do I need an umbrella in Bergen?")
+    deltas = [
+        event.delta async for event in handler.stream_events() if isinstance(event, AgentStream)
+    ]
+    await handler
+    return "".join(deltas)

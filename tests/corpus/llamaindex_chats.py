@@ -1,0 +1,196 @@
+"""Chat engines over an index, streamed, awaited and with a history; chats without an index."""
+
+from __future__ import annotations
+
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.chat_engine import (
+    CondensePlusContextChatEngine,
+    CondenseQuestionChatEngine,
+    ContextChatEngine,
+    SimpleChatEngine,
+)
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.postprocessor import SimilarityPostprocessor
+
+from .kit import Config, Truth, app
+from .llamaindex_kit import ChatModel, index
+
+TRAILS = (
+    "The Juniper trail is 8 km long, easy, and starts at the old sawmill.",
+    "The Raven trail is 14 km long and steep; ropes help on the last kilometre.",
+    "The hut on the Raven trail serves soup from May to October.",
+)
+
+
+@app(
+    Truth(
+        question="How long is the Raven trail?",
+        contexts=(TRAILS[1], TRAILS[2]),
+        answer="The Raven trail is 14 km long, and steep.",
+    ),
+    Truth(
+        question="Is there anything to eat on it?",
+        contexts=(TRAILS[2], TRAILS[1]),
+        answer="Yes, the hut serves soup from May to October.",
+    ),
+    page="LlamaIndex, chat engine: condense plus context mode",
+)
+def condense_plus_context(config: Config) -> list[str]:
+    """Chat in two turns; the second is condensed to a question of its own."""
+    llm = ChatModel(
+        [
+            ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
+            ("anything to eat", "Yes, the hut serves soup from May to October."),
+            ("", "The Raven trail is 14 km long, and steep."),
+        ]
+    )
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context",
+        memory=ChatMemoryBuffer.from_defaults(token_limit=3900),
+        llm=llm,
+        context_prompt=(
+            "You are a chatbot, able to talk about hiking trails.\n"
+            "Here are the relevant documents for the context:\n{context_str}"
+            "\nInstruction: Use the previous chat history, or the context above, to help the user."
+        ),
+        similarity_top_k=2,
+    )
+    asked = ("How long is the Raven trail?", "Is there anything to eat on it?")
+    return [str(chat_engine.chat(message)) for message in asked]
+
+
+@app(
+    Truth(
+        question="Where does the Juniper trail start?",
+        contexts=(TRAILS[0],),
+        answer="At the old sawmill.",
+    ),
+    Truth(
+        question="And how long is it?",
+        contexts=(TRAILS[0],),
+        answer="It is 8 km long.",
+        also=({"question": "How long is the Juniper trail?"},),
+    ),
+    page="LlamaIndex, chat engine: condense question mode",
+)
+def condense_question(config: Config) -> list[str]:
+    """Query an engine with the condensed question."""
+    llm = ChatModel(
+        [
+            ("<Standalone question> & And how long", "How long is the Juniper trail?"),
+            ("<Standalone question>", "Where does the Juniper trail start?"),
+            ("How long", "It is 8 km long."),
+            ("", "At the old sawmill."),
+        ]
+    )
+    query_engine = index(*TRAILS).as_query_engine(llm=llm, similarity_top_k=1)
+    chat_engine = CondenseQuestionChatEngine.from_defaults(query_engine=query_engine, llm=llm)
+    return [
+        str(chat_engine.chat("Where does the Juniper trail start?")),
+        str(chat_engine.chat("And how long is it?")),
+    ]
+
+
+PHARMACY = (
+    "薬局は平日の午前9時から午後7時まで開いています。",
+    "土曜日は午後1時に閉まります。処方箋は4日間有効です。",
+    "駐車場は建物の裏に三台分あります。",
+)
+
+
+@app(
+    Truth(
+        question="処方箋は何日間有効ですか?",
+        contexts=(PHARMACY[1],),
+        answer="処方箋は4日間有効です。",
+    ),
+    page="LlamaIndex, chat engine: context mode with a system prompt",
+)
+def context_mode_in_japanese(config: Config) -> str:
+    """Retrieve for the message as it is; all texts are Japanese."""
+    llm = ChatModel([("4日間", "処方箋は4日間有効です。")])
+    chat_engine = index(*PHARMACY).as_chat_engine(
+        chat_mode="context",
+        llm=llm,
+        system_prompt="あなたは薬局の受付です。丁寧に答えてください。",
+        similarity_top_k=1,
+    )
+    return str(chat_engine.chat("処方箋は何日間有効ですか?"))
+
+
+@app(
+    Truth(
+        question="Which trail is steep, and where do ropes help?",
+        contexts=(TRAILS[1], TRAILS[2]),
+        answer="The Raven trail is steep; ropes help on its last kilometre.",
+    ),
+    page="LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages",
+)
+def streamed_context_chat(config: Config) -> str:
+    """Go on with a chat that has a history, and read the reply in pieces."""
+    llm = ChatModel([("", "The Raven trail is steep; ropes help on its last kilometre.")])
+    history = [
+        ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
+        ChatMessage(role=MessageRole.ASSISTANT, content="With pleasure! What do you look for?"),
+    ]
+    chat_engine = ContextChatEngine.from_defaults(
+        retriever=index(*TRAILS).as_retriever(similarity_top_k=2), llm=llm, chat_history=history
+    )
+    streaming = chat_engine.stream_chat("Which trail is steep, and where do ropes help?")
+    return "".join(streaming.response_gen)
+
+
+@app(
+    Truth(
+        question="Le Juniper trail est-il long, easy ?",
+        contexts=(TRAILS[0],),
+        answer="Il fait 8 km.",
+    ),
+    page="LlamaIndex, chat engine: achat with node postprocessors",
+)
+async def awaited_chat(config: Config) -> str:
+    """Await a chat engine that drops weak nodes."""
+    llm = ChatModel([("", "Il fait 8 km.")])
+    chat_engine = CondensePlusContextChatEngine.from_defaults(
+        retriever=index(*TRAILS).as_retriever(similarity_top_k=3),
+        llm=llm,
+        node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.45)],
+    )
+    return str(await chat_engine.achat("Le Juniper trail est-il long, easy ?"))
+
+
+@app(
+    Truth(
+        question="What is served in the hut on the trail?",
+        contexts=(TRAILS[2],),
+        answer="Soup, from May to October.",
+    ),
+    page="LlamaIndex, chat engine: astream_chat with async_response_gen",
+)
+async def streamed_and_awaited_chat(config: Config) -> str:
+    """Await a stream of a chat engine in its default mode for an index."""
+    llm = ChatModel([("", "Soup, from May to October.")])
+    chat_engine = index(*TRAILS).as_chat_engine(
+        chat_mode="condense_plus_context", llm=llm, similarity_top_k=1
+    )
+    streaming = await chat_engine.astream_chat("What is served in the hut on the trail?")
+    return "".join([token async for token in streaming.async_response_gen()])
+
+
+@app(page="LlamaIndex, simple chat engine: a model without an index")
+def simple_chat(config: Config) -> list[str]:
+    """Chat without documents."""
+    llm = ChatModel([("knock", "Who's there?"), ("", "Ahoy! I am a pirate.")])
+    chat_engine = SimpleChatEngine.from_defaults(llm=llm, system_prompt="You are a pirate.")
+    return [str(chat_engine.chat(message)) for message in ("Who are you?", "knock knock")]
+
+
+@app(page="LlamaIndex, using LLMs: chat messages with a system prompt, streamed")
+def streamed_messages(config: Config) -> str:
+    """Stream a reply to messages that somebody wrote."""
+    llm = ChatModel([("", "The answer is a song about rain.")])
+    messages = [
+        ChatMessage(role=MessageRole.SYSTEM, content="You are a songwriter."),
+        ChatMessage(role=MessageRole.USER, content="Context: it rains. Write one line."),
+    ]
+    return "".join(part.delta or "" for part in llm.stream_chat(messages))

@@ -1,0 +1,476 @@
+"""Query engines over one index: response modes, streaming, async, prompts, structure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from llama_index.core import (
+    PromptTemplate,
+    SummaryIndex,
+    VectorStoreIndex,
+    get_response_synthesizer,
+)
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    CustomQueryEngine,
+    RetrieverQueryEngine,
+)
+from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
+from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.schema import Document
+from pydantic import BaseModel
+
+from .kit import Config, Truth, app
+from .llamaindex_kit import (
+    ChatModel,
+    CompletionModel,
+    Embedding,
+    documents,
+    headed,
+    index,
+    nodes,
+)
+from .scripted import Call
+
+ESSAY = (
+    (
+        "Before college the two main things I worked on, outside of school, were writing short stories"
+        " and programming an IBM 1401 in the basement of our junior high school."
+    ),
+    (
+        "In the summer of 1989 I went to Italy to study painting at the Accademia in Florence, where"
+        " students and faculty had agreed not to require each other to teach or to learn anything."
+    ),
+    (
+        "We started the company in a kitchen in Cambridge, and our first customers came to us because"
+        " they could edit their online shop in a browser."
+    ),
+)
+
+
+@app(
+    Truth(
+        question="What did the author do growing up?",
+        contexts=(
+            headed("college", "At college the author did philosophy, and switched to AI."),
+            headed("growing_up", "The author grew up writing short stories and repairing radios."),
+        ),
+        answer="Growing up, the author wrote short stories and repaired radios.",
+        also=(
+            {
+                "contexts": (
+                    "At college the author did philosophy, and switched to AI.",
+                    "The author grew up writing short stories and repairing radios.",
+                )
+            },
+        ),
+    ),
+    page="LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine",
+)
+def starter(config: Config) -> str:
+    """Index documents that have metadata and ask, with everything as it comes."""
+    pages = documents(
+        growing_up="The author grew up writing short stories and repairing radios.",
+        college="At college the author did philosophy, and switched to AI.",
+        startup="The startup sold software for online shops.",
+    )
+    story = VectorStoreIndex.from_documents(pages, embed_model=Embedding())
+    llm = ChatModel([("", "Growing up, the author wrote short stories and repaired radios.")])
+    query_engine = story.as_query_engine(llm=llm)
+    return str(query_engine.query("What did the author do growing up?"))
+
+
+REFINED = "He wrote stories and programmed an IBM 1401; later he studied painting in Florence."
+
+
+@app(
+    Truth(
+        question="Which things did he study or work on, and where?",
+        contexts=(ESSAY[1], ESSAY[0]),
+        answer=REFINED,
+    ),
+    page="LlamaIndex, response modes: refine",
+)
+def refine_mode(config: Config) -> str:
+    """Ask with one node at a time, each reply refining the one before."""
+    llm = ChatModel(
+        [
+            ("Original Answer:", REFINED),
+            ("", "In the summer of 1989 he studied painting in Florence."),
+        ]
+    )
+    retriever = VectorIndexRetriever(index=index(*ESSAY), similarity_top_k=2)
+    synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
+    engine = RetrieverQueryEngine(retriever=retriever, response_synthesizer=synthesizer)
+    return str(engine.query("Which things did he study or work on, and where?"))
+
+
+MINUTES = (
+    "Council meeting of 4 March: the bridge over the Vrede canal is closed to lorries until its"
+    " bearings are replaced. Costs are put at 1.4 million, of which the province pays half. Two"
+    " councillors asked for a ferry in the meantime. " * 4,
+    "Council meeting of 11 March: the canal bridge needs new bearings and new railings. The"
+    " contractor offers a start in June and an end in November of the same year. " * 5,
+    "Council meeting of 18 March: residents by the canal bridge complain of lorries on the quay at"
+    " night. The council limits the quay to 20 kilometres an hour. " * 5,
+)
+
+
+@app(
+    Truth(
+        question="Summarise what was decided about the canal bridge.",
+        contexts=MINUTES,
+        answer="The bridge is closed to lorries and will get new bearings from June to November.",
+    ),
+    page="LlamaIndex, response modes: tree_summarize over a summary index",
+)
+def tree_summarize_mode(config: Config) -> str:
+    """Summarise long nodes in groups, then summarise the summaries."""
+    llm = ChatModel(
+        [
+            (
+                "PART",
+                "The bridge is closed to lorries and will get new bearings from June to November.",
+            ),
+            ("4 March", "PART 1: the bridge is closed to lorries; work is from June to November."),
+            ("18 March", "PART 2: residents complain, so the quay is limited to 20 km/h."),
+        ],
+        window=900,
+    )
+    minutes = SummaryIndex(nodes(*MINUTES))
+    engine = minutes.as_query_engine(llm=llm, response_mode="tree_summarize")
+    return str(engine.query("Summarise what was decided about the canal bridge."))
+
+
+RECIPES = (
+    "Für den Teig 500 g Mehl, 20 g Hefe und 300 ml lauwarmes Wasser verkneten.",
+    "Den Teig eine Stunde gehen lassen, bis er doppelt so groß ist.",
+    "Im Ofen bei 230 Grad etwa 35 Minuten backen.",
+)
+
+
+@app(
+    Truth(
+        question="Wie lange muss der Teig gehen?",
+        contexts=(RECIPES[1], RECIPES[0]),
+        answer="Der Teig geht eine Stunde.",
+    ),
+    page="LlamaIndex, response modes: simple_summarize, with a template of one's own",
+)
+def simple_summarize_in_german(config: Config) -> str:
+    """Put all nodes into one prompt, which is German."""
+    template = PromptTemplate(
+        "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
+    )
+    llm = CompletionModel([("eine Stunde gehen", "Der Teig geht eine Stunde.")])
+    engine = index(*RECIPES).as_query_engine(
+        llm=llm, response_mode="simple_summarize", text_qa_template=template, similarity_top_k=2
+    )
+    return str(engine.query("Wie lange muss der Teig gehen?"))
+
+
+REVIEWS = (
+    "Battery: the vacuum cleaner runs for 40 minutes, then it needs four hours on the charger.",
+    "Noise: at full power the vacuum cleaner is louder than my old one with a cable.",
+)
+
+
+@app(
+    Truth(
+        question="What do buyers say about the vacuum cleaner?",
+        contexts=(REVIEWS[1], REVIEWS[0]),
+        answer="Response 1: It is loud at full power.\n---------------------\n"
+        "Response 2: It runs for 40 minutes.",
+        also=({"contexts": REVIEWS},),
+    ),
+    page="LlamaIndex, response modes: accumulate",
+)
+def accumulate_mode(config: Config) -> str:
+    """Ask the same of every node and join the replies."""
+    llm = ChatModel(
+        [("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")]
+    )
+    engine = index(*REVIEWS).as_query_engine(llm=llm, response_mode="accumulate")
+    return str(engine.query("What do buyers say about the vacuum cleaner?"))
+
+
+HARBOUR = (
+    "The lighthouse of Skarvø was lit in 1857. Its lamp burned rapeseed oil until 1880.",
+    "Skarvø has a harbour for forty boats; visitors pay at the kiosk.",
+    "The last keeper of Skarvø lighthouse, Ingrid Moe, left in 1984 when the lamp was automated.",
+)
+
+
+@app(
+    Truth(
+        question="Who was the last keeper of the lighthouse?",
+        contexts=(HARBOUR[2], HARBOUR[0]),
+        answer="The last keeper was Ingrid Moe, who left in 1984.",
+    ),
+    not_on_spans=("llamaindex_native",),  # the model is called in a trace of its own
+    page="LlamaIndex, streaming: as_query_engine(streaming=True), response_gen",
+)
+def streamed_tokens(config: Config) -> str:
+    """Read the answer token by token."""
+    llm = ChatModel([("", "The last keeper was Ingrid Moe, who left in 1984.")])
+    query_engine = index(*HARBOUR).as_query_engine(llm=llm, streaming=True, similarity_top_k=2)
+    streaming_response = query_engine.query("Who was the last keeper of the lighthouse?")
+    return "".join(streaming_response.response_gen)
+
+
+@app(
+    Truth(
+        question="When was the lighthouse lit, and what did its lamp burn?",
+        contexts=(HARBOUR[0], HARBOUR[2]),
+        answer="It was lit in 1857 and burned rapeseed oil.",
+    ),
+    Truth(
+        question="How many boats fit into the harbour?",
+        contexts=(HARBOUR[1],),
+        answer="Forty boats.",
+    ),
+    page="LlamaIndex, async queries: several aquery calls gathered",
+)
+async def two_awaited_at_once(config: Config) -> list[str]:
+    """Ask two questions at once in one event loop."""
+    llm = ChatModel(
+        [("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")]
+    )
+    town = index(*HARBOUR)
+    lamp = town.as_query_engine(llm=llm, similarity_top_k=2)
+    boats = town.as_query_engine(llm=llm, similarity_top_k=1)
+    replies = await asyncio.gather(
+        lamp.aquery("When was the lighthouse lit, and what did its lamp burn?"),
+        boats.aquery("How many boats fit into the harbour?"),
+    )
+    return [str(reply) for reply in replies]
+
+
+@app(
+    Truth(
+        question="What does a visitor do in the harbour?",
+        contexts=(HARBOUR[1], HARBOUR[0]),
+        answer="A visitor pays at the kiosk.",
+    ),
+    not_on_spans=("llamaindex_native", "traceloop"),  # the model is called in a trace of its own
+    page="LlamaIndex, streaming: aquery with async_response_gen",
+)
+async def streamed_and_awaited(config: Config) -> str:
+    """Await the query, then read its tokens with `async for`."""
+    llm = ChatModel([("", "A visitor pays at the kiosk.")])
+    engine = index(HARBOUR[1], HARBOUR[0]).as_query_engine(llm=llm, streaming=True)
+    response = await engine.aquery("What does a visitor do in the harbour?")
+    return "".join([token async for token in response.async_response_gen()])
+
+
+CITED = (
+    "Toronto's islands can be reached by a ferry that leaves every half hour in summer.",
+    "The ferry to the islands takes bicycles, but no cars; a ticket is 9 dollars.",
+)
+
+
+@app(
+    Truth(
+        question="What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
+        contexts=(CITED[1], CITED[0]),
+        answer="A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
+        also=(
+            {
+                "contexts": (
+                    f"Source 1:\n{CITED[1]}\n",
+                    f"Source 2:\n{CITED[0]}\n",
+                )
+            },
+        ),
+    ),
+    page="LlamaIndex, CitationQueryEngine",
+)
+def citations(config: Config) -> str:
+    """Number the sources in the prompt and cite them in the answer."""
+    llm = ChatModel(
+        [("", "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].")]
+    )
+    engine = CitationQueryEngine.from_args(
+        index(*CITED), llm=llm, similarity_top_k=2, citation_chunk_size=512
+    )
+    question = "What does a ticket for the ferry with a bicycle cost, and how often does it leave?"
+    return str(engine.query(question))
+
+
+class RAGQueryEngine(CustomQueryEngine):
+    """The custom query engine that returns a `Response`."""
+
+    retriever: BaseRetriever
+    response_synthesizer: BaseSynthesizer
+
+    def custom_query(self, query_str: str) -> object:
+        """Retrieve, then synthesize."""
+        found = self.retriever.retrieve(query_str)
+        return self.response_synthesizer.synthesize(query_str, found)
+
+
+class RAGStringQueryEngine(CustomQueryEngine):
+    """The custom query engine that returns text."""
+
+    retriever: BaseRetriever
+    llm: CompletionModel
+    qa_prompt: PromptTemplate
+
+    def custom_query(self, query_str: str) -> str:
+        """Retrieve, then complete a prompt."""
+        found = self.retriever.retrieve(query_str)
+        context_str = "\n\n".join(node.node.get_content() for node in found)
+        response = self.llm.complete(
+            self.qa_prompt.format(context_str=context_str, query_str=query_str)
+        )
+        return str(response)
+
+
+CHEESE = (
+    "Comté ripens for at least four months in cellars of the Jura.",
+    "Roquefort is made of the milk of Lacaune ewes and ripens in the caves of Combalou.",
+    "Beaufort has a concave rind and comes from Savoy.",
+)
+
+
+@app(
+    Truth(
+        question="Where does Roquefort ripen?",
+        contexts=(CHEESE[1], CHEESE[0]),
+        answer="In the caves of Combalou.",
+    ),
+    page="LlamaIndex, defining a custom query engine, option 1",
+)
+def custom_engine_with_synthesizer(config: Config) -> str:
+    """Write an engine of a retriever and a response synthesizer."""
+    llm = ChatModel([("", "In the caves of Combalou.")])
+    engine = RAGQueryEngine(
+        retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
+        response_synthesizer=get_response_synthesizer(llm=llm, response_mode="compact"),
+    )
+    return str(engine.query("Where does Roquefort ripen?"))
+
+
+@app(
+    Truth(
+        question="How long does Comté ripen in the cellars?",
+        contexts=(CHEESE[0], CHEESE[1]),
+        answer="At least four months.",
+    ),
+    page="LlamaIndex, defining a custom query engine, option 2",
+)
+def custom_engine_with_a_string(config: Config) -> str:
+    """Write an engine that fills a prompt itself."""
+    prompt = PromptTemplate(
+        "Context information is below.\n---\n{context_str}\n---\nGiven the context information"
+        " and not prior knowledge, answer the query.\nQuery: {query_str}\nAnswer: "
+    )
+    engine = RAGStringQueryEngine(
+        retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
+        llm=CompletionModel([("", "At least four months.")]),
+        qa_prompt=prompt,
+    )
+    return str(engine.query("How long does Comté ripen in the cellars?"))
+
+
+class Biography(BaseModel):
+    """Data model for a biography."""
+
+    name: str
+    best_known_for: list[str]
+    extra_info: str
+
+
+LIVES = (
+    "Maria Sibylla Merian travelled to Suriname in 1699 to draw insects and the plants they eat.",
+    "Anna Atkins made the first book with photographs, of British algae, in 1843.",
+)
+MERIAN = {
+    "name": "Maria Sibylla Merian",
+    "best_known_for": ["drawings of insects"],
+    "extra_info": "She went to Suriname in 1699.",
+}
+
+
+@app(
+    Truth(
+        question="Who is known for drawings of insects and plants?",
+        contexts=(LIVES[0], LIVES[1]),
+        answer=json.dumps(MERIAN, separators=(",", ":")),
+        also=({"answer": json.dumps(MERIAN)},),
+    ),
+    page="LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)",
+)
+def pydantic_output(config: Config) -> str:
+    """Get a Pydantic object for an answer, by a tool call."""
+    llm = ChatModel([("", Call("Biography", MERIAN))])
+    engine = index(*LIVES).as_query_engine(
+        output_cls=Biography, response_mode="compact", llm=llm, similarity_top_k=2
+    )
+    return str(engine.query("Who is known for drawings of insects and plants?"))
+
+
+PAPER = (
+    (
+        "3.2 Attention. Scaled dot-product attention divides the dot products of queries and keys by"
+        " the square root of the dimension of the keys.\n\nWithout it the softmax saturates."
+    ),
+    (
+        "5.1 Training data. The model was trained on 4.5 million pairs of English and German"
+        " sentences.\n\n\tByte-pair encoding gave a vocabulary of about 37,000 tokens."
+    ),
+)
+
+
+@app(
+    Truth(
+        question="¿Con cuántas frases en inglés y alemán, English and German, se entrenó?",
+        contexts=(PAPER[1],),
+        answer="Con 4,5 millones de pares de frases.",
+    ),
+    page="LlamaIndex, customising prompts: update_prompts with text_qa_template",
+)
+def updated_prompt(config: Config) -> str:
+    """Replace the prompt of an engine; documents keep their blank lines and tabs."""
+    llm = ChatModel([("", "Con 4,5 millones de pares de frases.")])
+    engine = index(*PAPER).as_query_engine(llm=llm, similarity_top_k=1)
+    spanish = PromptTemplate(
+        "Eres un asistente que responde en español.\n"
+        "<contexto>\n{context_str}\n</contexto>\nPregunta: {query_str}\nRespuesta:"
+    )
+    engine.update_prompts({"response_synthesizer:text_qa_template": spanish})
+    return str(
+        engine.query("¿Con cuántas frases en inglés y alemán, English and German, se entrenó?")
+    )
+
+
+@app(page="LlamaIndex, retriever modules: as_retriever().retrieve, nothing generated")
+def retrieves_only(config: Config) -> list[str]:
+    """Retrieve and print, without a model."""
+    found = index(*CHEESE).as_retriever(similarity_top_k=3).retrieve("ewes' milk")
+    return [node.get_content() for node in found]
+
+
+@app(page="LlamaIndex, using LLMs: complete and chat without an index")
+def completes_and_chats(config: Config) -> str:
+    """Complete a sentence and write a poem, without any document."""
+    llm = ChatModel([("limerick", "There once was a lock on the Spree."), ("", "a painter.")])
+    ended = llm.complete("Paul Graham is ")
+    return f"{ended} {llm.complete('Write a limerick about a lock.')}"
+
+
+class Invoice(BaseModel):
+    """The fields of an invoice."""
+
+    number: str
+    total: float
+
+
+@app(page="LlamaIndex, structured LLMs: as_structured_llm to extract from a given text")
+def extracts_from_a_given_text(config: Config) -> Invoice:
+    """Extract fields of a document that nothing has retrieved."""
+    llm = ChatModel([("", Call("Invoice", {"number": "R-118", "total": 42.5}))])
+    invoice = Document(text="Invoice R-118, due on 3 May, total 42.50 EUR")
+    prompt = PromptTemplate("Extract the invoice:\n{text}")
+    return llm.structured_predict(Invoice, prompt, text=invoice.text)

@@ -1,0 +1,290 @@
+"""Run the corpus, and compare what was scored with what is stated.
+
+    PYTHONPATH=tests python -m corpus.run --via callback
+    PYTHONPATH=tests python -m corpus.run --via openinference --framework langchain --json out.json
+
+Each application runs once, with a tracer provider of its own and our library attached to it. A
+metric that records the sample it is given tells what was captured. Only the library's public API is
+used. An instrumentation is switched on once in the process, for a provider that passes on to that
+of the running application.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from corpus.kit import App, Truth, all_apps
+from corpus.recorded import is_recorded
+from corpus.sources import SOURCES, Source
+from rag_eval_otel import Sample, Score, instrument
+
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A metric that keeps the sample it is given."""
+
+    samples: list[Sample]
+    name: str = "told"
+    needs: frozenset[str] = frozenset()
+    asks: tuple[Any, ...] = ()
+
+    async def measure(self, sample: Sample, ask: Any, embed: Any) -> Score:
+        """Keep ``sample``."""
+        del ask, embed
+        self.samples.append(sample)
+        return Score(name=self.name, value=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one run of an application gave.
+
+    Attributes:
+        samples: Question, contexts and answer of every scored turn.
+        outcomes: The count of turns by outcome and reason.
+        spans: The spans that reached the exporter.
+        error: What the application raised, and was not meant to.
+    """
+
+    samples: list[Truth]
+    outcomes: Counter[str]
+    spans: Sequence[ReadableSpan] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """An application's verdict, and the texts that differ."""
+
+    app: App
+    kind: str
+    reason: str = ""
+    differs: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a row of the file."""
+        return {
+            "app": self.app.name,
+            "framework": self.app.framework,
+            "verdict": self.kind,
+            "reason": self.reason,
+            "differs": self.differs,
+        }
+
+
+KINDS = ("exact", "refused", "unknowable", "wrong", "false positive", "failed", "skipped")
+
+
+def judge(app: App, seen: Seen, via: str) -> Verdict:
+    """Compare what was scored with the truths.
+
+    Each sample must be that of another truth, or of an optional turn. `wrong`: a sample is none of
+    them. `false positive`: a sample of an application without truths. `refused`: a truth without a
+    sample. `unknowable`: refused, where ``via`` does not record the truth (the application says so, or
+    a context is on no span but in a prompt).
+    """
+    if seen.error:
+        return Verdict(app=app, kind="failed", reason=seen.error)
+    missed, extra = _match(app, seen.samples)
+    reason = ", ".join(f"{name} x{number}" for name, number in sorted(seen.outcomes.items()))
+    if extra:
+        kind = "wrong" if app.truths else "false positive"
+        differs = [_difference(sample, missed) for sample in extra]
+        return Verdict(app=app, kind=kind, reason=reason, differs=differs)
+    if missed:
+        kind = "refused" if _is_knowable(app, missed, seen, via) else "unknowable"
+        return Verdict(app=app, kind=kind, reason=reason or "nothing seen")
+    return Verdict(app=app, kind="exact")
+
+
+def _is_knowable(app: App, missed: Sequence[Truth], seen: Seen, via: str) -> bool:
+    if via in app.not_on_spans:
+        return False
+    return via == "callback" or all(is_recorded(truth, seen.spans) for truth in missed)
+
+
+def _match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:
+    missed, free, extra = list(app.truths), list(app.optional), []
+    for sample in samples:
+        told = (sample.question, sample.contexts, sample.answer)
+        for pool in (missed, free):
+            found = next((one for one in pool if one.holds_for(*told)), None)
+            if found is not None:
+                pool.remove(found)
+                break
+        else:
+            extra.append(sample)
+    return missed, extra
+
+
+def _difference(sample: Truth, missed: Sequence[Truth]) -> dict[str, Any]:
+    told = sample.squeezed()
+    wanted = [one for truth in missed for one in truth.statements()]
+    near = max(wanted, key=lambda one: _equal(one.squeezed(), told), default=None)
+    names = ("question", "contexts", "answer")
+    if near is None:
+        return {"unexpected": dict(zip(names, told, strict=True))}
+    pairs = zip(names, told, near.squeezed(), strict=True)
+    return {name: {"told": ours, "truth": theirs} for name, ours, theirs in pairs if ours != theirs}
+
+
+def _equal(one: Sequence[Any], other: Sequence[Any]) -> int:
+    return sum(a == b for a, b in zip(one, other, strict=True))
+
+
+def run_app(app: App, source: Source, **options: Any) -> Seen:
+    """Run ``app`` once under ``source`` and return what was captured."""
+    exporter, reader, samples = InMemorySpanExporter(), InMemoryMetricReader(), list[Sample]()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    meters = MeterProvider([reader])
+    handle = instrument(
+        tracer_provider=provider,
+        meter_provider=meters,
+        judge="lexical",
+        metrics=(Told(samples=samples),),
+        hold_seconds=PATIENCE,
+        **options,
+    )
+    with source.watching(provider, handle) as config:
+        error = _call(app, config)
+        handle.flush(PATIENCE)
+    handle.shutdown()
+    seen = Seen(
+        samples=[_told(sample) for sample in samples],
+        outcomes=_outcomes(reader),
+        spans=exporter.get_finished_spans(),
+        error=error,
+    )
+    provider.shutdown()
+    meters.shutdown()
+    return seen
+
+
+def _call(app: App, config: dict[str, Any]) -> str:
+    def call() -> None:
+        if inspect.iscoroutinefunction(app.run):
+            asyncio.run(app.run(config))
+        else:
+            app.run(config)
+
+    try:
+        copy_context().run(call)
+    except Exception as error:
+        logging.getLogger(__name__).debug("%s", app.name, exc_info=True)
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _told(sample: Sample) -> Truth:
+    contexts = tuple(passage.text for passage in sample.contexts or ())
+    return Truth(question=sample.question or "", contexts=contexts, answer=sample.answer or "")
+
+
+def _outcomes(reader: InMemoryMetricReader) -> Counter[str]:
+    found: Counter[str] = Counter()
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                if metric.name == "rag.evaluation.turns":
+                    found.update(_points(metric.data.data_points))
+    return found
+
+
+def _points(points: Sequence[Any]) -> Mapping[str, int]:
+    return {
+        str(p.attributes.get("reason") or p.attributes["outcome"]): int(p.value) for p in points
+    }
+
+
+@contextmanager
+def quietly() -> Any:
+    """Ignore warnings and logs of the frameworks."""
+    logging.disable(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *_args, **_kwargs: None  # LangChain sets filters of its own
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
+    """Run all ``apps`` under one way of capture, one after the other.
+
+    ``options`` are those of `instrument()` that are to be other than the default.
+    """
+    found = []
+    with SOURCES[via]() as source:
+        for app in apps:
+            if missing := app.missing():
+                found.append(Verdict(app=app, kind="skipped", reason=", ".join(missing)))
+            else:
+                found.append(judge(app, run_app(app, source, **options), via))
+    return found
+
+
+def report(found: Sequence[Verdict], via: str, seconds: float) -> str:
+    """Return a line for every application that is not exact, and the totals."""
+    lines = []
+    for one in found:
+        if one.kind == "exact":
+            continue
+        lines.append(f"{one.kind:14} {one.app.framework}/{one.app.name}: {one.reason}")
+        lines += [f"    {name}: {value}" for part in one.differs for name, value in part.items()]
+    counts = Counter(one.kind for one in found)
+    totals = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
+    knowable = sum(n for kind, n in counts.items() if kind not in {"unknowable", "skipped"})
+    share = counts["exact"] / knowable if knowable else 0.0
+    lines.append(f"{via}: {totals}; {share:.1%} of {knowable} exact; {seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--via", choices=sorted(SOURCES), required=True)
+    parser.add_argument("--framework", default="langchain,langgraph", help="comma-separated")
+    parser.add_argument("--only", default="", help="names of applications, comma-separated")
+    parser.add_argument("--json", type=Path, help="write the verdicts to this file")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="for instrument()"
+    )
+    options = parser.parse_args(argv)
+    began = time.monotonic()
+    with quietly():
+        apps = all_apps(*options.framework.split(","))
+        only = set(filter(None, options.only.split(",")))
+        chosen = [one for one in apps if not only or one.name in only]
+        given = dict(pair.split("=", 1) for pair in options.option)
+        found = verdicts(chosen, options.via, **given)
+    print(report(found, options.via, time.monotonic() - began))  # noqa: T201
+    if options.json:
+        rows = [one.as_json() for one in found]
+        options.json.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
