@@ -142,7 +142,8 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
 def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a tool; where it returned a list of documents, they are its own.
 
-    Those of an artifact count for more than the text that was made of them.
+    Those of an artifact count for more than the text that was made of them. ``shown`` are those
+    that a framework has made: nothing but a retrieval returns these.
     """
     losses = Losses()
     artifact = passages_in(_of(told, "artifact")) or ()
@@ -153,7 +154,7 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
         input=losses.text("input", asked, question_in(asked, view.keys)),
         output=losses.text("output", told, _tool_text(told, view.keys)),
         documents=documents,
-        shown=artifact,
+        shown=artifact or tuple(shown_in(told)),
         losses=losses,
         **more,
     )

@@ -11,6 +11,7 @@ from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, va
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.types import Passage
 
 PREFIX = "haystack."
 _STEPS: Mapping[str, Kind] = {
@@ -22,6 +23,7 @@ _STEPS: Mapping[str, Kind] = {
     "haystack.async_pipeline.run": "chain",
 }
 _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"(AutoMerging|SentenceWindow)Retriever$"), "reranker"),  # of what others found
     (re.compile(r"(Retriever|WebSearch)$"), "retriever"),
     (re.compile(r"(Ranker|DocumentJoiner)$"), "reranker"),
     (re.compile(r"Generator$"), "llm"),
@@ -78,7 +80,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         "haystack.agent.step.tool.output",
     )
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=asked, documents=told, kind=of)
+        return build.retrieval(view, asked=asked, documents=windows_in(told) or told, kind=of)
     if of == "llm":
         return build.llm(view, messages=_prompt(asked), said=told)
     if of == "tool":
@@ -93,8 +95,27 @@ def _value(view: PlainSpan, *keys: str) -> Any:
     """Return the first of the attributes that is there; where a callback is in it, it is a repr."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
-        return plain(data_in(found))
+        return plain(parts_named(data_in(found)))
     return found
+
+
+def parts_named(data: Any) -> Any:
+    """Return data read from a repr, where the parts of messages have lost their names."""
+    if isinstance(data, list):
+        return [parts_named(item) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    named = {key: parts_named(item) for key, item in data.items()}
+    if "origin" in data and "result" in data:
+        return {"tool_call_result": named}
+    return {"tool_call": named} if "tool_name" in data else named
+
+
+def windows_in(told: Any) -> tuple[Passage, ...]:
+    """Return the texts around documents, where a component makes these of them."""
+    windows = told.get("context_windows") if isinstance(told, Mapping) else None
+    texts = windows if isinstance(windows, list) else []
+    return tuple(Passage(text=text) for text in texts if isinstance(text, str))
 
 
 def _prompt(asked: Any) -> Any:

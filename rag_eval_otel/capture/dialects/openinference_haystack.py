@@ -20,7 +20,6 @@ from rag_eval_otel.types import Passage
 SCOPE: Final = "openinference.instrumentation.haystack"
 _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
 _BUILDER = re.compile(r"PromptBuilder$")  # taken for a model
-_MERGES = re.compile(r"(AutoMerging|SentenceWindow)Retriever$")  # what others have found
 _DOCUMENT = re.compile(  # nothing is escaped there
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
@@ -43,8 +42,6 @@ def kind(view: SpanView) -> Kind | None:
         return told
     if _BUILDER.search(name):
         return "chain"
-    if _MERGES.search(name):
-        return "reranker"
     known = told if told != "chain" else haystack.kind_of_component(name)
     return known or ("retriever" if _retrieves(view) else "chain")
 
@@ -88,9 +85,9 @@ def _documents(told: Any) -> Any:
     """Return the documents of a component that is not known as a retriever, or `CUT`."""
     if isinstance(told, Lost) or not isinstance(told, Mapping):
         return told
-    windows = told.get("context_windows")
-    if isinstance(windows, list) and all(isinstance(text, str) for text in windows):
-        return tuple(Passage(text=text) for text in windows)
+    windows = haystack.windows_in(told)
+    if windows:
+        return windows
     listed = told.get("documents")
     if not isinstance(listed, list):
         return None
@@ -127,20 +124,6 @@ def _revived(data: Any) -> Any:
     if not isinstance(data, str):
         return data
     if _SAID.match(data):
-        return _message(data_in(data))
+        return plain(haystack.parts_named(data_in(data)))
     answer = _ANSWER.match(data)
     return {"data": data_in(answer[1])} if answer is not None else data
-
-
-def _message(data: Any) -> Any:
-    """Return the message of which ``data`` is the repr's: its parts have lost their names."""
-    parts = data.get("_content") if isinstance(data, Mapping) else None
-    if not isinstance(parts, list):
-        return None
-    return plain({**data, "_content": [_part(part) for part in parts]})
-
-
-def _part(part: Any) -> Any:
-    if isinstance(part, Mapping) and "result" in part:
-        return {"tool_call_result": part}
-    return {"tool_call": part} if isinstance(part, Mapping) and "tool_name" in part else part
