@@ -30,22 +30,26 @@ _BEGIN = 1_700_000_000 * 10**9
 
 
 @cache
-def truths() -> Mapping[str, Any]:
-    """Return the stated truth, by the name of the file."""
+def _table() -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(_TRUTH.read_text(encoding="utf-8"))
     return found
 
 
 def is_on_spans(path: Path) -> bool:
     """Tell whether question, contexts and answer are recorded at all."""
-    return bool(truths()[path.name]["on_spans"])
+    return bool(_table()["traces"][path.name]["on_spans"])
 
 
 def stated(path: Path) -> tuple[Truth, ...]:
-    """Return the samples that the trace at ``path`` truly holds."""
+    """Return the two samples that the trace at ``path`` truly holds."""
+    own = _table()["traces"][path.name]
     return tuple(
-        Truth(question=one["question"], contexts=tuple(one["contexts"]), answer=one["answer"])
-        for one in truths()[path.name]["samples"]
+        Truth(
+            question=own.get("question_after", "") + turn["question"],
+            contexts=tuple(turn["contexts"]),
+            answer=turn["answer"] + own.get("answer_before", ""),
+        )
+        for turn in _table()["turns"]
     )
 
 
@@ -62,7 +66,7 @@ def load(path: Path) -> Recording:
         instrumentation=path.stem,
         app=path.stem,
         calls=tuple(sorted(calls, key=lambda call: (call.at, call.operation == "start"))),
-        truths=stated(path) if path.name in truths() else None,
+        truths=stated(path),
         spans=tuple(spans),
     )
 
@@ -128,7 +132,7 @@ def main(names: Sequence[str]) -> None:
         if says == "wrong":
             samples = [one.result for one in found if isinstance(one.result, Sample)]
             says = f"wrong {len(unmatched(recording.truths or (), samples))}"
-        on_spans = path.name in truths() and is_on_spans(path)
+        on_spans = is_on_spans(path)
         verdicts[on_spans, says.split()[0]] += 1
         sys.stdout.write(f"{says:12} {'' if on_spans else '(not on spans) '}{path.stem}\n")
         if says != "exact" or names:

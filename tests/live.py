@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, Tracer, set_span_in_context
 
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
-from rag_eval_otel.capture.watch import SpanWatch
+from rag_eval_otel.capture.buffer import TraceBuffer
 from rag_eval_otel.live.processor import RagEvalSpanProcessor
 
 try:
@@ -56,9 +56,9 @@ class App:
         return self.handle.processor
 
     @property
-    def watch(self) -> SpanWatch:
-        """The watch over the spans."""
-        return self.processor.watch
+    def buffer(self) -> TraceBuffer:
+        """The buffer of the traces under way."""
+        return self.handle.pipeline.buffer
 
     @staticmethod
     def below(parent: Span | None) -> Context:

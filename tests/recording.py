@@ -1,91 +1,120 @@
-"""A capture layer on its own: a real handler, recorder and exporter, and an intake that notes."""
+"""A capture layer on its own: a real handler, recorder and pipeline, and nothing that waits.
+
+Jobs run in the thread that submits them, so that spans are there as soon as a root has ended.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, Generation, LLMResult
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
-from opentelemetry.trace import SpanContext, Tracer
+from opentelemetry.trace import Span, SpanContext, Tracer
+from opentelemetry.util.types import Attributes
 
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.record import RunRecorder
-from rag_eval_otel.capture.runs import Run
-from rag_eval_otel.capture.sample import extract
-from rag_eval_otel.capture.spans import SpanWriter
+from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.config import ContentCapture, ErrorMode, Spans
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.types import Passage, Sample, SkipReason
+from rag_eval_otel.config import Config, ContentCapture, ErrorMode, Spans
+from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.score import Measurement, TurnScorer, build_measurement
+from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
+from rag_eval_otel.sinks.attributes import ContentFilter
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
 
-@dataclass(kw_only=True)
-class NotingIntake:
-    """Notes what it is handed; ``on_call`` is called first, with the name of the method."""
+class InlineEvaluator(BackgroundEvaluator):
+    """Does every job at once, in the thread that submits it. No job may wait for anything."""
 
-    accepts: bool = True
-    on_call: Callable[[str], None] = lambda _: None
-    expected: list[tuple[SpanContext, Turn]] = field(default_factory=list)
-    submitted: list[tuple[SpanContext, Turn]] = field(default_factory=list)
-    refusals: list[SkipReason] = field(default_factory=list)
+    def submit(self, job: Job) -> bool:
+        """Do ``job``."""
+        job.begin()
+        running = job.run()
+        try:
+            running.send(None)
+        except StopIteration:
+            return True
+        msg = "the job waits"
+        raise AssertionError(msg)
 
-    def withdraw(self, span: SpanContext, turn: Turn) -> None:
-        """Forget the span that stood for a turn."""
-        self.expected.remove((span, turn))
 
-    def expect(self, span: SpanContext, turn: Turn, *, instead: Turn | None = None) -> bool:
-        """Note the span that stands for a turn, where it accepts one."""
-        self.on_call("expect")
-        if instead is not None:
-            self.withdraw(span, instead)
-        if self.accepts:
-            self.expected.append((span, turn))
-        return self.accepts
+class NotingInstruments(InstrumentSink):
+    """Notes why turns are skipped, and what fails inside."""
 
-    def submit(self, turn: Turn, span: SpanContext) -> None:
-        """Note a turn without a span."""
-        self.on_call("submit")
-        self.submitted.append((span, turn))
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__(MeterProvider())
+        self.reasons: list[SkipReason] = []
+        self.errors: list[str] = []
 
-    def skipped(self, reason: SkipReason) -> None:
-        """Note why there is no turn."""
-        self.on_call("skipped")
-        self.refusals.append(reason)
+    def turn(self, outcome: Any, reason: Any = None) -> None:
+        """Note why a turn is skipped."""
+        if outcome == "skipped":
+            self.reasons.append(reason)
 
-    @property
-    def extracted(self) -> list[Sample | SkipReason]:
-        """What becomes of the turns."""
-        return [extract(turn) for _, turn in (*self.expected, *self.submitted)]
+    def internal_error(self, place: str) -> None:
+        """Note where it failed."""
+        self.errors.append(place)
 
-    @property
-    def samples(self) -> list[Sample]:
-        """The samples of the turns."""
-        return [found for found in self.extracted if isinstance(found, Sample)]
 
-    @property
-    def reasons(self) -> list[SkipReason]:
-        """Why there is no turn, or no sample of one."""
-        return [*self.refusals, *(f for f in self.extracted if not isinstance(f, Sample))]
+class NotingMeasurement(Measurement):
+    """Scores nothing; notes what it was asked to score."""
+
+    samples: list[Sample]
+
+    async def of(self, sample: Sample) -> Evaluation:
+        """Note ``sample``."""
+        self.samples.append(sample)
+        return Evaluation(scores=())
+
+
+class NotingScorer(TurnScorer):
+    """Notes turns, with the identity of the span that stands for each."""
+
+    turns: list[tuple[SpanContext, Turn]]
+
+    async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
+        """Note ``turn``."""
+        self.turns.append((span, turn))
+        return await super().score(turn, span, ended=ended)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """A handler that records into ``recorder``, which exports to ``exporter``."""
+    """A handler that records into ``recorder``, whose spans ``exporter`` gets."""
 
-    intake: NotingIntake
     exporter: InMemorySpanExporter
-    recorder: RunRecorder
+    pipeline: Pipeline
     handler: LangChainCapture
     provider: TracerProvider
     tracer: Tracer
+    samples: list[Sample]
+    turns: list[tuple[SpanContext, Turn]]
+    """What was submitted, with the span that stands for it."""
+    reasons: list[SkipReason]
+    """Why there is no turn, or no sample of one."""
     errors: list[str]
+    """Where something of ours failed."""
+    told: dict[int, Any] = field(default_factory=dict)
+    """What runs by hand will end with."""
+
+    @property
+    def recorder(self) -> RunRecorder:
+        """What notes runs."""
+        return self.pipeline.recorder
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
@@ -100,9 +129,37 @@ class Capture:
     @property
     def truths(self) -> list[tuple[str, tuple[str, ...], str]]:
         """The samples as question, contexts and answer, sorted."""
-        return sorted(
-            (s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.intake.samples
-        )
+        return sorted((s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.samples)
+
+    @contextmanager
+    def within(self, name: str, attributes: Attributes = None) -> Iterator[Span]:
+        """Do something below a span of the application, whose trace is read when it has ended."""
+        with self.tracer.start_as_current_span(name, attributes=attributes) as span:
+            yield span
+        self.flush()
+
+    def flush(self) -> None:
+        """Finish what has ended, and read the traces of the application's spans."""
+        self.recorder.flush()
+        self.pipeline.buffer.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotingIntake:
+    """Hands trees on to ``inner``; ``on_call`` is called first, with the name of the method."""
+
+    inner: TreeIntake
+    on_call: Callable[[str], None]
+
+    def finished(self, tree: RunTree) -> None:
+        """Hand ``tree`` on."""
+        self.on_call("finished")
+        self.inner.finished(tree)
+
+    def evicted(self, tree: RunTree) -> None:
+        """Hand ``tree`` on."""
+        self.on_call("evicted")
+        self.inner.evicted(tree)
 
 
 def capture(
@@ -110,72 +167,123 @@ def capture(
     spans: Spans = "essential",
     content: ContentCapture = "off",
     mode: ErrorMode = "raise",
-    intake: NotingIntake | None = None,
+    on_intake: Callable[[str], None] = lambda _: None,
     sampler: Sampler = ALWAYS_ON,
     metadata_keys: Sequence[str] = (),
+    config: Config | None = None,
     **options: Any,
 ) -> Capture:
     """Put a capture layer together; ``options`` are the recorder's."""
-    exporter, errors = InMemorySpanExporter(), list[str]()
+    exporter, instruments = InMemorySpanExporter(), NotingInstruments()
     provider = TracerProvider(sampler=sampler)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("test")
-    edge = Edge("callback", on_error=errors.append, mode=mode)
-    noting = intake or NotingIntake()
-    writer = SpanWriter(tracer=tracer, spans=spans, content=content, metadata_keys=metadata_keys)
-    recorder = RunRecorder(writer, noting, edge=edge, **options)
+    config = config or Config(
+        judge="lexical",
+        spans=spans,
+        capture_content=content,
+        errors=mode,
+        metadata_keys=tuple(metadata_keys),
+    )
+    usual = build_measurement(config)
+    measurement = NotingMeasurement(metrics=(), judge=usual.judge, embedder=usual.embedder)
+    object.__setattr__(measurement, "samples", [])
+    pipeline = Pipeline(config, provider=provider, instruments=instruments)
+    scorer = NotingScorer(
+        measurement, evaluator=InlineEvaluator(), instruments=instruments, edge=pipeline.edge
+    )
+    scorer.turns = []
+    pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
+    pipeline.sweeper.stop()
+    pipeline.hold._start_reaper = lambda: True  # type: ignore[method-assign]  # noqa: SLF001  # no deadline
+    intake = NotingIntake(inner=pipeline.recorder._intake, on_call=on_intake)  # noqa: SLF001
+    pipeline.recorder = RunRecorder(intake, **options)
+    processor = RagEvalSpanProcessor(
+        SimpleSpanProcessor(exporter), pipeline, content=ContentFilter(own=config.capture_content)
+    )
+    provider.add_span_processor(processor)
     return Capture(
-        intake=noting,
         exporter=exporter,
-        recorder=recorder,
-        handler=LangChainCapture(lambda: recorder, edge=edge),
+        pipeline=pipeline,
+        handler=LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback")),
         provider=provider,
-        tracer=tracer,
-        errors=errors,
+        tracer=provider.get_tracer("test"),
+        samples=measurement.samples,
+        turns=scorer.turns,
+        reasons=instruments.reasons,
+        errors=instruments.errors,
     )
 
 
-# --- runs without LangChain -----------------------------------------------------------------------
+# --- runs without LangChain's runnables -----------------------------------------------------------
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
+SHOWN: Sequence[BaseMessage] = (SystemMessage(PAGE), HumanMessage(QUESTION))
 
 
 def begin(
-    captured: Capture, kind: Kind, number: int, *, under: int | None = None, **texts: Any
+    captured: Capture,
+    kind: Kind,
+    number: int,
+    *,
+    under: int | None = None,
+    asked: Any = None,
+    told: Any = None,
+    metadata: dict[str, Any] | None = None,
 ) -> Run:
-    """Start the run ``number`` under another; ``texts`` are set on it."""
-    run = captured.recorder.start(
-        kind,
-        UUID(int=number),
-        parent=None if under is None else UUID(int=under),
-        name=f"{kind}{number}",
-        metadata=texts.pop("metadata", {}),
-    )
-    assert run is not None
-    for name, value in texts.items():
-        setattr(run, name, value)
-    return run
+    """Send the event that the run ``number`` has started under another; it will end with ``told``.
+
+    A model is ``asked`` a list of messages, or a prompt of text.
+    """
+    above = None if under is None else UUID(int=under)
+    event: Any = {"run_id": UUID(int=number), "parent_run_id": above, "metadata": metadata}
+    handler = captured.handler
+    event["name"] = f"{kind}{number}"
+    if kind == "llm" and isinstance(asked, Sequence) and not isinstance(asked, str):
+        handler.on_chat_model_start(None, [list(asked)], **event)
+    elif kind == "llm":
+        handler.on_llm_start(None, [asked] if asked else [], **event)
+    else:
+        getattr(handler, f"on_{kind}_start")(None, asked, **event)
+    captured.told[number] = told
+    return captured.recorder.runs[number]
 
 
 def finish(captured: Capture, *runs: Run) -> None:
-    """End ``runs``, one after the other."""
+    """Send the events that ``runs`` have ended, one after the other."""
     for run in runs:
-        captured.recorder.end(run, time.time_ns())
+        told: Any = captured.told[run.id]
+        ended: Any = {"run_id": UUID(int=run.id)}
+        if run.parent is not None:
+            ended["parent_run_id"] = UUID(int=run.parent)
+        if run.kind == "llm":
+            told = told if isinstance(told, LLMResult) else generated(told)
+        elif run.kind == "retriever":
+            told = told or []
+        getattr(captured.handler, f"on_{run.kind}_end")(told, **ended)
+
+
+def fail(captured: Capture, run: Run, error: BaseException) -> None:
+    """Send the event that ``run`` has failed."""
+    getattr(captured.handler, f"on_{run.kind}_error")(error, run_id=UUID(int=run.id))
+
+
+def generated(told: str | AIMessage | None) -> LLMResult:
+    """Return what a model's call ends with."""
+    if told is None:
+        return LLMResult(generations=[])
+    if isinstance(told, str):
+        return LLMResult(generations=[[Generation(text=told)]])
+    return LLMResult(generations=[[ChatGeneration(message=told)]])
 
 
 def begin_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
     """Start a chain, let it retrieve, and start its model; give the runs, innermost first."""
-    root = begin(captured, "chain", number, input=QUESTION)
-    documents = (Passage(text=PAGE),)
+    root = begin(captured, "chain", number, asked=QUESTION, told=ANSWER)
     search = begin(
-        captured, "retriever", number + 1, under=number, input=QUESTION, documents=documents
+        captured, "retriever", number + 1, under=number, asked=QUESTION, told=[Document(PAGE)]
     )
     finish(captured, search)
-    root.output = ANSWER
-    shown = (("system", PAGE), ("human", QUESTION))
-    write = begin(
-        captured, "llm", number + 2, under=number, input=QUESTION, messages=shown, output=ANSWER
-    )
+    answer = AIMessage(ANSWER)
+    write = begin(captured, "llm", number + 2, under=number, asked=SHOWN, told=answer)
     return write, search, root
 
 

@@ -19,7 +19,7 @@ from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS
 from rag_eval_otel.capture.dialects.content import owner_of
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.sinks.content import ContentFilter
+from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.testing.recordings import RecordedSpan, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
 
@@ -100,6 +100,10 @@ def test_the_recordings_hold_texts() -> None:
 def test_every_dialect_says_what_its_content_is() -> None:
     """A new dialect does not forget its table: what it reads of texts is named there."""
     examples = {
+        "adk": "gcp.vertex.agent.llm_request",
+        "autogen": "llm.input_messages.3.function.0",
+        "crewai": "crew_inputs",
+        "dspy": "input.value",
         "genai": "gen_ai.input.messages",
         "haystack": "haystack.component.output",
         "langfuse": "langfuse.observation.input",
@@ -107,6 +111,8 @@ def test_every_dialect_says_what_its_content_is() -> None:
         "llamaindex": "llamaindex.step.input_summary",
         "mlflow": "mlflow.spanOutputs",
         "openinference": "llm.input_messages.3.message.content",
+        "smolagents": "smolagents.task",
+        "strands": "system_prompt",
         "traceloop": "gen_ai.prompt.0.content",
         "vectordb": "db.query.embeddings.vector",
     }

@@ -14,7 +14,6 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
-from opentelemetry.trace import set_span_in_context
 
 from apps import company
 from apps.compat import START, RetrievalQA, StateGraph, make_agent, quietly
@@ -23,9 +22,6 @@ from apps.parts import PROMPT, handbook, join, lookup, rag
 from apps.replies import calling, from_pages, saying, unavailable
 from pipeline import good_judge, running, turns_counted
 from rag_eval_otel import record_answer, record_question, record_retrieval
-from rag_eval_otel.capture.loose import LooseRuns
-from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.step import Step
 from recording import Capture, capture
 
 with quietly():
@@ -125,29 +121,29 @@ def ask(captured: Capture) -> None:
 def test_a_plain_function_under_a_span() -> None:
     """Two runs without a chain around them are one turn, by the span that is current."""
     captured = capture()
-    with captured.tracer.start_as_current_span("ask"):
+    with captured.within("ask"):
         ask(captured)
     ((question, contexts, answer),) = captured.truths
     assert (question, contexts) == FOUNDED
     assert answer == "It was founded in 1987. [History; Founder]"
-    assert captured.intake.reasons == []
+    assert captured.reasons == []
 
 
 def test_a_plain_function_without_a_span() -> None:
     """Nothing joins the two runs, and that is said."""
     captured = capture()
     ask(captured)
-    assert captured.intake.reasons == ["no_retrieval"]
+    assert captured.reasons == ["no_answer", "no_retrieval"]
 
 
 def test_a_vector_store_that_is_called_directly() -> None:
     """Its documents are in the prompt alone; that is no retrieval anybody could see."""
     captured = capture()
     found = join(store().similarity_search(company.FOUNDED))
-    with captured.tracer.start_as_current_span("ask"):
+    with captured.within("ask"):
         prompt = PROMPT.invoke({"context": found, "question": company.FOUNDED})
         ScriptedChat().invoke(prompt, with_handler(captured))
-    assert captured.intake.reasons == ["no_retrieval"]
+    assert captured.reasons == ["no_retrieval"]
 
 
 def test_handlers_in_constructors() -> None:
@@ -175,7 +171,7 @@ def test_a_grader_before_the_answer() -> None:
     """The span stands for the turn as it is when it ends, not as it was at the first call."""
     captured = capture()
     call = with_handler(captured)
-    with captured.tracer.start_as_current_span("ask"):
+    with captured.within("ask"):
         documents = handbook().invoke(company.FOUNDED, call)
         ScriptedChat(reply=saying("yes")).invoke(join(documents), call)
         ScriptedChat().invoke(prompt(join(documents), company.FOUNDED), call)
@@ -184,33 +180,34 @@ def test_a_grader_before_the_answer() -> None:
     assert answer == "It was founded in 1987. [History; Founder]"
 
 
-def test_two_turns_of_one_span_are_none() -> None:
-    """A span can stand for one turn; that there were two is said once."""
+def test_turns_of_one_span_are_told_apart() -> None:
+    """What was asked one after the other below a span is scored turn by turn."""
     captured = capture()
-    with captured.tracer.start_as_current_span("batch"):
-        for question in (company.FOUNDED, company.SPARS, company.TOWING):
+    with captured.within("batch"):
+        for question in (company.FOUNDED, company.SPARS):
             documents = handbook().invoke(question, with_handler(captured))
             ScriptedChat().invoke(prompt(join(documents), question), with_handler(captured))
-    assert captured.truths == []
-    assert captured.intake.reasons == ["ambiguous"]
+    spars = (company.SPARS, (company.WARRANTY, company.WORKSHOP))
+    assert [truth[:2] for truth in captured.truths] == [spars, FOUNDED]
+    assert captured.reasons == []
 
 
 def test_a_call_that_was_not_shown_the_pages_is_no_turn() -> None:
     """Under one span there may be a search for this and a model for that."""
     captured = capture()
-    with captured.tracer.start_as_current_span("work"):
+    with captured.within("work"):
         handbook().invoke(company.FOUNDED, with_handler(captured))
         ScriptedChat(reply=saying("A poem about the sea and its waves.")).invoke(
             "Write a poem.", with_handler(captured)
         )
     assert captured.truths == []
-    assert captured.intake.reasons == ["partial"]
+    assert captured.reasons == ["ambiguous"]
 
 
 def test_a_retrieval_that_is_said() -> None:
     """A vector store that is called directly is seen where the application says what it found."""
     captured = capture()
-    with captured.tracer.start_as_current_span("ask"):
+    with captured.within("ask"):
         found = [page.page_content for page in store().similarity_search(company.FOUNDED, k=2)]
         record_retrieval(company.FOUNDED, found)
         ScriptedChat().invoke(prompt("\n".join(found), company.FOUNDED), with_handler(captured))
@@ -221,42 +218,26 @@ def test_a_retrieval_that_is_said() -> None:
 def test_a_span_that_has_ended_joins_nothing() -> None:
     """Neither does one that somebody else's instrumentation made of its own accord."""
     captured = capture()
-    with captured.tracer.start_as_current_span("ask") as span:
+    with captured.within("ask") as span:
         span.end()
         ask(captured)
     attributes = {"openinference.span.kind": "CHAIN"}
-    with captured.tracer.start_as_current_span("theirs", attributes=attributes):
+    with captured.within("theirs", attributes=attributes):
         ask(captured)
-    assert captured.intake.reasons == ["no_retrieval", "no_retrieval"]
+    assert captured.reasons == ["no_answer", "no_retrieval"] * 2
 
 
 def test_a_call_that_failed_joins_nothing() -> None:
     """The turn is the one of the call that did not."""
     captured = capture()
     call = with_handler(captured)
-    with captured.tracer.start_as_current_span("ask"):
+    with captured.within("ask"):
         documents = handbook().invoke(company.FOUNDED, call)
         with pytest.raises(ConnectionError):
             ScriptedChat(reply=unavailable).invoke("?", call)
         ScriptedChat().invoke(prompt(join(documents), company.FOUNDED), call)
-    assert captured.intake.reasons == ["error"]
+    assert captured.reasons == ["error"]
     assert len(captured.truths) == 1
-
-
-def test_what_is_kept_of_spans_is_bounded() -> None:
-    """Spans that have ended are forgotten, and the oldest of too many; so are too many steps."""
-    captured, loose = capture(), LooseRuns(max_spans=2)
-    steps = [Step(id=n, parent=None, kind="retriever", name="r", start=n) for n in range(201)]
-    spans = [captured.tracer.start_span(name) for name in "abcd"]
-    for span in spans[:3]:
-        tree = RunTree(context=set_span_in_context(span), started_at=0.0)
-        assert loose.join(tree, steps[:1]) is None
-        assert loose.join(tree, steps) is None
-    assert len(loose) == 2
-    for span in spans[:3]:
-        span.end()
-    loose.join(RunTree(context=set_span_in_context(spans[3]), started_at=0.0), steps[:1])
-    assert len(loose) == 1
 
 
 def test_a_plain_function_is_scored_on_its_span() -> None:
@@ -344,7 +325,7 @@ def test_a_graph_that_is_interrupted() -> None:
     app.invoke({"question": company.FOUNDED}, call)
     assert app.invoke(Command(resume=True), call)["generation"]
     assert captured.truths == []
-    assert captured.intake.reasons == ["no_retrieval"]
+    assert captured.reasons == ["no_answer", "no_retrieval"]
 
 
 class State(TypedDict, total=False):

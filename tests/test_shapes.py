@@ -28,6 +28,7 @@ REFUSALS = {
     "err_llm": "error",
     "err_parser": "error",
     "err_retriever": "error",
+    "retriever_only": "no_answer",
     "non_rag": "no_retrieval",
     "non_rag_stuff_docs": "no_retrieval",
     "stream_abandoned": "abandoned",
@@ -76,7 +77,7 @@ def ran(
     """Run ``app`` once, and return what was captured of it."""
     captured, ids = capture(spans=spans, content=content), RunIds()
     app.run([captured.handler, ids])
-    captured.recorder.flush()
+    captured.flush()
     return captured, ids
 
 
@@ -122,7 +123,7 @@ def test_a_refusal_has_its_reason(app: App) -> None:
     """What is no sample is counted once, with the reason; what is one is not."""
     captured, _ = ran(app)
     expected = [REFUSALS[app.name]] if app.name in REFUSALS else []
-    assert captured.intake.reasons == expected
+    assert captured.reasons == expected
     assert not captured.errors
 
 
@@ -133,7 +134,7 @@ def test_nothing_is_left_behind(app: App, spans: Spans, content: ContentCapture)
     captured, ids = ran(app, spans, content)
     assert len(captured.recorder) == 0
     assert ids.runs
-    assert not [run for run in ids.runs if captured.recorder.find(run)]
+    assert not [run for run in ids.runs if run.int in captured.recorder.runs]
 
 
 @pytest.mark.parametrize("spans", ["essential", "all"])
@@ -153,7 +154,7 @@ def test_the_spans_form_trees(app: App, spans: Spans) -> None:
 def test_the_spans_follow_the_conventions(app: App) -> None:
     """Each span names its GenAI operation, and is of the kind the conventions ask for."""
     captured, _ = ran(app)
-    standing = {context.span_id for context, _ in captured.intake.expected}
+    standing = {context.span_id for context, _ in captured.turns}
     for span in captured.spans:
         if operation(span) is None:  # an inner chain: only there to stand for its turn
             assert span.context.span_id in standing
@@ -183,8 +184,7 @@ def test_errors_show_on_the_spans(app: App) -> None:
 def test_a_span_stands_for_each_turn(app: App, spans: Spans) -> None:
     """Each turn has a span of its own, which is exported afterwards."""
     captured, _ = ran(app, spans)
-    standing = Counter(context.span_id for context, _ in captured.intake.expected)
-    assert not captured.intake.submitted
+    standing = Counter(context.span_id for context, _ in captured.turns)
     assert not [span for span, times in standing.items() if times > 1]
     assert set(standing) <= {span.context.span_id for span in captured.spans}
 
@@ -216,11 +216,10 @@ def test_all_spans(app: App) -> None:
 
 @each_app
 def test_no_spans(app: App) -> None:
-    """With ``spans="none"`` there is no span; turns go straight to the scorer."""
+    """With ``spans="none"`` there is no span, and none stands for a turn."""
     captured, _ = ran(app, "none")
     assert not captured.spans
-    assert not captured.intake.expected
-    assert not [span for span, _ in captured.intake.submitted if span.is_valid]
+    assert not [span for span, _ in captured.turns if span.is_valid]
 
 
 def test_a_structured_output_is_no_agent() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.runtime.background import Sweeper
-from rag_eval_otel.runtime.suppression import is_silent
+from rag_eval_otel.runtime.guard import is_silent
 
 
 class Swept:

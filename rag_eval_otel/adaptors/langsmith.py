@@ -14,7 +14,7 @@ from rag_eval_otel.dataset.columns import COLUMNS, check_chosen
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.runtime.suppression import silence
+from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.types import Fusion, Sample, Score
 
 _KEYS: Mapping[str, tuple[str, ...]] = {

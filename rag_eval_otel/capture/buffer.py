@@ -20,7 +20,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
 from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import LogView, SdkSpan, attribute_names, has_dropped
+from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 _LOST = 4096  # traces that had to go, and are remembered to be passed over
 _MOST = 4  # the part of all bytes that one trace may take, as a divisor
-
-
-_is_dull = MARKS.isdisjoint
-"""Whether attributes are of no dialect; takes their names one by one."""
 
 
 class TraceBuffer:
@@ -108,14 +104,12 @@ class TraceBuffer:
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
         scope = span.instrumentation_scope
-        if _is_dull(attribute_names(span)):
-            if scope is not None and scope.name == llamaindex.SCOPE:
+        name = scope.name if scope is not None else ""
+        if bears_none(MARKS, span):
+            if name == llamaindex.SCOPE:
                 return True
-            if self._traces and trace_of(span) in self._traces:
-                return scope is None or scope.name != semconv.SCOPE
-            return has_dropped(span)  # a mark of ours may be among them
-        # Spans of our own are written from runs that have been read.
-        return scope is None or scope.name != semconv.SCOPE
+            return bool(self._traces) and trace_of(span) in self._traces and name != semconv.SCOPE
+        return name != semconv.SCOPE  # spans of our own are written from runs that have been read
 
     def _note(self, span: ReadableSpan) -> bool:
         context = span.context
@@ -165,7 +159,6 @@ class TraceBuffer:
         if trace is None:
             now = self._clock()
             trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from rag_eval_otel.capture.placing import Messages, Place, bare
 from rag_eval_otel.capture.retrieval import paragraphs
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import normalised, place
+from rag_eval_otel.capture.text import is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
@@ -23,8 +23,9 @@ _Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # characters by which a document is known that was cut
 _END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # what may follow a passage that was cut
-_LEAST = 1 / 3  # of the length of what was retrieved, that its rewriting has
+_ROOM = 200  # letters and digits that long documents have at least when they are rewritten
 _LINK = 20  # characters from which an LLM's output found in a later prompt is no coincidence
+_SHORT = 8  # the same where it stands there alone: as a message, as a line, or in quotes
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
@@ -73,7 +74,7 @@ def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | S
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown, cut as they were, in the order of the prompt."""
+    """Return those of ``retrieved`` that were shown, in the order of the prompt and cut as there."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
         return reranked or retrieved
@@ -114,15 +115,17 @@ def _rewritten(
     """Return all that was ``retrieved``: the prompt shows it in words of somebody else.
 
     Not where another call saw it and the generator did not: then it was rejected. Nor where there
-    is no room for it in the prompt.
+    is no room for it in the prompt, or nothing says that the prompt is about the same question.
     """
+    queries = [one.input for one in turn.retrievers if one.input]
+    if turn.anchor.flat and not any(is_in(one, text) for one in queries for text in shown.texts):
+        return "ambiguous"
     asked = max((len(bare(text)) for text in _asked(turn)), default=0)
     length = sum(len(bare(passage.text)) for passage in retrieved)
-    has_room = shown.size - asked >= length * _LEAST
+    has_room = shown.size - asked >= min(length / 3, _ROOM)
     others = Messages(t for c in turn.calls if c is not generator for t in c.prompt)
-    if has_room and not any(others.place(passage.text) for passage in retrieved):
-        return retrieved
-    return retrieved[:0] if turn.is_whole and not has_room else "ambiguous"
+    seen = any(others.place(passage.text) for passage in retrieved)
+    return retrieved if has_room and not seen else "ambiguous"
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
@@ -234,14 +237,23 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return prompts that the generator has seen or builds upon, each with where it shows there."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
-    open_calls = [
-        call for call in turn.calls if call is not generator and len(call.output or "") >= _LINK
-    ]
+    open_calls = [call for call in turn.calls if call is not generator]
     grown = True
     while grown:
         messages = Messages(text for _, text in seen)
-        linked = [(at, c) for c in open_calls if (at := messages.place(c.output or ""))]
+        linked = [(at, c) for c in open_calls if (at := _link(c.output or "", messages))]
         open_calls = [call for call in open_calls if all(call is not c for _, c in linked)]
         seen += [(seen[at[0]][0] or at, text) for at, call in linked for text in call.prompt]
         grown = bool(linked)
     return seen
+
+
+def _link(said: str, messages: Messages) -> Place | None:
+    """Return where ``said`` stands, if that is no coincidence."""
+    if len(said) >= _LINK:
+        return messages.place(said)
+    if len(said) < _SHORT or len(said.split()) == 1:
+        return None
+    alone = re.compile(rf"(?:^|[\n\"'`>]|[:*-] ){re.escape(said.strip())}(?:$|[\n\"'`<])")
+    is_there = any(alone.search(text) for text in messages.texts)
+    return messages.place(said) if is_there else None

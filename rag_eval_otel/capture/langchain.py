@@ -16,8 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import CodeType, MethodType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -29,13 +29,14 @@ from langchain_core.tracers.context import register_configure_hook
 
 from rag_eval_otel.capture.runs import Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.suppression import is_silent
+from rag_eval_otel.runtime.guard import Edge, is_silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextvars import ContextVar
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SCALARS: Final = frozenset({bool, int, float, type(None)})
 _NUMBERS: Final = frozenset({int, float})
@@ -62,7 +63,7 @@ async def _pattern(*_: Any, **__: Any) -> None:
 
 
 class _Event:
-    """A callable that `inspect.iscoroutinefunction` takes for a coroutine function.
+    """A method that `inspect.iscoroutinefunction` takes for a coroutine function.
 
     `inspect` accepts objects that have a function's attributes. Synchronous LangChain ignores what
     an event returns, asynchronous LangChain awaits it in its loop.
@@ -72,37 +73,25 @@ class _Event:
     __defaults__ = None
     __kwdefaults__ = None
 
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
-        self.__name__ = call.__name__
-        self.__doc__ = call.__doc__
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
         self.__annotations__ = {}
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
 
-    def __call__(self, *args: Any, **options: Any) -> _Done:
-        self._call(*args, **options)
-        return _DONE
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+    def __get__(self, handler: object | None, owner: type | None = None) -> Any:
+        return self if handler is None else MethodType(self, handler)
 
 
-_EVENTS: Final = tuple(
-    f"on_{what}"
-    for what in (
-        "chain_start",
-        "chain_end",
-        "chain_error",
-        "chat_model_start",
-        "llm_start",
-        "llm_end",
-        "llm_error",
-        "retriever_start",
-        "retriever_end",
-        "retriever_error",
-        "tool_start",
-        "tool_end",
-        "tool_error",
-    )
-)
+def _event(function: F) -> F:
+    """Return ``function`` as an event, which is called without a second Python frame."""
+    kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
+    return cast("F", kind(function))
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -116,10 +105,11 @@ class LangChainCapture(BaseCallbackHandler):
         self.enabled = True
         self._recorder = recorder
         self.edge = edge
-        for name in _EVENTS:
-            if getattr(type(self), name) is getattr(LangChainCapture, name):  # not a subclass's own
-                setattr(self, name, _Event(getattr(self, name)))
+        for name, event in vars(LangChainCapture).items():
+            if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
+                setattr(self, name, MethodType(event, self))
 
+    @_event
     def on_chain_start(
         self,
         serialized: dict[str, Any] | None,
@@ -128,31 +118,37 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a chain, graph, node or agent."""
         with self.edge:
             run = self._start("chain", run_id, parent_run_id, serialized, event)
             if run is not None:
                 run.asked = note(inputs)
                 run.is_prompt = event.get("run_type") == "prompt"
+        return _DONE
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> None:
+    @_event
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> _Done:
         """Note its output; a stream gives its real input only now."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
-                return
+                return _DONE
             try:
                 if event.get("inputs") is not None:
                     run.asked = note(event["inputs"])
                 run.told = note(outputs)
             finally:
                 self._end(run)
+        return _DONE
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_chat_model_start(
         self,
         serialized: dict[str, Any] | None,
@@ -161,13 +157,15 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a chat model's call and the messages it was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and messages:
                 run.asked = [note_message(message) for message in messages[0]]
+        return _DONE
 
+    @_event
     def on_llm_start(
         self,
         serialized: dict[str, Any] | None,
@@ -176,16 +174,18 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a completion model's call and the prompt it was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and prompts:
                 run.asked = prompts[0]
+        return _DONE
 
+    @_event
     def on_llm_end(
         self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
-    ) -> None:
+    ) -> _Done:
         """Note what the model said. Inline handlers of others may have kept its start from us."""
         with self.edge:
             known = self._recorder().runs
@@ -193,16 +193,20 @@ class LangChainCapture(BaseCallbackHandler):
             if run is None and parent_run_id is not None and parent_run_id.int in known:
                 run = self._start("llm", run_id, parent_run_id, None, event)
             if run is None:
-                return
+                return _DONE
             try:
                 _note_generation(run, response)
             finally:
                 self._end(run)
+        return _DONE
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_retriever_start(
         self,
         serialized: dict[str, Any] | None,
@@ -211,28 +215,34 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a retrieval and its query."""
         with self.edge:
             run = self._start("retriever", run_id, parent_run_id, serialized, event)
             if run is not None:
                 run.asked = note(query)
+        return _DONE
 
-    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> _Done:
         """Note the documents that were found, before anyone changes them."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
-                return
+                return _DONE
             try:
                 run.told = [note_document(document) for document in documents]
             finally:
                 self._end(run)
+        return _DONE
 
-    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
+    @_event
     def on_tool_start(
         self,
         serialized: dict[str, Any] | None,
@@ -241,7 +251,7 @@ class LangChainCapture(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         **event: Any,
-    ) -> None:
+    ) -> _Done:
         """Note a tool call and its arguments."""
         with self.edge:
             run = self._start("tool", run_id, parent_run_id, serialized, event)
@@ -249,21 +259,26 @@ class LangChainCapture(BaseCallbackHandler):
                 given = event.get("inputs")
                 run.asked = note(input_str if given is None else given)
                 run.description = (serialized or {}).get("description")
+        return _DONE
 
-    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
         """Note what the tool returned: a text, documents, or a message with an artifact."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
-                return
+                return _DONE
             try:
                 run.told = note(output)
             finally:
                 self._end(run)
+        return _DONE
 
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    @_event
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
         """Note how it failed."""
         self._fail(error, run_id)
+        return _DONE
 
     def _start(
         self,
@@ -419,13 +434,15 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 
 def note_document(document: Any) -> Any:
     """Return text, id and metadata of a document."""
-    text = getattr(document, "page_content", None)
-    if not isinstance(text, str):
-        return note(document)
+    if not isinstance(document, Document):
+        text = getattr(document, "page_content", None)
+        return {"page_content": text} if isinstance(text, str) else note(document)
+    fields = document.__dict__  # read often: the model's own attribute access is slower
+    metadata = fields.get("metadata")
     return {
-        "page_content": text,
-        "id": getattr(document, "id", None),
-        "metadata": dict(document.metadata or {}),
+        "page_content": fields["page_content"],
+        "id": fields.get("id"),
+        "metadata": dict(metadata) if metadata else {},
     }
 
 
@@ -444,16 +461,15 @@ def note_message(message: Any, depth: int = 0) -> Any:
     """Return role, content, tool calls and artifact of a message."""
     if not isinstance(message, BaseMessage):  # a pair, a dict or a text
         return note(message, depth)
-    content, role = message.content, message.type
+    fields = message.__dict__
+    content, role = fields["content"], fields["type"]
     noted = {
         "type": role,
         "content": content if type(content) is str else note(content, depth + 1),
     }
-    if role == "ai":
-        calls = getattr(message, "tool_calls", None)
-        if calls:
-            noted["tool_calls"] = note(calls, depth + 1)
-    elif role == "tool":
-        noted["name"] = message.name
-        noted["artifact"] = note(getattr(message, "artifact", None), depth + 1)
+    if fields.get("tool_calls"):
+        noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
+    if role == "tool":
+        noted["name"] = fields.get("name")
+        noted["artifact"] = note(fields.get("artifact"), depth + 1)
     return noted

@@ -1,11 +1,11 @@
 """Turns within turns: which of them are parts of the one around them.
 
-A tool works for whoever calls it, so what retrieves below one is part of the caller's turn. An inner
-turn is a mere step of the one around it, if that one answers something else in the end, and either
-was asked the same, or has a later call that was shown what the inner one said, or what it found: then
+A tool works for whoever calls it, so what retrieves below one is part of the caller's turn. An
+inner turn is a mere step of the one around it, if that one answers something else in the end, and
+either was asked the same, or has a later call that was shown what the inner one said or found: then
 the calls within only graded it, or made a draft. Where one of several steps of one name is such a
-step, all are: a loop may reject what it found. Where what the inner one said comes out in the end, a
-later call only graded it, or named it.
+step, all are: a loop may reject what it found. Where what the inner one said comes out in the end,
+a later call only graded it, or named it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class Nesting:
     def owners(self) -> Owners:
         """Return for each anchor the outermost that leads it, or itself; None in a circle."""
         leaders = {anchor: self._leader(anchor) for anchor in self._groups}
-        alike = {self._role(anchor): above for anchor, above in leaders.items() if above}
+        alike = {self._role(one): above for one, above in leaders.items() if above is not None}
         for anchor, above in leaders.items():
-            if above is None and alike.get(self._role(anchor)) != anchor:
-                leaders[anchor] = alike.get(self._role(anchor))
+            leader = alike.get(self._role(anchor))
+            if above is None and leader != anchor:
+                leaders[anchor] = leader
         return {anchor: _outermost(anchor, leaders) for anchor in self._groups}
 
     def _leader(self, anchor: Hashable) -> Hashable | None:

@@ -42,27 +42,19 @@ class Run:
     belong to model calls. ``thread`` is set for a vector store that was searched directly.
     """
 
-    __slots__ = (
-        "asked",
-        "description",
-        "end",
-        "error",
-        "id",
-        "is_prompt",
-        "kind",
-        "metadata",
-        "model",
-        "name",
-        "parent",
-        "query",
-        "response_id",
-        "said",
-        "start",
-        "thread",
-        "tokens",
-        "told",
-        "tree",
-    )
+    # Defaults of the class: a run sets what it has, which costs its event less than slots do.
+    end: int | None = None
+    asked: Any = None
+    told: Any = None
+    error: str | None = None
+    is_prompt = False
+    model: str | None = None
+    response_id: str | None = None
+    tokens: tuple[int, int] | None = None
+    said: dict[Part, Any] | None = None
+    query: str | None = None
+    description: str | None = None
+    thread = 0
 
     def __init__(  # noqa: PLR0917  # one for each event of the application: positional is faster
         self,
@@ -80,18 +72,6 @@ class Run:
         self.name = name
         self.metadata = metadata
         self.start = time.time_ns()
-        self.end: int | None = None
-        self.asked: Any = None
-        self.told: Any = None
-        self.error: str | None = None
-        self.is_prompt = False
-        self.model: str | None = None
-        self.response_id: str | None = None
-        self.tokens: tuple[int, int] | None = None
-        self.said: dict[Part, Any] | None = None
-        self.query: str | None = None
-        self.description: str | None = None
-        self.thread = 0
 
 
 class RunTree:
@@ -99,14 +79,16 @@ class RunTree:
 
     ``context`` is the OpenTelemetry context in which the root started: the parent of its span.
     ``open`` counts the runs that have not ended; ``ended_at`` (seconds of the recorder's clock) is
-    set when the root ends. ``lost`` counts runs over `MAX_RUNS`. ``searched`` is the start of the
-    first retrieval or tool, ``called`` that of the last model call.
+    set when the root ends; ``is_kept`` holds until the recorder hands the tree on. ``lost`` counts
+    runs over `MAX_RUNS`. ``searched`` is the start of the first retrieval or tool, ``called`` that
+    of the last model call.
     """
 
     __slots__ = (
         "called",
         "context",
         "ended_at",
+        "is_kept",
         "lost",
         "open",
         "runs",
@@ -121,6 +103,7 @@ class RunTree:
         self.runs: list[Run] = []
         self.open = 0
         self.ended_at: float | None = None
+        self.is_kept = True
         self.lost = 0
         self.size = 0
         self.searched: int | None = None
@@ -254,10 +237,6 @@ def size_of(noted: object) -> int:
     return sum(map(size_of, noted)) if isinstance(noted, list) else 0
 
 
-def _size(run: Run) -> int:
-    return size_of(run.asked) + size_of(run.told)
-
-
 class TreeIntake(Protocol):
     """Takes the trees whose runs have ended."""
 
@@ -375,17 +354,18 @@ class RunRecorder:
     def end(self, run: Run) -> None:
         """Note that ``run`` has ended; a second end has no effect."""
         tree = run.tree
+        is_root = run.parent is None
         # Inner chains pass on the texts of the other runs.
-        size = 0 if run.kind == "chain" and run.parent is not None else _size(run)
+        size = size_of(run.told) + size_of(run.asked) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None:
                 return
             run.end = max(time.time_ns(), run.start)
             tree.open -= 1
-            if tree.root.id in self._trees:
+            if size and tree.is_kept:
                 tree.size += size
                 self._size += size
-            if run is tree.root:
+            if is_root:
                 tree.ended_at = self._clock()
             elif tree.ended_at is None:
                 return
@@ -394,7 +374,7 @@ class RunRecorder:
                 return
         if is_finished:
             self._intake.finished(tree)
-        elif run is tree.root:
+        elif is_root:
             self._on_waiting()
 
     def sweep(self) -> None:
@@ -417,6 +397,7 @@ class RunRecorder:
         """Take ``tree`` out; False if another thread has."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
+        tree.is_kept = False
         for run in tree.runs:
             self.runs.pop(run.id, None)
         self._size -= tree.size

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from rag_eval_otel.capture.contexts import contexts_of, is_unseen, prompts_behind
+from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
 from rag_eval_otel.capture.dialects import read
 from rag_eval_otel.capture.retrieval import find_retrievals
 from rag_eval_otel.capture.span import SpanView
@@ -60,7 +60,7 @@ def _sample(turn: Turn) -> Sample:
     answer = _answer(turn)
     generator = generator_of(turn, answer)
     if generator is None and turn.calls and not said >= {"documents", "output"}:
-        raise Refused(reason="partial")
+        raise Refused(reason="ambiguous" if turn.is_whole else "partial")
     if generator is not None and not _is_told(turn) and may_grade(generator, turn):
         raise Refused(reason="ambiguous")
     contexts = contexts_of(turn, generator)
@@ -137,28 +137,66 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
     return answer is None or last.end is None or (answer != told and told.startswith(answer))
 
 
-def _is_reworded(turn: Turn, message: str) -> bool:
-    """Tell whether an LLM wrote the query: one that called a tool, or one whose words are hidden.
+def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
+    """Weigh what the application was asked, what was searched, and what the LLM was asked."""
+    line = [step for step in turn.line if step.kind != "llm"]
+    explicit = next((step.input for step in line if "input" in step.explicit), None)
+    if explicit is not None:
+        return explicit
+    asked = _spoken(line, "input")
+    searched = _first(retriever.input for retriever in turn.retrievers)
+    message = (generator.input if generator is not None else None) or ""
+    clean = message.strip() and not any(p.text in message for p in contexts if p.text)
+    if asked is None:
+        return _unasked(turn, message if clean else "", shown=message, searched=searched)
+    if is_in(asked, message) or is_same(asked, searched) or _led_there(turn, generator, asked):
+        return asked
+    if _writers(turn, searched) or not message.strip():
+        return asked
+    if turn.is_whole and turn.line[-1].parent is None:
+        return asked
+    if turn.is_whole or _is_replaced(turn, message, searched):
+        return message if clean else searched
+    raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
 
-    An LLM that calls tools is asked what the application was asked.
+
+def _unasked(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
+    """Return the question where the application is not known to have been asked anything.
+
+    That is the message of the LLM, if it is ``clean``, or the query in it. Where a call wrote the
+    query, it is only what that call was shown: the query is not the user's.
     """
-    if any(call.calls_tools for call in (*turn.rewrites, *turn.calls)):
-        return not message.strip()
-    silent = [call for call in (*turn.rewrites, *turn.calls) if call.output is None]
-    first = turn.retrievers[0].start
-    return not message.strip() and any(call.start < first for call in silent)
+    writers = _writers(turn, searched)
+    if writers:
+        prompts = [text for call in writers for text in call.prompt]
+        return clean if any(is_in(clean, text) for text in prompts) else None
+    if searched is not None and is_in(searched, shown):
+        return clean if clean and len(clean) <= len(searched) + _PUNCTUATION else searched
+    found = _first((clean, searched if not shown.strip() else None))
+    if found is None and any("input" in one.hidden for one in turn.retrievers):
+        raise Refused(reason="redacted")
+    return found
+
+
+def _writers(turn: Turn, searched: str | None) -> list[Step]:
+    """Return the calls that may have written the query: it is in what they said.
+
+    Or they came before it, and what they said is not told: tools were called.
+    """
+    first = min(one.start for one in turn.retrievers)
+    return [
+        call
+        for call in (*turn.rewrites, *turn.calls)
+        if is_in(searched or "", call.output or "")
+        or (call.start < first and not (call.output or "").strip())
+    ]
 
 
 def _led_there(turn: Turn, generator: Step | None, asked: str) -> bool:
     """Tell whether the generator, or a call that it builds upon, was asked just that."""
-    if turn.is_whole or generator is None:
-        return False
-    return any(is_in(asked, message) for message in prompts_behind(turn, generator))
-
-
-def _is_unknown(turn: Turn, generator: Step | None) -> bool:
-    """Tell whether there is nothing to compare with what the application was asked."""
-    return turn.is_whole or generator is None or is_unseen(generator)
+    return generator is not None and any(
+        is_in(asked, message) for message in prompts_behind(turn, generator)
+    )
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
@@ -176,70 +214,46 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
     )
 
 
-def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Weigh what the application was asked, what was searched, and what the LLM was asked."""
-    line = [step for step in turn.line if step.kind != "llm"]
-    explicit = next((step.input for step in line if "input" in step.explicit), None)
-    if explicit is not None:
-        return explicit
-    asked = _spoken(line, "input")
-    searched = _first(retriever.input for retriever in turn.retrievers)
-    message = (generator.input if generator is not None else None) or ""
-    clean = message.strip() and not any(p.text in message for p in contexts if p.text)
-    if asked is not None and (
-        is_same(asked, message)
-        or is_in(asked, message)
-        or (is_same(asked, searched) and _is_unknown(turn, generator))
-        or _led_there(turn, generator, asked)
-    ):
-        return asked
-    seen = searched if turn.is_whole or is_in(searched or "", message) else None
-    if any(is_same(call.output, searched) for call in (*turn.rewrites, *turn.calls)):
-        return _first((asked, message if clean else None, seen))
-    if asked is not None and not turn.is_whole and not _is_replaced(turn, message, searched):
-        if _is_reworded(turn, message):
-            return asked
-        raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
-    if searched is not None and is_in(searched, message):
-        return message if clean and len(message) <= len(searched) + _PUNCTUATION else searched
-    found = _first((message if clean else None, asked, seen))
-    if found is None and any("input" in one.hidden for one in turn.retrievers):
-        raise Refused(reason="redacted")
-    return found
-
-
 def generator_of(turn: Turn, answer: str) -> Step | None:
     """Return the LLM call that wrote ``answer``: the last that said just that, else most of it.
 
-    A grader's "no" is in many an answer: what is longer counts for more. Else the last call, of
-    whose words the application made something else; None where that may be missing.
+    A grader's "no" is in many an answer: what is longer counts for more. Then one of whose words
+    the answer is a part, as of a structured output; else the last of whose words the application
+    may have made something else. None where the one that wrote it may be missing.
     """
     spoken = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in spoken if is_same(call.output, answer)]
+    enough = min(ANSWER_LENGTH, len(answer) / 2)
     parts = [call for call in spoken if is_in(call.output or "", answer)]
-    parts.sort(key=lambda call: len(call.output or ""))
-    if turn.is_whole:
-        found = wrote or parts or spoken or list(turn.calls)
-    else:
-        parts = [call for call in parts if len(call.output or "") >= ANSWER_LENGTH]
-        found = wrote or parts or [call for call in turn.calls if _may_have_written(call, turn)]
+    parts = sorted((call for call in parts if len(call.output or "") >= enough), key=_length)
+    around = [call for call in spoken if len(answer) >= ANSWER_LENGTH <= _length(call)]
+    around = [call for call in around if is_in(answer, call.output or "")]
+    found = wrote or parts or around or _other_writers(turn)
     return found[-1] if found else None
 
 
-def _may_have_written(call: Step, turn: Turn) -> bool:
-    """Tell whether ``call`` may have written what was made an answer later on.
+def _length(call: Step) -> int:
+    return len(call.output or "")
 
-    Not one that grades, nor one that only wrote a query or notes for another call.
+
+def _other_writers(turn: Turn) -> list[Step]:
+    """Return the calls that may have written what was made an answer later on.
+
+    Not one that grades, nor one that only wrote a query or notes for another call. Where nothing
+    can be missing, a short text will do.
     """
-    if not (call.output or "").strip():
-        return call is turn.calls[-1]
-    return len(call.output or "") >= ANSWER_LENGTH and not is_used(call, turn)
+    least = 1 if turn.is_whole else ANSWER_LENGTH
+    if turn.calls and not (turn.calls[-1].output or "").strip():
+        return [turn.calls[-1]]
+    found = [call for call in turn.calls if _length(call) >= least and not is_used(call, turn)]
+    return [call for call in found if not may_grade(call, turn)] if turn.is_whole else found
 
 
 def is_used(call: Step, turn: Turn) -> bool:
-    """Tell whether something later was made of what ``call`` said."""
+    """Tell whether something later was made of what ``call`` said, other than a verdict on it."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
-    return place(call.output or "", list(_asked(later))) is not None
+    made = [one for one in later if one.kind != "llm" or not 0 < _length(one) < ANSWER_LENGTH]
+    return place(call.output or "", list(_asked(made))) is not None
 
 
 def _asked(steps: Iterable[Step]) -> Iterable[str]:
@@ -253,19 +267,24 @@ def doubt_of(
 ) -> SkipReason | None:
     """Return why ``turn`` should not be trusted, or None."""
     said = turn.explicit
-    if turn.is_whole or said >= {"documents", "output"}:
+    if said >= {"documents", "output"}:
         return None
-    if _asks_with_an_answer(turn):
+    if _asks_with_an_answer(turn) or _has_stray_answer(turn, generator, answer):
         return "ambiguous"
-    if generator.id in turn.within_tools:  # the agent that used the tool said something, too
-        return "partial"
+    if turn.is_whole or not _is_lossy(turn, generator, contexts):
+        return None
+    return "partial"
+
+
+def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
+    """Tell whether a part of ``turn`` that should be there is not."""
+    around = any(step.kind == "tool" for step in turn.line[:-1])
+    if around or generator.id in turn.within_tools:  # who used the tool said something, too
+        return True
     prompts = prompts_behind(turn, generator)
-    told = "documents" in said
-    if _lacks_tools(turn, generator) or (not told and _lacks_retrieval(turn, prompts)):
-        return "partial"
-    if _has_stray_answer(turn, generator, answer) or _is_answered_by_tool(turn, answer):
-        return "ambiguous"
-    return None if told or _kept_on_purpose(turn, contexts, prompts) else "partial"
+    if "documents" in turn.explicit:
+        return False
+    return _lacks_retrieval(turn, prompts) or not _kept_on_purpose(turn, contexts, prompts)
 
 
 def _asks_with_an_answer(turn: Turn) -> bool:
@@ -283,20 +302,6 @@ def _asks_with_an_answer(turn: Turn) -> bool:
     )
 
 
-def _lacks_tools(turn: Turn, generator: Step) -> bool:
-    """Tell whether the LLM called more tools than are there."""
-    asking = [
-        call
-        for call in (*turn.calls, *turn.rewrites)
-        if call.calls_tools and call.start < generator.start and call.id not in turn.within_tools
-    ]
-    needed = max(len(asking), *(len(step.results) for step in (generator, *turn.line)))
-    if not needed:
-        return False
-    since = min((call.start for call in asking), default=0)
-    return sum(step.start >= since for step in turn.tools) < needed
-
-
 def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
     """Tell whether documents reached the generator that nobody is seen to have retrieved."""
     known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
@@ -308,25 +313,18 @@ def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
 def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
     """Tell whether another call said something at length that nobody made use of.
 
-    That matters little where it was shown no passage, and the turn is known to return ``answer``.
+    That does not matter where the turn is known to return just what the generator said.
     """
-    returned = is_same(turn.anchor.output, answer) and is_same(generator.output, answer)
-    found = [p.text for one in turn.retrievers for p in one.documents or ()]
+    if is_same(turn.anchor.output, answer) and is_same(generator.output, answer):
+        return False
     return any(
         call is not generator
-        and not (returned and call.prompt and not any(place(t, call.prompt) for t in found))
         and not call.calls_tools
         and len(call.output or "") >= ANSWER_LENGTH
         and not is_used(call, turn)
         and place(generator.output or "", call.prompt) is None
         for call in turn.calls
     )
-
-
-def _is_answered_by_tool(turn: Turn, answer: str) -> bool:
-    """Tell whether what a tool returned was no context, but the answer."""
-    told = (one.output for one in turn.retrievers if one.output is not None)
-    return any(is_same(text, answer) for text in told)
 
 
 def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
@@ -390,13 +388,14 @@ def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
 def why_none(fragments: Sequence[Step]) -> SkipReason | None:
     """Return why a trace without turns has none, or None where nobody would expect one."""
     kinds = {fragment.kind for fragment in fragments}
+    may_be_turn = kinds & {"llm", *RETRIEVALS}
+    if may_be_turn and any(f.error is not None and f.parent is None for f in fragments):
+        return "error"
     if "llm" not in kinds:
         said = frozenset().union(*(fragment.explicit for fragment in fragments))
         if kinds & RETRIEVALS or "documents" in said:
             return "no_answer"
         return "no_retrieval" if said else None
-    if any(f.error is not None and f.parent is None for f in fragments):
-        return "error"
     tree = StepTree(fragments)
     if not find_retrievals(tree):
         failed = any(f.kind in RETRIEVALS and f.error is not None for f in fragments)

@@ -6,7 +6,7 @@ application has put on the span.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = {}
 _AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
-_DEPTH: Final = 50  # of containers within containers; deeper is a circle, or nobody's texts
+_DEPTH: Final = 50  # of containers within containers
+_ITEMS: Final = 1_000_000  # of one value
 _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
@@ -100,41 +101,64 @@ class LogView:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def simple(value: Any, depth: int = _DEPTH) -> Any:
+def simple(value: Any) -> Any:
     """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
 
     Members of Enums become their values, bytes text, arrays and frames lists. What is none of
-    these, or lies too deep, becomes None: its ``str()`` would be no text of the application's.
+    these becomes None: its ``str()`` would be no text of the application's. So does what holds
+    itself, or more than anybody reads.
     """
     if type(value) in _AS_IT_IS:
         return value
-    if isinstance(value, Enum):
-        return simple(value.value, depth)
-    if isinstance(value, str):
-        return exact(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode("utf-8", "replace")
-    if type(value).__module__.partition(".")[0] in _ARRAYS:
-        return _of_array(value, depth)
-    return _of_container(value, depth)
+    copy = _Copy()
+    found = copy.of(value)
+    return found if copy.left > 0 else None
 
 
-def _of_container(value: Any, depth: int) -> Any:
-    if depth and isinstance(value, Mapping):
-        return {str(simple(key, 0)): simple(item, depth - 1) for key, item in value.items()}
-    if depth and isinstance(value, Sequence | AbstractSet):
-        return [simple(item, depth - 1) for item in value]
-    if isinstance(value, bool | int | float):
-        return next(of(value) for of in (bool, int, float) if isinstance(value, of))
-    return None
+class _Copy:
+    """A copy of one value in the making."""
 
+    __slots__ = ("_within", "left")
 
-def _of_array(value: Any, depth: int) -> Any:
-    """Return the rows of a frame as dicts, the items of an array, or a single number or text."""
-    if hasattr(value, "columns"):
-        return simple(value.to_dict("records"), depth)
-    items = value.tolist() if hasattr(value, "tolist") else None
-    return None if items is None or items is value or not depth else simple(items, depth - 1)
+    def __init__(self) -> None:
+        """Begin at the top."""
+        self.left = _ITEMS
+        self._within: set[int] = set()
+
+    def of(self, value: Any) -> Any:
+        """Return ``value`` as plain data."""
+        self.left -= 1
+        if type(value) in _AS_IT_IS:
+            return value
+        if isinstance(value, Enum):
+            return self.of(value.value)
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            return exact(value) if isinstance(value, str) else bytes(value).decode(errors="replace")
+        if isinstance(value, int | float):
+            return int(value) if isinstance(value, int) else float(value)
+        if type(value).__module__.partition(".")[0] in _ARRAYS:
+            return self._of_array(value)
+        return self._of_container(value)
+
+    def _of_array(self, value: Any) -> Any:
+        """Return the rows of a frame as dicts, the items of an array, or one number or text."""
+        if hasattr(value, "columns"):
+            return self.of(value.to_dict("records"))
+        items = value.tolist() if hasattr(value, "tolist") else None
+        return None if type(items) is type(value) else self.of(items)
+
+    def _of_container(self, value: Any) -> Any:
+        is_circle = id(value) in self._within
+        if is_circle or self.left <= 0 or len(self._within) >= _DEPTH:
+            return None
+        self._within.add(id(value))
+        found: Any = None
+        if isinstance(value, Mapping):
+            found = {str(self.of(key)): self.of(item) for key, item in value.items()}
+        elif isinstance(value, Sequence | AbstractSet):
+            found = [self.of(item) for item in value]
+        self._within.discard(id(value))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,63 +221,71 @@ def word(view: SpanView, name: str) -> str | None:
     found = view.attributes.get(name)
     if type(found) is str or found is None:
         return found
-    return str(simple(found))
+    found = simple(found)
+    return None if found is None else str(found)
 
 
-def attribute_names(span: ReadableSpan) -> Iterable[str]:
-    """Return the names of the attributes of ``span``, which has ended.
+def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
+    """Return the attributes of ``span``; to be looked at only.
 
-    Every span of an application is asked: where the SDK keeps them as it does today, this does
-    without the two wrappers around them, which cost more than all else that is done here.
+    Where the SDK keeps them as it does today, this does without the two wrappers around them, which
+    cost more than all else that is done on the application's thread.
     """
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
     except AttributeError:
-        return span.attributes or ()
+        return span.attributes or _NOTHING
 
 
-def has_dropped(span: ReadableSpan) -> bool:
-    """Tell whether attributes of ``span`` were dropped over the limit; asked as often."""
+def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
+    """Tell whether the ended ``span`` has none of these attributes, and none was dropped.
+
+    Every span is asked, in one frame for the same reason.
+    """
     try:
-        return span._attributes.dropped > 0  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+        attributes: Any = span._attributes  # noqa: SLF001
+        return names.isdisjoint(attributes._dict) and not attributes.dropped  # noqa: SLF001
     except AttributeError:
-        return span.dropped_attributes > 0
+        return names.isdisjoint(span.attributes or ()) and not span.dropped_attributes
 
 
 class SdkSpan:
-    """A span of the SDK as a `SpanView`. Nothing is read before it is asked for."""
+    """A span of the SDK as a `SpanView`.
 
-    __slots__ = ("_logs", "_span")
+    Identity and attributes are looked up once: the application's thread asks for them many times.
+    """
+
+    __slots__ = (
+        "_logs",
+        "_span",
+        "attributes",
+        "context",
+        "name",
+        "parent_id",
+        "parent_is_remote",
+        "scope",
+        "span_id",
+        "trace_id",
+    )
 
     def __init__(self, span: ReadableSpan, logs: Sequence[LogView] = ()) -> None:
         """View ``span``, within which ``logs`` were written."""
         self._span = span
         self._logs = logs
+        self.name = span.name
+        scope = span.instrumentation_scope
+        self.scope = scope.name if scope is not None else ""
+        self.attributes: Mapping[str, Any] = attributes_of(span)
+        self.context: SpanContext = span.context or INVALID_SPAN_CONTEXT
+        self.trace_id = self.context.trace_id
+        self.span_id = self.context.span_id
+        parent = span.parent
+        self.parent_id = parent.span_id if parent is not None else None
+        self.parent_is_remote = parent is not None and parent.is_remote
 
     def is_of(self, other: SdkSpan) -> bool:
         """Tell whether both are views of one span, which the SDK hands out in copies."""
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
-
-    @property
-    def context(self) -> SpanContext:
-        """Its identity."""
-        return self._span.context or INVALID_SPAN_CONTEXT
-
-    @property
-    def name(self) -> str:
-        """What the span is called."""
-        return self._span.name
-
-    @property
-    def scope(self) -> str:
-        """Who recorded it."""
-        scope = self._span.instrumentation_scope
-        return scope.name if scope is not None else ""
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """Its attributes."""
-        return self._span.attributes or _NOTHING
 
     @property
     def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -264,30 +296,6 @@ class SdkSpan:
     def logs(self) -> Sequence[LogView]:
         """The log records written within it."""
         return self._logs
-
-    @property
-    def trace_id(self) -> int:
-        """Its trace."""
-        context = self._span.context
-        return context.trace_id if context is not None else 0
-
-    @property
-    def span_id(self) -> int:
-        """Its id."""
-        context = self._span.context
-        return context.span_id if context is not None else 0
-
-    @property
-    def parent_id(self) -> int | None:
-        """The id of its parent."""
-        parent = self._span.parent
-        return parent.span_id if parent is not None else None
-
-    @property
-    def parent_is_remote(self) -> bool:
-        """Whether the parent is in another process."""
-        parent = self._span.parent
-        return parent is not None and parent.is_remote
 
     @property
     def start(self) -> int:

@@ -22,6 +22,8 @@ from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
 from rag_eval_otel.types import SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
+_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
+"""The turns that each fragment at or above an anchor belongs to."""
 
 _OVERHEAD = 4096  # bytes of a held span and its records, without their texts
 
@@ -91,16 +93,16 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
-    if loss == "possible":
-        used = {one.id for turn in found_turns for one in turn.retrievers}
-        found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used])
-        below = _below(tree, owners)
-        found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
-        found_turns = doubted(tree, found_turns, users)
-    return [part for turn in found_turns for part in parted(turn)]
+    used = {one.id for turn in found_turns for one in turn.retrievers}
+    found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
+    below = _below(tree, owners)
+    found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
+    is_whole = loss == "none"
+    found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
+    return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
 
 
-def _without_llm(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
+def _without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
     """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
     filled = {h.id for one in retrievals if one.documents != () for h in _holders(tree, one)}
@@ -112,10 +114,11 @@ def _without_llm(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
             if found_nothing or "output" in holder.explicit:
                 found[holder.id].append(one)
                 break
+    around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
         doubt: SkipReason | None = "partial" if _is_torn(tree, anchor) else None
+        line = _line(tree, anchor, around)
         step = tree.by_id[anchor]
-        line = tree.line(step)
         yield _turn(step, line, calls=(), rewrites=(), retrievers=retrievers, doubt=doubt)
 
 
@@ -135,28 +138,15 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step]) -> Turn:
     steps = (one for one in below if one.kind in {"chain", "agent"})
     return replace(
         turn,
-        is_whole=False,
         steps=(turn.anchor, *steps),
         tools=tuple(tools),
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
-        doubt=turn.doubt or ("partial" if _lacks_user(tree, turn, below) else None),
     )
 
 
 def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
     inner = {tool.id for tool in tools}
     return frozenset(call.id for call in calls if not inner.isdisjoint(tree.active_above(call)))
-
-
-def _lacks_user(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
-    """Tell whether a tool retrieved in one call and not in another, or nobody used what it said."""
-    around = tree.line(turn.anchor)
-    if any(step.kind == "tool" for step in around[:-1]):
-        return True
-    above = tree.searching | {a.id for one in turn.retrievers for a in tree.ancestors(one)}
-    called = [one for one in below if one.kind == "tool" and one.error is None]
-    retrieving = {tool.name for tool in called if tool.id in above}
-    return any(tool.name in retrieving and tool.id not in above for tool in called)
 
 
 def _turn(
@@ -249,9 +239,7 @@ def _retrievers(
     return found
 
 
-def _rewrites(
-    tree: StepTree, calls: Groups, users: Mapping[Hashable, set[Hashable | None]]
-) -> dict[Hashable, list[Step]]:
+def _rewrites(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below the anchor of a turn, or around it, that are not the turn's own.
 
     Around it only what called no tools: these may be of something else.
@@ -277,24 +265,21 @@ def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None
     return users
 
 
-def _line(
-    tree: StepTree, anchor: Hashable, users: Mapping[Hashable, set[Hashable | None]]
-) -> tuple[Step, ...]:
+def _line(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
     """Return the anchor, and what is above it and of no other turn."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
 
-_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
 _Told: TypeAlias = "Mapping[str, Sequence[Step]]"
 
 
-def doubted(tree: StepTree, turns: Sequence[Turn], users: _Users) -> list[Turn]:
+def doubted(tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_whole: bool) -> list[Turn]:
     """Return ``turns``, in doubt where they may be mere steps of one that is not seen, or grade.
 
     ``users``: the turns that each fragment at or above an anchor belongs to.
     """
-    odd = _unwritten(tree, users)
+    odd = set() if is_whole else _unwritten(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
     for call in tree.generators:
         told[normalised(call.output or "")].append(call)

@@ -18,7 +18,7 @@ from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.runtime.suppression import silence
+from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.types import Evaluation, Fusion, Sample
 
 _REPLIES = 1024  # kept for rows that ask the same

@@ -16,17 +16,14 @@ from rag_eval_otel.capture.logs import Listener, listen
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
 from rag_eval_otel.protocols import Sink
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.providers import (
-    Downstream,
-    Seat,
-    find_seat,
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
-from rag_eval_otel.sinks.content import ContentFilter
+from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
 

@@ -193,7 +193,7 @@ def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
         }
     if run.kind == "tool":
         return {
-            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: asked,
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: clean.text(_arguments(run)),
             semconv.GEN_AI_TOOL_CALL_RESULT: told,
         }
     shown = _messages_shown(run) or ([("user", asked)] if asked else [])
@@ -201,6 +201,10 @@ def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
         semconv.GEN_AI_INPUT_MESSAGES: _messages((role, clean.text(text)) for role, text in shown),
         semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
     }
+
+
+def _arguments(run: Run) -> str:
+    return run.asked if isinstance(run.asked, str) else _json(run.asked)
 
 
 def _messages_shown(run: Run) -> list[tuple[str, str]]:
@@ -219,4 +223,4 @@ def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.suppression import silence
+from rag_eval_otel.runtime.guard import silence
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5

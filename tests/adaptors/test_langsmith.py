@@ -15,7 +15,7 @@ from langsmith.schemas import Example, Run
 from rag_eval_otel import HashingEmbedder
 from rag_eval_otel.adaptors.langsmith import RagStringEvaluator, langsmith_evaluator
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
-from rag_eval_otel.runtime.suppression import is_silent
+from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.testing import FakeJudge
 from support import answers
 

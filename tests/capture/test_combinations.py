@@ -14,8 +14,6 @@ from rag_eval_otel.types import Sample, SkipReason
 PATHS = sorted((Path(__file__).parent / "shapes" / "recordings").glob("*.json"))
 
 REFUSED: dict[str, SkipReason] = {
-    # what the user reads was written by nobody: a guard put it in the place of the answer
-    "openinference-langchain__blocked_after": "partial",
     # the turn does not say what it returned, and its last call may grade, translate or be it
     "openinference-haystack__graded_pipeline": "ambiguous",
     "openinference-langchain__own_names_and_a_grade": "ambiguous",
@@ -23,15 +21,13 @@ REFUSED: dict[str, SkipReason] = {
     "openinference-langchain__plain_function_graded": "ambiguous",
     "openinference-langchain__plain_function_graded_short": "ambiguous",
     "openinference-langchain__plain_function_translated": "ambiguous",
-    # the ranking that an LLM wrote looks like a second answer
-    "openinference-llama-index__ranked_by_llm_engine": "ambiguous",
     # the question was only ever written inside of prompts
     "openinference-haystack__rewriting_pipeline": "no_question",
     "openinference-langchain__plain_function_with_rewrite": "no_question",
     # what the search tool found is not what any step says it handed on
     "traceloop-langchain__corrective_with_web": "partial",
     # a call that was made while the stream stood still is written as a part of it
-    "traceloop-langchain__stream_read_late": "partial",
+    "traceloop-langchain__stream_read_late": "ambiguous",
 }
 """Where nothing is scored though there is a turn, and why."""
 

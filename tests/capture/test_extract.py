@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from typing import Any
@@ -58,10 +59,60 @@ def test_the_order_of_messages_counts() -> None:
     assert contexts(root(), search(*PAGES), write(*prompt)) == (PAGES[1], PAGES[0])
 
 
-@pytest.mark.parametrize("prompt", [(), (ASKED,)], ids=["not captured", "without pages"])
+@pytest.mark.parametrize(
+    "prompt",
+    [(), (f"Gegründet 1987 von einer Ada. Rückgabe in 45 Tagen. {ASKED}",)],
+    ids=["not captured", "translated"],
+)
 def test_all_that_was_retrieved_where_the_prompt_shows_none(prompt: tuple[str, ...]) -> None:
     """Where none can be told from the others, all are contexts."""
     assert contexts(root(), search(*PAGES), write(*prompt)) == PAGES
+
+
+def test_a_prompt_without_room_for_the_pages() -> None:
+    """The model was only asked: nobody knows what became of the pages."""
+    assert outcomes(root(), search(*PAGES), write(ASKED)) == ["ambiguous"]
+
+
+def test_pages_that_only_a_grader_has_seen() -> None:
+    """They were rejected, and something else was shown in their place."""
+    grader = write(*PAGES, said="no", at=(10, 11))
+    web = "Found on the web: the company is from 1987, or so they say, and makes kites."
+    assert outcomes(root(), search(*PAGES), grader, write(web, ASKED)) == ["ambiguous"]
+
+
+PAGE = 'Opening:\n- "early" & late\n- 7 to 22, it\'s said'
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        html.escape(PAGE),
+        repr(PAGE),
+        json.dumps(json.dumps(PAGE)),
+        "> " + PAGE.replace("\n", "\n> "),
+        PAGE.replace("\n- ", "\n    * "),
+        PAGE.replace("\n- ", " "),
+        PAGE.replace("\n- ", "\n1. "),
+        PAGE.upper(),
+    ],
+)
+def test_a_page_is_known_whatever_it_is_wrapped_in(shown: str) -> None:
+    """Its letters and digits are left, and it counts as it was retrieved."""
+    prompt = f"1. {PAGES[0]}\n2. {shown}\n\n{ASKED}"
+    assert contexts(root(), search(PAGE, PAGES[0], PAGES[2]), write(prompt)) == (PAGES[0], PAGE)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["The office is closed on [date], call the porter", "porter | office | closed | Sundays"],
+    ids=["masked", "its words"],
+)
+def test_a_page_that_was_changed_counts_in_full(shown: str) -> None:
+    """A part of it is there, which is in no other page: it must not disappear."""
+    page = "The office is closed on Sundays, call the porter."
+    prompt = f"{PAGES[0]}\n{shown}\n{ASKED}"
+    assert set(contexts(root(), search(page, *PAGES), write(prompt))) == {page, PAGES[0]}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +135,7 @@ def test_a_page_is_known_in_other_spellings(shown: str) -> None:
 def test_a_blank_page_is_not_found_everywhere(blank: str) -> None:
     """A page without text does not pass for what the prompt shows."""
     assert contexts(root(), search(blank, PAGES[0]), write(PAGES[0], ASKED)) == (PAGES[0],)
-    assert contexts(root(), search(blank, PAGES[0]), write(ASKED)) == (blank, PAGES[0])
+    assert contexts(root(), search(blank, PAGES[0]), write()) == (blank, PAGES[0])
 
 
 def test_pages_that_differ_in_spaces_are_one() -> None:
@@ -93,11 +144,11 @@ def test_pages_that_differ_in_spaces_are_one() -> None:
     assert contexts(root(), found, write()) == ("one  page", "another")
 
 
-@pytest.mark.parametrize("found", [(), None])
-def test_a_retrieval_of_nothing_is_a_retrieval(found: tuple[str, ...] | None) -> None:
-    """There is a sample without contexts, whether none was found or none was captured."""
-    search = retriever("r", "app", at=(1, 2), query=ASKED, found=found)
+def test_a_retrieval_of_nothing_is_a_retrieval() -> None:
+    """There is a sample without contexts where none was found, not where none was captured."""
+    search = retriever("r", "app", at=(1, 2), query=ASKED, found=())
     assert contexts(root(), search, write(ASKED)) == ()
+    assert outcomes(root(), replace(search, documents=None), write(ASKED)) == ["no_contexts"]
 
 
 @pytest.mark.parametrize(
@@ -225,11 +276,9 @@ CONDENSED = "In which year did the kite company begin?"
         ("Who?", "something", " who? ", "Who?"),
         ("Who?", "who?", "Rephrased.", "Who?"),
         ("Who?", "something", "Page one. Question: Who?", "Who?"),
-        ("Both", "Who?", "Question: Who?", "Who?"),
-        ("Both", "x", "Clean message", "Clean message"),
-        ("Both", "x", f"{PAGES[0]} about it", "Both"),
+        ("Who  is it", "Who?", f"Question: Who? {PAGES[0]}", "Who  is it"),
         (None, "x", "Clean message", "Clean message"),
-        (None, "x", f"{PAGES[0]} about it", "x"),
+        (None, "about", f"{PAGES[0]} about it", "about"),
         (None, None, "Clean message", "Clean message"),
         ("Both", None, None, "Both"),
         (None, "x", None, "x"),
@@ -240,9 +289,27 @@ def test_which_question_counts(
     asked: str | None, searched: str | None, message: str | None, expected: str
 ) -> None:
     """The application's, if the search or the model was asked it; else what the model was asked."""
-    prompt = (message,) if message is not None else ()
+    prompt = (PAGES[0], message) if message is not None else ()
     fragments = root(asked=asked), search(PAGES[0], query=searched), write(*prompt)
     assert sample(*fragments).question == expected
+
+
+@pytest.mark.parametrize(
+    ("searched", "message", "expected"),
+    [("Who?", "Question: Who?", "Question: Who?"), ("x", "Clean message", "Clean message")],
+)
+def test_a_branch_is_asked_its_own_question(searched: str, message: str, expected: str) -> None:
+    """What the whole was asked is not what this part of it was made to answer."""
+    above = chain("both", at=(0, 200), asked="Both"), retriever("r", "both", at=(150, 151))
+    fragments = (
+        replace(root(asked="Both"), parent="both"),
+        search(PAGES[0], query=searched),
+        write(PAGES[0], message),
+        llm("l", "both", at=(160, 170), shown=["And?"], said="An answer to something else."),
+    )
+    first, _ = outcomes(*above, *fragments)
+    assert isinstance(first, Sample)
+    assert first.question == expected
 
 
 @pytest.mark.parametrize("asked_first", [True, False], ids=["before", "after a retrieval"])
@@ -254,15 +321,16 @@ def test_the_users_question_counts_where_a_call_rewrote_it(asked_first: bool) ->
     found = search(PAGES[0], at=(7, 8), query=CONDENSED)
     fragments = (*first, rewrite, found, write(PAGES[0], CONDENSED))
     assert sample(root(asked="And when?"), *fragments).question == "And when?"
-    assert sample(root(asked=None), *fragments).question == CONDENSED
+    assert outcomes(root(asked=None), *fragments) == ["no_question"]
 
 
-def test_the_search_counts_where_the_rewritten_question_is_all_there_is() -> None:
-    """Neither the chain's input nor a clean message is known: the search's query remains."""
-    rewrite = llm("condense", "app", at=(1, 2), shown=("Rephrase!",), said=CONDENSED)
+def test_a_rewritten_question_is_not_the_users() -> None:
+    """The chain's input is not known: it is what both calls were shown, and not the query."""
+    rewrite = llm("condense", "app", at=(1, 2), shown=("Rephrase: And when?",), said=CONDENSED)
     found = search(PAGES[0], at=(7, 8), query=CONDENSED)
-    fragments = root(asked=None), rewrite, found, write(f"{PAGES[0]} Now answer.")
-    assert sample(*fragments).question == CONDENSED
+    before = root(asked=None), rewrite, found
+    assert sample(*before, write(PAGES[0], "And when?")).question == "And when?"
+    assert outcomes(*before, write(f"{PAGES[0]} Now answer.")) == ["no_question"]
 
 
 def test_branches_have_questions_of_their_own() -> None:
@@ -355,7 +423,9 @@ def test_samples_of_any_trace(fragments: list[Step]) -> None:
             assert result.answer in texts(fragments, "output")
             assert result.answer.strip()
         else:
-            assert result in {"abandoned", "ambiguous", "error", "no_answer", "no_question"}
+            assert result in {
+                *("abandoned", "ambiguous", "error", "no_answer", "no_contexts", "no_question")
+            }
 
 
 @pytest.mark.slow

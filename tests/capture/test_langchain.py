@@ -28,12 +28,15 @@ from apps.parts import PROMPT, join, lookup, rag
 from apps.replies import calling
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
-from recording import Capture, NotingIntake, capture
+from recording import Capture, capture
 
 PAGE, QUESTION, ANSWER = "Founded in 1987.", "When was it founded?", "In 1987, it says."
-DOCUMENTS, MESSAGES = (Document(PAGE),), ((HumanMessage(QUESTION),),)
+DOCUMENTS = (Document(PAGE),)
+MESSAGES = ((SystemMessage(PAGE), HumanMessage(QUESTION)),)
 
 
 def said(text: str = ANSWER, **options: Any) -> LLMResult:
@@ -94,9 +97,12 @@ class Events:
 
     def run(self, run_id: UUID) -> Run:
         """Return a run in the making."""
-        found = self.captured.recorder.find(run_id)
-        assert found is not None
-        return found
+        return self.captured.recorder.runs[run_id.int]
+
+
+def step_of(run: Run) -> Step:
+    """Return what is read out of ``run``."""
+    return next(step for step in run.tree.steps(USUAL) if step.id == run.id)
 
 
 TURN = [(QUESTION, (PAGE,), ANSWER)]
@@ -159,13 +165,13 @@ def test_ends_and_errors_of_unknown_runs(method: str) -> None:
     assert not captured.spans
 
 
-@pytest.mark.parametrize("messages", [[], [[]], [[SystemMessage("s")]], [["odd"]], [[None]]])
+@pytest.mark.parametrize("messages", [[], [[]], [[SystemMessage("s")]], [[None]]])
 def test_calls_without_a_question(messages: Any) -> None:
     """A model may be shown nothing, or nothing of the user's."""
     events = Events(capture())
     events.start()
     events.ask(messages)
-    assert events.run(events.call).input is None
+    assert step_of(events.run(events.call)).input is None
 
 
 @pytest.mark.parametrize(("prompts", "shown"), [([], None), (["p", "other"], "p")])
@@ -173,7 +179,7 @@ def test_completions(prompts: list[str], shown: str | None) -> None:
     """A completion model is shown a prompt of text."""
     events = Events(capture())
     events.handler.on_llm_start(None, prompts, run_id=events.call)
-    assert events.run(events.call).input == shown
+    assert step_of(events.run(events.call)).input == shown
 
 
 def test_events_of_a_tool() -> None:
@@ -184,8 +190,9 @@ def test_events_of_a_tool() -> None:
         events.handler.on_tool_start(None, "{'a': 1}", run_id=events.call)
         run = events.run(events.call)
         events.handler.on_tool_end(output, run_id=events.call)
-        assert run.input == "{'a': 1}"
-        assert (run.output == "two") == (output in (*outputs, ("x", "two")))
+        assert run.asked == "{'a': 1}"
+        assert (step_of(run).output == "two") == (output in outputs)
+        assert bool(step_of(run).documents) == (output == ("x", "two"))
         assert len(events.captured.spans) == 1
 
 
@@ -208,7 +215,8 @@ def test_what_a_model_said(response: LLMResult, output: str | None, model: str |
     events.start()
     events.ask()
     events.answer(response)
-    assert (events.run(events.call).output, events.run(events.call).model) == (output, model)
+    run = events.run(events.call)
+    assert (step_of(run).output, run.model) == (output, model)
 
 
 def test_what_a_call_cost() -> None:
@@ -220,7 +228,8 @@ def test_what_a_call_cost() -> None:
     call = {"name": "t", "args": {}, "id": "1"}
     events.answer(said("", usage_metadata=usage, id="r-1", tool_calls=[call]))
     run = events.run(events.call)
-    assert (run.tokens, run.response_id, run.calls_tools) == ((7, 3), "r-1", True)
+    assert (run.tokens, run.response_id) == ((7, 3), "r-1")
+    assert step_of(run).calls_tools
 
 
 @pytest.mark.parametrize(
@@ -228,10 +237,9 @@ def test_what_a_call_cost() -> None:
     [
         ("call", lambda events: events.answer(SimpleNamespace())),
         ("search", lambda events: events.find(None)),
-        ("search", lambda events: events.find(["not a document"])),
         ("root", lambda events: events.end(Spiteful())),
     ],
-    ids=["no generations", "no documents", "no text", "an output that resists"],
+    ids=["no generations", "no documents", "an output that resists"],
 )
 def test_a_run_ends_though_its_end_cannot_be_read(
     name: str, send: Callable[[Events], None]
@@ -263,7 +271,7 @@ def test_a_query_that_is_no_text() -> None:
     events = Events(capture())
     events.start()
     events.retrieve(query={"query": "q", "k": 3})
-    assert events.run(events.search).input == "q"
+    assert step_of(events.run(events.search)).input == "q"
 
 
 def test_a_failure_of_ours_stays_ours() -> None:
@@ -280,15 +288,15 @@ def test_a_failure_of_ours_stays_ours() -> None:
 
 
 def test_an_intake_that_fails_does_not_fail_the_application() -> None:
-    """The chain answers, the spans are written, and the error is counted."""
+    """The chain answers, and the error is counted."""
 
     def fail(name: str) -> None:
         raise RuntimeError(name)
 
-    captured = capture(mode="swallow", intake=NotingIntake(on_call=fail))
+    captured = capture(mode="swallow", on_intake=fail)
     assert rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
-    assert len(captured.spans) == 3
     assert captured.errors == ["callback"]
+    assert len(captured.recorder) == 0
 
 
 # --- events that are late, early or double --------------------------------------------------------
@@ -335,14 +343,14 @@ def test_events_that_come_twice() -> None:
     events.end()
     events.end()
     assert len(events.captured.spans) == 3
-    assert len(events.captured.intake.samples) == 1
+    assert len(events.captured.samples) == 1
 
 
 def test_a_stream_tells_its_input_at_the_end() -> None:
     """At the start there is only an empty one; where the end tells none, the start's stays."""
     for event, question in (
         ({"inputs": QUESTION}, QUESTION),
-        ({"inputs": {"other": 1}}, "start"),
+        ({"inputs": {"other": 1}}, None),
         ({"inputs": None}, "start"),
         ({}, "start"),
     ):
@@ -350,7 +358,7 @@ def test_a_stream_tells_its_input_at_the_end() -> None:
         events.start("start")
         run = events.run(events.root)
         events.end(**event)
-        assert run.input == question
+        assert step_of(run).input == question
 
 
 def test_what_happens_to_documents_afterwards_does_not_matter() -> None:
@@ -366,7 +374,7 @@ def test_what_happens_to_documents_afterwards_does_not_matter() -> None:
     events.answer()
     events.end()
     assert events.captured.truths == TURN
-    assert events.captured.intake.samples[0].retrieved_ids == ("d1",)
+    assert events.captured.samples[0].retrieved_ids == ("d1",)
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -408,7 +416,7 @@ def test_a_suppressed_context_is_not_looked_at(
     with silence():
         rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
     assert not captured.spans
-    assert not captured.intake.extracted
+    assert not captured.turns
     assert len(captured.recorder) == 0
 
 
@@ -464,7 +472,7 @@ def test_a_chain_that_retrieves_around_a_rag_chain() -> None:
             "It was founded in 1987. [History; Founder]",
         ),
     ]
-    assert len({span.span_id for span, _ in captured.intake.expected}) == 2
+    assert len({span.span_id for span, _ in captured.turns}) == 2
 
 
 def echo() -> Any:
@@ -540,7 +548,7 @@ def test_the_hooked_handler_may_be_passed_too() -> None:
     with hooked(capture()) as captured:
         rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
     assert len(captured.spans) == 3
-    assert len(captured.intake.expected) == 1
+    assert len(captured.turns) == 1
 
 
 def test_two_handlers_of_one_recorder() -> None:
@@ -578,7 +586,7 @@ def test_documents_of_another_kind() -> None:
     events.look_up()
     numbered = SimpleNamespace(page_content="text", id=UUID(int=7))
     events.find([numbered, SimpleNamespace(page_content="bare")])
-    assert events.run(events.search).documents == (
+    assert step_of(events.run(events.search)).documents == (
         Passage(text="text", id=str(UUID(int=7))),
         Passage(text="bare"),
     )

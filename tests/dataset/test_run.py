@@ -19,7 +19,7 @@ from rag_eval_otel.dataset.report import Report
 from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
 from rag_eval_otel.errors import ConfigError, FailedRowError, JudgeTransportError
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.runtime.suppression import is_silent
+from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.types import Replies, Sample, Usage
 
 

@@ -239,7 +239,7 @@ def test_questions_are_watched_where_a_metric_embeds_them() -> None:
         with running(judge=good_judge(), drift=options, sinks=[sink]) as app:
             app.run_turns(2)
             assert app.handle.flush()
-            (watch,) = (s for s in app.handle.intake.scorer.sinks if isinstance(s, DriftSink))
+            (watch,) = (s for s in app.handle.pipeline.scorer.sinks if isinstance(s, DriftSink))
             names = {stream.name for stream, _ in watch.monitor.evidence()}
         assert names & {"question_embedding"} == streams
         assert [one.usage.embedding_requests for one in seen] == [1, 1]

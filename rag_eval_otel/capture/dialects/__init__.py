@@ -7,6 +7,10 @@ from typing import Final, NamedTuple
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
+    adk,
+    autogen,
+    crewai,
+    dspy,
     genai,
     haystack,
     langfuse,
@@ -15,6 +19,8 @@ from rag_eval_otel.capture.dialects import (
     mlflow,
     native,
     openinference,
+    smolagents,
+    strands,
     traceloop,
     vectordb,
 )
@@ -39,6 +45,11 @@ class Dialect(NamedTuple):
 
 
 DIALECTS: Final = (
+    Dialect("adk", adk.kind, adk.to_step, adk.CONTENT),
+    Dialect("autogen", autogen.kind, autogen.to_step, autogen.CONTENT),
+    Dialect("crewai", crewai.kind, crewai.to_step, crewai.CONTENT),
+    Dialect("dspy", dspy.kind, dspy.to_step, dspy.CONTENT),
+    Dialect("smolagents", smolagents.kind, smolagents.to_step, smolagents.CONTENT),
     Dialect("openinference", openinference.kind, openinference.to_step, openinference.CONTENT),
     Dialect("langfuse", langfuse.kind, langfuse.to_step, langfuse.CONTENT),
     Dialect("langsmith", langsmith.kind, langsmith.to_step, langsmith.CONTENT),
@@ -53,6 +64,7 @@ DIALECTS: Final = (
     ),
     Dialect("vectordb", vectordb.kind, vectordb.to_step, vectordb.CONTENT, vectordb.CONTENT_EVENTS),
     Dialect("traceloop", traceloop.kind, traceloop.to_step, traceloop.CONTENT),
+    Dialect("strands", strands.kind, strands.to_step, strands.CONTENT),
     Dialect("genai", genai.kind, genai.to_step, genai.CONTENT, genai.CONTENT_EVENTS),
 )
 """In the order in which they are tried: many write what others read, too."""

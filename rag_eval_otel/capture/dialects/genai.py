@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.values import plain, read, value
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
+from rag_eval_otel.capture.dialects.values import CUT, Lost, plain, read, value
+from rag_eval_otel.capture.span import LogView, PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
 _KINDS: Mapping[str, Kind] = {
@@ -23,6 +23,11 @@ _KINDS: Mapping[str, Kind] = {
     "text_completion": "llm",
 }
 _DETAILS = "gen_ai.client.inference.operation.details"
+_OF_TOOLS: Mapping[str, str] = {
+    "gen_ai.choice": "gen_ai.tool.call.result",
+    "gen_ai.tool.message": "gen_ai.tool.call.arguments",
+}
+"""Events of the span of a tool, and the attributes that would tell the same."""
 _VARIABLE = "gen_ai.prompt.variable."
 
 CONTENT: Final = (
@@ -51,6 +56,7 @@ def kind(view: SpanView) -> Kind | None:
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
+    view = with_events(view)
     if of in {"retriever", "reranker"}:
         asked = value(view, "gen_ai.retrieval.query.text")
         documents = value(view, "gen_ai.retrieval.documents")
@@ -66,6 +72,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.step(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
     asked = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")
     told = value(view, "gen_ai.output.messages", "final_result")
+    if asked is None and told is None and view.logs:
+        asked, told = _of_events(view)
     return build.step(view, of, asked=asked, told=told, flat=of == "chain")
 
 
@@ -92,6 +100,32 @@ def _was_left(view: PlainSpan) -> bool:
     told = view.attributes
     may_tell = view.error is None and not view.dropped and "gen_ai.input.messages" in told
     return may_tell and "gen_ai.output.messages" not in told
+
+
+def with_events(view: PlainSpan) -> PlainSpan:
+    """Return ``view`` with what events of the span tell, as if attributes or logs told it."""
+    found = [(name, told) for name, told in view.events if name.startswith("gen_ai.")]
+    if not found:
+        return view
+    details = [told for name, told in found if name == _DETAILS]
+    told = {name: text for one in details for name, text in one.items()}
+    logs = [LogView(event=name, body=_body(view, one)) for name, one in found if name != _DETAILS]
+    if kind(view) == "tool":
+        told |= {_OF_TOOLS[log.event]: _text_of(log) for log in logs if log.event in _OF_TOOLS}
+    return replace(
+        view, attributes={**told, **view.attributes}, events=(), logs=[*view.logs, *logs]
+    )
+
+
+def _body(view: PlainSpan, told: Mapping[str, Any]) -> Any:
+    """Return the attributes of an event as the body of a log record, JSON in them parsed."""
+    body = {name: read(text, limit=view.value_limit) for name, text in told.items()}
+    is_cut = view.dropped_events or any(isinstance(text, Lost) for text in body.values())
+    return CUT if is_cut else body
+
+
+def _text_of(log: LogView) -> Any:
+    return log.body.get("content", log.body.get("message")) if log.body is not CUT else CUT
 
 
 def messages_of(view: PlainSpan) -> tuple[Any, Any]:
@@ -126,13 +160,22 @@ def _joined(instructions: Any) -> str:
 def _of_events(view: PlainSpan) -> tuple[Any, Any]:
     """Return messages from one log record each, the older way."""
     shown, said = [], None
+    if any(log.body is CUT for log in view.logs):
+        return CUT, CUT
     for log in view.logs:
         role, body = log.event.removeprefix("gen_ai.").removesuffix(".message"), log.body
         if log.event == "gen_ai.choice" and isinstance(body, Mapping):
-            said = plain(body.get("message"))
+            said = _choice(body.get("message"))
         elif log.event.endswith(".message") and isinstance(body, Mapping):
             shown.append(plain({"role": body.get("role", role), **body}))
     return shown or None, said
+
+
+def _choice(message: Any) -> Any:
+    """Return what was said: a message, or the text or blocks of one."""
+    return plain(
+        message if isinstance(message, Mapping) else {"role": "assistant", "content": message}
+    )
 
 
 def _variables(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

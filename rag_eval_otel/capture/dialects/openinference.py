@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.documents import passages_of, wider_of
-from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, has_gaps, numbered, read, value
+from rag_eval_otel.capture.dialects.documents import documents_in, passages_of, wider_of
+from rag_eval_otel.capture.dialects.values import (
+    CUT,
+    HIDDEN,
+    Lost,
+    has_gaps,
+    numbered,
+    read,
+    role_named,
+    value,
+)
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.types import Passage
 
 _KINDS: Mapping[str, Kind] = {
     "AGENT": "agent",
@@ -31,6 +42,7 @@ CONTENT: Final = (
     r"llm\.prompt_template\.(template|variables)",
     r"retrieval\.documents\.\d+\.document\.(content|metadata)",
     r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
+    r"tool\.parameters",
     r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
 )
 """What attributes are called that hold texts of users and models."""
@@ -98,17 +110,30 @@ def _llm(view: PlainSpan, told: Any) -> Step:
     if messages is None:
         messages = list(prompts) if prompts else None
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
+    found = _hosted(said)
     if isinstance(said, list):
         said = said[-1:]
     elif said is None and (prompts or not isinstance(told, Mapping | list)):
         said = told  # in full only where there are no messages that could have been hidden
-    return build.llm(
+    call = build.llm(
         view,
         messages=messages,
         said=said,
         response_id=_response_id(told),
         finish=view.attributes.get("llm.finish_reason"),
     )
+    if found is None:
+        return call
+    return replace(call, documents=found, explicit=frozenset({"documents"}))
+
+
+def _hosted(said: Any) -> tuple[Passage, ...] | None:
+    """Return what a search found that the provider made while it wrote the answer."""
+    messages = said if isinstance(said, list) else []
+    told = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
+    found = [documents_in(content) for content in told]
+    listed = [passages for passages in found if passages]
+    return tuple(passage for passages in listed for passage in passages) if listed else None
 
 
 def _messages(view: PlainSpan, prefix: str) -> Any:
@@ -126,7 +151,7 @@ def _messages(view: PlainSpan, prefix: str) -> Any:
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {
-        "role": item.get("message.role", "system"),
+        "role": role_named(item.get("message.role")) or item.get("message.role", "system"),
         "tool_calls": any(key.startswith("message.tool_calls.") for key in item),
     }
     parts = [text for key, text in sorted(item.items()) if key.endswith("message_content.text")]

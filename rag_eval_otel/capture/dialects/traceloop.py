@@ -26,6 +26,7 @@ _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Embedding\.task$"), "embedding"),
     (re.compile(r"Tool\.task$"), "tool"),
 )
+_IN_FULL = "gen_ai.tool.call.result"
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
 
 CONTENT: Final = (
@@ -70,6 +71,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     told = _inner(told, "outputs", "output")
     if of == "llm":
         return _llm(view)
+    if of == "tool" and told is None and _IN_FULL in view.attributes:
+        return genai.to_step(view, of)
     if of in {"retriever", "reranker"}:
         return build.retrieval(view, asked=asked, documents=told, kind=of)
     if of == "tool":

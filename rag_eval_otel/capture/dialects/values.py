@@ -136,6 +136,8 @@ _ROLES: Mapping[str, str] = {
     "system": "system",
     "systemmessage": "system",
     "tool": "tool",
+    "tool-call": "assistant",
+    "tool-response": "tool",
     "toolmessage": "tool",
     "user": "user",
 }
@@ -187,13 +189,17 @@ def _of(data: Mapping[str, Any], *path: str) -> Any:
 
 def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in {"tool_call_response", "tool_result"} or "tool_call_result" in block
+        block.get("type") in {"tool_call_response", "tool_result"}
+        or "tool_call_result" in block
+        or "toolResult" in block
     )
 
 
 def _is_call(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in {"tool_call", "tool_use", "function_call"} or "tool_call" in block
+        block.get("type") in {"tool_call", "tool_use", "function_call"}
+        or "tool_call" in block
+        or "toolUse" in block
     )
 
 
@@ -215,6 +221,7 @@ def _texts(blocks: Sequence[Any]) -> Iterator[str]:
 def _result(block: Mapping[str, Any]) -> str | None:
     found = block.get("response", block.get("result", block.get("content")))
     found = _of(block, "tool_call_result", "result") if found is None else found
+    found = _of(block, "toolResult", "content") if found is None else found
     if isinstance(found, list | tuple) and all(isinstance(part, Mapping) for part in found):
         texts = [part.get("text") for part in found]
         if texts and all(isinstance(text, str) for text in texts):

@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rag_eval_otel.config import ContentCapture, Spans
-from rag_eval_otel.types import Passage
-from recording import ANSWER, PAGE, QUESTION, Capture, begin, capture, finish, run_turn
+from recording import (
+    ANSWER,
+    PAGE,
+    QUESTION,
+    Capture,
+    begin,
+    capture,
+    fail,
+    finish,
+        run_turn,
+)
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:
@@ -45,9 +57,14 @@ def test_a_chat() -> None:
     """A model's call has its provider, its models and what it cost."""
     captured = capture()
     metadata = {"ls_provider": "acme", "ls_model_name": "m"}
-    run = begin(captured, "llm", 1, messages=(("human", "q"),), metadata=metadata)
-    run.model, run.response_id, run.tokens = "m-2026", "r-1", (7, 3)
-    finish(captured, run)
+    said = AIMessage(
+        "a",
+        id="r-1",
+        response_metadata={"model_name": "m-2026"},
+        usage_metadata={"input_tokens": 7, "output_tokens": 3, "total_tokens": 10},
+    )
+    asked = [HumanMessage("q")]
+    finish(captured, begin(captured, "llm", 1, asked=asked, told=said, metadata=metadata))
     span = captured.span("chat m-2026")
     assert span.kind is SpanKind.CLIENT
     assert attributes(span) == {
@@ -61,23 +78,25 @@ def test_a_chat() -> None:
     }
 
 
-@pytest.mark.parametrize("messages", [(), (("prompt", "q"),)])
-def test_a_completion(messages: tuple[tuple[str, str], ...]) -> None:
+@pytest.mark.parametrize("asked", [None, "q"])
+def test_a_completion(asked: str | None) -> None:
     """A call without messages, or with a prompt of text, is no chat."""
     captured = capture()
-    finish(captured, begin(captured, "llm", 1, messages=messages))
+    finish(captured, begin(captured, "llm", 1, asked=asked))
     assert attributes(captured.span("text_completion")) == {
         "gen_ai.operation.name": "text_completion"
     }
 
 
-@pytest.mark.parametrize(
-    ("documents", "count"), [(None, None), ((), 0), ((Passage(text="x"),) * 2, 2)]
-)
-def test_a_retrieval(documents: tuple[Passage, ...] | None, count: int | None) -> None:
+@pytest.mark.parametrize(("documents", "count"), [(None, None), ([], 0), ([Document("x")] * 2, 2)])
+def test_a_retrieval(documents: list[Document] | None, count: int | None) -> None:
     """It says how many documents it found, where that is known."""
     captured = capture()
-    finish(captured, begin(captured, "retriever", 1, documents=documents))
+    run = begin(captured, "retriever", 1, told=documents)
+    if documents is None:
+        fail(captured, run, ValueError())
+    else:
+        finish(captured, run)
     span = captured.span("retrieval")
     assert span.kind is SpanKind.CLIENT
     assert attributes(span).get("rag.retrieval.document_count") == count
@@ -107,7 +126,8 @@ def test_an_agent_calls_tools_that_run(
     """A tool call for which none runs is a structured output; a tool nobody calls is a step."""
     captured = capture()
     root = begin(captured, "chain", 1)
-    call = begin(captured, "llm", 2, under=1, calls_tools=calls_tools)
+    calls = [{"name": "t", "args": {}, "id": "1"}] if calls_tools else []
+    call = begin(captured, "llm", 2, under=1, told=AIMessage("", tool_calls=calls))
     finish(captured, call, begin(captured, kind, 3, under=1), root)
     name = operation or "invoke_workflow"
     found = attributes(captured.span(f"{name} chain1"))
@@ -148,6 +168,11 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
 # --- which runs have a span -----------------------------------------------------------------------
 
 
+def named(model: Any) -> LLMResult:
+    """Return what a call of ``model`` ends with."""
+    return LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": model})
+
+
 def nested(spans: Spans) -> Capture:
     """Record a chain in a chain, with a tool, and a retriever with all that it may use."""
     captured = capture(spans=spans)
@@ -158,7 +183,7 @@ def nested(spans: Spans) -> Capture:
         begin(captured, "retriever", 4, under=3),
         begin(captured, "chain", 5, under=4),
         begin(captured, "retriever", 6, under=5),
-        begin(captured, "llm", 7, under=5, model="m"),
+        begin(captured, "llm", 7, under=5, told=named("m")),
     ]
     finish(captured, *reversed(runs), root)
     return captured
@@ -202,13 +227,15 @@ def test_an_inner_chain_has_a_span_if_it_stands_for_a_turn() -> None:
     captured = capture()
     root = begin(captured, "chain", 1)
     for number in (10, 20):
-        begin(captured, "chain", number, under=1, input=QUESTION, output=ANSWER)
-        search = begin(captured, "retriever", number + 1, under=number)
-        finish(captured, search, begin(captured, "llm", number + 2, under=number))
-        finish(captured, *filter(None, [captured.recorder.find(search.parent)]))
+        inner = begin(captured, "chain", number, under=1, asked=QUESTION, told=ANSWER)
+        search = begin(captured, "retriever", number + 1, under=number, told=[Document(PAGE)])
+        finish(captured, search)
+        shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
+        finish(captured, begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER))
+        finish(captured, inner)
     finish(captured, root)
     assert {"chain10", "chain20"} < set(tree(captured))
-    standing = {context.span_id for context, _ in captured.intake.expected}
+    standing = {context.span_id for context, _ in captured.turns}
     assert standing == {captured.span(f"chain{n}").context.span_id for n in (10, 20)}
 
 
@@ -219,16 +246,17 @@ def test_spans_have_the_times_of_their_runs() -> None:
     """Though they are made afterwards."""
     captured = capture()
     run = begin(captured, "chain", 1)
-    captured.recorder.end(run, run.start + 5)
+    finish(captured, run)
     span = captured.span("invoke_workflow chain1")
-    assert (span.start_time, span.end_time) == (run.start, run.start + 5)
+    assert (span.start_time, span.end_time) == (run.start, run.end)
 
 
 def test_an_error() -> None:
     """Its kind is on the span, and its message, which may quote content, is not."""
     captured = capture()
     root = begin(captured, "chain", 1)
-    finish(captured, begin(captured, "tool", 2, under=1, error="ValueError"), root)
+    fail(captured, begin(captured, "tool", 2, under=1), ValueError("secret"))
+    finish(captured, root)
     failed = captured.span("execute_tool tool2")
     assert failed.status.status_code is StatusCode.ERROR
     assert attributes(failed)["error.type"] == "ValueError"
@@ -243,14 +271,14 @@ def test_a_run_that_never_ended_ends_with_its_root(late: bool) -> None:  # noqa:
     root = begin(captured, "chain", 1)
     other = begin(captured, "tool", 2, under=1)
     if late:
-        captured.recorder.end(root, root.start + 1)
+        finish(captured, root)
     never = begin(captured, "tool", 3, under=1)
-    never.start += 10
-    captured.recorder.end(root, never.start + 5)
-    finish(captured, other)
+    if late:
+        never.start = (root.end or 0) + 10
+    finish(captured, root, other)
     captured.recorder.flush()
     span = captured.span("execute_tool tool3")
-    assert span.end_time == (never.start if late else never.start + 5)
+    assert span.end_time == (never.start if late else root.end)
 
 
 # --- content --------------------------------------------------------------------------------------
@@ -280,7 +308,7 @@ def test_content_of_a_turn() -> None:
 def test_content_of_a_tool() -> None:
     """Arguments and result."""
     captured = capture(content="span")
-    finish(captured, begin(captured, "tool", 1, input="{'a': 1}", output="2"))
+    finish(captured, begin(captured, "tool", 1, asked="{'a': 1}", told="2"))
     found = attributes(captured.span("execute_tool tool1"))
     assert found["gen_ai.tool.call.arguments"] == "{'a': 1}"
     assert found["gen_ai.tool.call.result"] == "2"
@@ -299,7 +327,7 @@ def test_content_that_is_not_there() -> None:
 def test_letters_stay_letters(content: ContentCapture) -> None:
     """What is exported is exported as it is; without being asked, not at all."""
     captured = capture(content=content)
-    finish(captured, begin(captured, "chain", 1, input="Où est Tromsø?"))
+    finish(captured, begin(captured, "chain", 1, asked="Où est Tromsø?"))
     written = str(attributes(captured.span("invoke_workflow chain1")))
     assert ("Où est Tromsø?" in written) == (content == "span")
 
@@ -318,7 +346,7 @@ def test_a_model_whose_name_is_no_text() -> None:
     """What a client says of its model may be anything."""
     captured = capture()
     root = begin(captured, "chain", 1)
-    finish(captured, begin(captured, "llm", 2, under=1, model=4), root)
+    finish(captured, begin(captured, "llm", 2, under=1, told=named(4)), root)
     assert captured.span("text_completion 4")
 
 
@@ -348,4 +376,4 @@ def test_a_processor_that_fails_costs_one_span(moment: str, written: int) -> Non
     run_turn(captured)
     assert len(captured.spans) == written
     assert captured.errors == ["callback"]
-    assert len(captured.intake.samples) == 1
+    assert len(captured.samples) == 1

@@ -10,66 +10,87 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import context as otel_context
-from opentelemetry.sdk.trace import ReadableSpan
 
-from rag_eval_otel.live.hold import CHUNK, Held, Holdback
+from rag_eval_otel.live.hold import CHUNK, Holdback, Key
+from rag_eval_otel.types import Ending
 
-SPAN = ReadableSpan(name="turn")
+KEY: Key = (1, 1)
 
 
 class Record:
-    """Notes what was forwarded, and in which order."""
+    """Notes what was released, and in which order."""
 
-    def __init__(self, forward: Callable[[Held], None] = lambda _: None) -> None:
-        """Call ``forward`` before noting."""
+    def __init__(self, before: Callable[[int], None] = lambda _: None) -> None:
+        """Call ``before`` with the number of the item before noting."""
         self.seen: list[tuple[int, str | None]] = []
-        self._forward = forward
+        self.before = before
+        self._made = 0
 
-    def __call__(self, held: Held, status: Any, evaluation: Any) -> None:
-        """Note ``held``."""
-        self._forward(held)
-        self.seen.append((held.number, status))
+    def item(self) -> Item:
+        """Return an item, numbered in the order in which they are made."""
+        self._made += 1
+        return Item(self._made - 1, self)
+
+    def note(self, number: int, status: str | None) -> None:
+        """Note that an item was released."""
+        self.before(number)
+        self.seen.append((number, status))
 
 
-def holdback(record: Record, **options: Any) -> Holdback:
-    """Return a holdback with room for ten spans."""
-    return Holdback(record, **{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **options})
+class Item:
+    """What is held."""
+
+    def __init__(self, number: int, record: Record) -> None:
+        """Tell ``record``."""
+        self._number = number
+        self._record = record
+
+    def release(self, ending: Ending) -> None:
+        """Be released."""
+        self._record.note(self._number, ending.status)
+
+
+def holdback(**options: Any) -> Holdback:
+    """Return a holdback with room for ten items."""
+    return Holdback(**{"seconds": 60.0, "max_spans": 10, "max_bytes": 1000, **options})
+
+
+SCORED, TIMEOUT = Ending("scored"), Ending("timeout")
 
 
 def test_first_claim_wins() -> None:
     """A second release of the same span does nothing and says so."""
     record = Record()
-    hold = holdback(record)
-    assert hold.hold((1, 1), SPAN, size=1)
-    assert hold.release((1, 1), "scored")
-    assert not hold.release((1, 1), "timeout")
+    hold = holdback()
+    assert hold.hold(KEY, record.item(), size=1)
+    assert hold.release(KEY, SCORED)
+    assert not hold.release(KEY, TIMEOUT)
     assert record.seen == [(0, "scored")]
 
 
 def test_same_key_is_not_held_twice() -> None:
     """A span that claims the identity of a held one is refused, not swallowed."""
-    hold = holdback(Record())
-    assert hold.hold((1, 1), SPAN, size=1)
-    assert not hold.hold((1, 1), SPAN, size=1)
+    hold, record = holdback(), Record()
+    assert hold.hold(KEY, record.item(), size=1)
+    assert not hold.hold(KEY, record.item(), size=1)
 
 
 @pytest.mark.parametrize("limit", [{"max_spans": 2}, {"max_bytes": 20}])
 def test_limits_refuse(limit: dict[str, int]) -> None:
     """Over the limit in spans or bytes nothing is held; a release makes room again."""
-    hold = holdback(Record(), **limit)
-    assert [hold.hold((1, i), SPAN, size=10) for i in range(3)] == [True, True, False]
-    hold.release((1, 0), "scored")
-    assert hold.hold((1, 9), SPAN, size=10)
+    hold, record = holdback(**limit), Record()
+    assert [hold.hold((1, i), record.item(), size=10) for i in range(3)] == [True, True, False]
+    hold.release((1, 0), SCORED)
+    assert hold.hold((1, 9), record.item(), size=10)
 
 
 def test_deadline_releases_in_order() -> None:
     """The reaper releases at the deadline, oldest first."""
     record, done = Record(), threading.Event()
-    record._forward = lambda held: done.set() if held.number == 2 else None  # noqa: SLF001
-    hold = holdback(record, seconds=0.01)
+    record.before = lambda number: done.set() if number == 2 else None
+    hold = holdback(seconds=0.01)
     for i in range(3):
-        hold.hold((1, i), SPAN, size=1)
+        hold.hold((1, i), record.item(), size=1)
     assert done.wait(10)
     assert hold.wait_empty(10)
     hold.close()
@@ -81,14 +102,14 @@ def test_release_all_waits_for_spans_in_transit() -> None:
     """A span that was claimed but not handed over yet holds a shutdown up."""
     entered, go_on = threading.Event(), threading.Event()
 
-    def slow(_: Held) -> None:
+    def slow(_: int) -> None:
         entered.set()
         go_on.wait(10)
 
     record = Record(slow)
-    hold = holdback(record)
-    hold.hold((1, 1), SPAN, size=1)
-    releasing = threading.Thread(target=hold.release, args=((1, 1), "scored"))
+    hold = holdback()
+    hold.hold(KEY, record.item(), size=1)
+    releasing = threading.Thread(target=hold.release, args=(KEY, SCORED))
     releasing.start()
     entered.wait(10)
     assert not hold.release_all("shutdown", deadline=0.0, flush=lambda _: None)
@@ -101,9 +122,9 @@ def test_release_all_waits_for_spans_in_transit() -> None:
 def test_flush_between_chunks() -> None:
     """A mass release empties the next queue after every chunk, while there is time."""
     record, flushed = Record(), []
-    hold = holdback(record, max_spans=10_000, max_bytes=10_000, clock=lambda: 0.0)
+    hold = holdback(max_spans=10_000, max_bytes=10_000, clock=lambda: 0.0)
     for i in range(2 * CHUNK + 1):
-        hold.hold((1, i), SPAN, size=1)
+        hold.hold((1, i), record.item(), size=1)
     hold.release_all(
         "shutdown", deadline=1.0, flush=lambda left: flushed.append((len(record.seen), left))
     )
@@ -111,38 +132,27 @@ def test_flush_between_chunks() -> None:
     assert len(record.seen) == 2 * CHUNK + 1
 
 
-def test_released_with_the_context_it_ended_in() -> None:
-    """The context current at the end of the span is kept with it."""
-    contexts = []
-    hold = holdback(Record(lambda held: contexts.append(held.context)))
-    token = otel_context.attach(otel_context.set_value("tenant", "a"))
-    hold.hold((1, 1), SPAN, size=1)
-    otel_context.detach(token)
-    hold.release((1, 1), "scored")
-    assert contexts[0]["tenant"] == "a"
-
-
 def test_closed_holds_nothing() -> None:
     """After closing nothing is held any more."""
-    hold = holdback(Record())
+    hold = holdback()
     hold.close()
     assert not hold.is_open
-    assert not hold.hold((1, 1), SPAN, size=1)
+    assert not hold.hold(KEY, Record().item(), size=1)
 
 
 def test_a_span_may_end_while_the_lock_is_held() -> None:
     """A finalizer that ends a span inside the critical section does not deadlock."""
-    hold = holdback(Record())
+    hold = holdback()
     with hold._changed:  # noqa: SLF001  # where a garbage collection may strike
-        assert hold.hold((1, 1), SPAN, size=1)
-        assert hold.release((1, 1), "scored")
+        assert hold.hold(KEY, Record().item(), size=1)
+        assert hold.release(KEY, SCORED)
 
 
 def test_wait_empty_looks_at_older_spans_only() -> None:
     """A flush does not wait for spans that come after it."""
-    hold = holdback(Record())
+    hold = holdback()
     assert hold.wait_empty(0)
-    hold.hold((1, 1), SPAN, size=1)
+    hold.hold(KEY, Record().item(), size=1)
     assert not hold.wait_empty(0)
 
 
@@ -155,15 +165,15 @@ def test_wait_empty_looks_at_older_spans_only() -> None:
 def test_any_order_of_events_releases_each_span_once(events: list[tuple[int, str]]) -> None:
     """Whatever the order of holds and releases, what was held leaves exactly once."""
     record = Record()
-    hold = holdback(record, max_spans=4)
+    hold = holdback(max_spans=4)
     accepted = 0
     for key, event in events:
         if event == "hold":
-            accepted += hold.hold((1, key), SPAN, size=1)
+            accepted += hold.hold((1, key), record.item(), size=1)
         elif event == "all":
             hold.release_all("flushed", deadline=1e9, flush=lambda _: None)
         else:
-            hold.release((1, key), event)  # type: ignore[arg-type]
+            hold.release((1, key), Ending(event))  # type: ignore[arg-type]
     hold.close()
     hold.release_all("shutdown", deadline=1e9, flush=lambda _: None)
     counted = Counter(number for number, _ in record.seen)
@@ -175,13 +185,13 @@ def test_any_order_of_events_releases_each_span_once(events: list[tuple[int, str
 def test_threads_race_for_each_span() -> None:
     """Eight threads that all try to release the same spans release each once."""
     record = Record()
-    hold = holdback(record, max_spans=500)
+    hold = holdback(max_spans=500)
     for i in range(500):
-        hold.hold((1, i), SPAN, size=1)
+        hold.hold((1, i), record.item(), size=1)
     wins: list[bool] = []
 
     def race() -> None:
-        wins.extend(hold.release((1, i), "scored") for i in range(500))
+        wins.extend(hold.release((1, i), SCORED) for i in range(500))
 
     threads = [threading.Thread(target=race) for _ in range(8)]
     for thread in threads:
@@ -194,7 +204,7 @@ def test_threads_race_for_each_span() -> None:
 
 def test_a_forked_child_holds_no_more_than_its_parent() -> None:
     """What was closed stays closed when it forgets its spans."""
-    hold = holdback(Record())
+    hold = holdback()
     hold.close()
     hold.reset()
     assert not hold.is_open
@@ -204,12 +214,12 @@ def test_a_processor_that_flushes_does_not_wait_for_itself() -> None:
     """Who is being handed a span may flush: it waits for the others in transit only."""
     outcomes = []
 
-    def flush(_: Held) -> None:
+    def flush(_: int) -> None:
         outcomes.append(hold.release_all("flushed", deadline=1e9, flush=lambda _: None))
 
-    hold = holdback(Record(flush))
-    hold.hold((1, 1), SPAN, size=1)
-    assert hold.release((1, 1), "scored")
+    hold = holdback()
+    hold.hold(KEY, Record(flush).item(), size=1)
+    assert hold.release(KEY, SCORED)
     assert outcomes == [True]
 
 
@@ -220,16 +230,16 @@ def test_the_reaper_outlives_an_exporter_that_exits(error: type[BaseException]) 
     released = threading.Event()
     broken: list[threading.Thread] = []
 
-    def leave(held: Held) -> None:
-        if held.number == 0:
+    def leave(number: int) -> None:
+        if number == 0:
             broken.append(threading.current_thread())
             raise error
         released.set()
 
-    hold = holdback(Record(leave), seconds=0.01)
+    hold, record = holdback(seconds=0.01), Record(leave)
     with hold._changed:  # noqa: SLF001  # both are there before the reaper looks
-        assert hold.hold((1, 1), SPAN, size=1)
-        assert hold.hold((1, 2), SPAN, size=1)
+        assert hold.hold(KEY, record.item(), size=1)
+        assert hold.hold((1, 2), record.item(), size=1)
     assert released.wait(10)
     broken[0].join(10)  # its exception is this test's, and no later one's
     assert hold.wait_empty(10)

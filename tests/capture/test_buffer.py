@@ -1,4 +1,4 @@
-"""The watch over foreign spans: when a trace is complete, and bounded, whatever is left open."""
+"""The buffer of traces: when a trace is complete, and bounded, whatever is left open."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import KIND, App, answered, asked, attached, generated, retrieved
-from rag_eval_otel.capture.trace import Segment, SegmentLimits
-from rag_eval_otel.capture.watch import SpanWatch
+from rag_eval_otel.capture.buffer import TraceBuffer
+from rag_eval_otel.capture.trace import Trace, TraceLimits
 from rag_eval_otel.testing import ManualClock
 
 KEPT_OPEN, MANY = 4096, 100_000
@@ -26,13 +26,13 @@ class Watched(SpanProcessor):
     def __init__(self, **limits: Any) -> None:
         """Hold whatever is asked for."""
         self.clock = ManualClock()
-        self.ready: list[Segment] = []
-        self.evicted: list[Segment] = []
+        self.ready: list[Trace] = []
+        self.evicted: list[Trace] = []
         self.held: dict[str, int] = {}
-        self.watch = SpanWatch(
+        self.buffer = TraceBuffer(
             self.ready.append,
             hold=self._hold,
-            limits=SegmentLimits(**limits),
+            limits=TraceLimits(**limits),
             on_evicted=self.evicted.append,
             clock=self.clock,
         )
@@ -43,11 +43,11 @@ class Watched(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note it."""
-        self.watch.note_start(span)
+        self.buffer.note_start(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Show it."""
-        self.watch.ended(span)
+        self.buffer.ended(span)
 
     def _hold(self, span: ReadableSpan, size: int) -> bool:
         self.held[span.name] = size
@@ -67,13 +67,13 @@ class Watched(SpanProcessor):
         return chain
 
     def after(self, seconds: float) -> int:
-        """Let time pass and sweep; return how many segments have been handed on so far.
+        """Let time pass and sweep; return how many traces have been handed on so far.
 
         Twice: what has only just ended counts as open for one sweep.
         """
         self.clock.advance(seconds)
-        self.watch.sweep()
-        self.watch.sweep()
+        self.buffer.sweep()
+        self.buffer.sweep()
         return len(self.ready)
 
 
@@ -86,7 +86,7 @@ def test_a_trace_is_complete_soon_after_its_root() -> None:
     seen.turn().end()
     assert [seen.after(s) for s in (0.0, 0.04, 0.02)] == [0, 0, 1]
     assert [one.size > 0 for one in seen.ready] == [True]
-    assert (len(seen.watch), seen.watch.size) == (0, 0)
+    assert (len(seen.buffer), seen.buffer.size) == (0, 0)
 
 
 def test_a_trace_waits_for_whatever_is_open() -> None:
@@ -106,7 +106,7 @@ def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
     seen = Watched()
     chain = seen.turn()
     assert [seen.after(299.0), seen.after(2.0)] == [0, 1]
-    assert (len(seen.watch), seen.watch.size) == (0, 0)
+    assert (len(seen.buffer), seen.buffer.size) == (0, 0)
     assert chain.is_recording()
 
 
@@ -133,7 +133,7 @@ def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     }
     other.end()
     assert seen.after(0.6) == 2
-    assert (len(seen.watch), seen.watch.size) == (0, 0)
+    assert (len(seen.buffer), seen.buffer.size) == (0, 0)
     session.end()
     assert seen.after(600.0) == 2
 
@@ -169,11 +169,11 @@ def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
     found = seen.step("RETRIEVER", chain, **retrieved(1))
     found.end()
     model = seen.step("LLM", chain, **generated(1))
-    seen.watch.sweep()
+    seen.buffer.sweep()
     for span in (chain, model):
         span._end_time = 10**18  # type: ignore[attr-defined]  # noqa: SLF001
     seen.clock.advance(6.0)
-    seen.watch.sweep()
+    seen.buffer.sweep()
     assert seen.ready == []
     for span in (model, chain):
         span._end_time = None  # type: ignore[attr-defined]  # noqa: SLF001
@@ -186,10 +186,10 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
     """A span of the application that had ended before any step of RAG still is its parent."""
     seen = Watched()
     root = seen.plain.start_span("request")
-    seen.watch.sweep()
+    seen.buffer.sweep()
     chain = seen.step("CHAIN", root, **answered(1))
     root.end()
-    seen.watch.sweep()
+    seen.buffer.sweep()
     seen.step("RETRIEVER", chain, **retrieved(1)).end()
     seen.step("LLM", chain, **generated(1)).end()
     chain.end()
@@ -206,8 +206,8 @@ def test_spans_that_never_end_are_not_kept_for_ever() -> None:
     with attached() as app:
         for _ in range(100):
             last = [app.plain("open for ever") for _ in range(100)][-1]
-            app.watch.sweep()
-        kept = list(app.watch.open_spans)
+            app.buffer.sweep()
+        kept = list(app.buffer.open_spans)
         assert len(kept) == KEPT_OPEN
         assert kept[-1] is last
 
@@ -233,7 +233,7 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
         root = app.step("AGENT")
         for _ in range(MANY):
             app.step("TOOL", root).end()
-        assert app.watch.size == 0
+        assert app.buffer.size == 0
         root.end()
         assert app.handle.flush()
         assert counting.count == MANY + 1
@@ -272,7 +272,7 @@ def steps_for(count: int, shape: str) -> int:
     try:
         for span in reversed(spans):
             span.end()
-        seen.watch.sweep()
+        seen.buffer.sweep()
     finally:
         sys.settrace(before)
     return lines
@@ -280,18 +280,18 @@ def steps_for(count: int, shape: str) -> int:
 
 def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:
     """Over the limit in traces the oldest go, each counted, with what they held."""
-    seen = Watched(max_segments=3)
+    seen = Watched(max_traces=3)
     traces = []
     for number in range(5):
         chain = seen.turn(number)
         traces.append(chain.get_span_context().trace_id)
     assert [one.trace_id for one in seen.evicted] == traces[:2]
-    assert len(seen.watch) == 3
+    assert len(seen.buffer) == 3
 
 
 def test_what_comes_of_an_evicted_trace_is_passed_over() -> None:
     """Half of a turn might look like another one: nothing of the trace is read any more."""
-    seen = Watched(max_segments=1)
+    seen = Watched(max_traces=1)
     first = seen.turn(1)
     second = seen.turn(2)
     seen.step("LLM", first, **generated(1)).end()
@@ -311,13 +311,13 @@ def test_bytes_are_bounded_too() -> None:
     small = [seen.step("CHAIN", **{"input.value": "x" * 20_000}) for _ in range(20)]
     for span in small:
         span.end()
-        assert seen.watch.size <= 200_000
+        assert seen.buffer.size <= 200_000
     assert 10 < len(seen.evicted) < 15
-    before = len(seen.watch)
+    before = len(seen.buffer)
     huge = seen.step("CHAIN", **{"input.value": "x" * 60_000})
     huge.end()
     assert seen.evicted[-1].trace_id == huge.get_span_context().trace_id
-    assert len(seen.watch) == before
+    assert len(seen.buffer) == before
 
 
 def test_what_is_held_counts_once() -> None:
@@ -337,4 +337,4 @@ def test_events_and_lists_have_their_weight() -> None:
     span = seen.step("RETRIEVER", texts=["x" * 10_000, "y" * 10_000])
     span.add_event("chroma", {"document": "z" * 10_000})
     span.end()
-    assert 30_000 < seen.watch.size < 40_000
+    assert 30_000 < seen.buffer.size < 40_000

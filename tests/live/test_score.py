@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from pipeline import good_judge, running, turns_counted
-from rag_eval_otel.capture.turn import Turn
+from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.live.score import Admission
 from rag_eval_otel.testing import FakeJudge, ManualClock
@@ -75,18 +74,21 @@ def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "transport" in told[1]
 
 
-def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss() -> None:
+@SOURCES
+def test_a_turn_that_cannot_be_read_is_an_error_not_a_loss(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A failure of our own while a turn is read leaves its span, status error, reason internal."""
-    broken = Turn(anchor=None, line=(), calls=(), rewrites=(), retrievers=())  # type: ignore[arg-type]
-    with running(errors="swallow", judge=good_judge()) as app:
-        span = app.tracer.start_span("turn")
-        assert app.handle.intake.assembler.expect(
-            (span.get_span_context().trace_id, span.get_span_context().span_id), broken
-        )
-        span.end()
+
+    def fails(_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("rag_eval_otel.live.score.extract", fails)
+    with running(errors="swallow", judge=good_judge(), source=source) as app:
+        app.run_turns(1)
         assert app.handle.flush()
         app.stop()
-        (arrived,) = app.receiver.spans()
+        (arrived,) = app.turns_in(app.receiver.spans())
         assert turns_counted(app.receiver) == {("error", "internal"): 1}
     assert arrived.attributes["rag.evaluation.status"] == "error"
     assert arrived.attributes["rag.evaluation.faithfulness.reason"] == "internal"

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from live import App, attached, generated
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import Evaluation, instrument
-from rag_eval_otel.capture.trace import SegmentLimits
+from rag_eval_otel.capture.trace import TraceLimits
 
 SCORED = ("scored", None)
 
@@ -55,7 +55,7 @@ def test_shutdown_with_a_turn_that_is_not_over() -> None:
     """What there is of it is read; it is refused, counted once, and its span leaves once."""
     with attached() as app:
         open_turn(app)
-        assert app.processor.held == 1
+        assert app.handle.pipeline.count_held() == 1
         app.handle.shutdown()
         assert left(app).most_common(1)[0][1] == 1
         assert sorted(app.names()) == ["chain", "retriever"]
@@ -91,7 +91,7 @@ def test_after_shutdown_spans_pass() -> None:
         app.handle.shutdown()
         app.turn()
         assert app.statuses() == {None: 3}
-        assert app.watch.size == 0
+        assert app.buffer.size == 0
         assert app.counted() == {}
 
 
@@ -171,13 +171,13 @@ def test_scores_that_come_after_the_deadline() -> None:
 
     with attached(hold_seconds=0.05) as app:
         chain, call = open_turn(app)
-        forward = app.processor._hold._forward  # noqa: SLF001
+        forward = app.handle.pipeline.hold._forward  # noqa: SLF001
 
         def tell(*told: Any) -> None:
             forward(*told)
             gone.set()
 
-        app.processor._hold._forward = tell  # noqa: SLF001
+        app.handle.pipeline.hold._forward = tell  # noqa: SLF001
         assert gone.wait(30)
         assert app.status_of(chain) == "timeout"
         call.end()
@@ -192,11 +192,11 @@ def test_no_room_to_hold_a_span() -> None:
     judge = GatedJudge()
     with attached(judge=judge, max_held=1) as app:
         first = app.turn(1)
-        app.watch.flush()
+        app.buffer.flush()
         judge.asked.result(30)
         second = app.turn(2)
         assert app.status_of(second) is None
-        app.watch.flush()
+        app.buffer.flush()
         assert app.counted() == {("dropped", "overload"): 1}
         judge.open()
         assert app.handle.flush()
@@ -208,8 +208,8 @@ def test_a_queue_that_is_full() -> None:
     """A segment that nobody has the time to read is dropped, its span marked, both counted."""
     with attached() as app:
         chain = app.turn()
-        app.handle.evaluator._capacity = 0  # noqa: SLF001
-        app.watch.flush()
+        app.handle.pipeline.evaluator._capacity = 0  # noqa: SLF001
+        app.buffer.flush()
         assert app.status_of(chain) == "overload"
         assert app.counted() == {("dropped", "overload"): 1}
 
@@ -218,11 +218,11 @@ def test_a_queue_that_is_full() -> None:
 def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int]) -> None:
     """Traces that are too many, or too much, leave unscored, each with its reason."""
     with attached() as app:
-        app.watch._limits = SegmentLimits(**limits)  # noqa: SLF001
+        app.buffer._limits = TraceLimits(**limits)  # noqa: SLF001
         streams = [open_turn(app, number) for number in range(10)]
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}
-        assert app.processor.held == 10 - counted["skipped", "evicted"]
+        assert app.handle.pipeline.count_held() == 10 - counted["skipped", "evicted"]
         for _, call in streams:
             call.end()
         assert app.handle.flush()
@@ -261,14 +261,14 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
     with attached(errors="swallow") as app:
         session = app.plain("session")
         chains = [app.turn(number, session) for number in range(2)]
-        submit, left_to_fail = app.handle.intake.scorer.submit, [RuntimeError("once")]
+        submit, left_to_fail = app.handle.pipeline.scorer.submit, [RuntimeError("once")]
 
         def fail_once(*given: Any, **more: Any) -> bool:
             if left_to_fail:
                 raise left_to_fail.pop()
             return submit(*given, **more)
 
-        monkeypatch.setattr(app.handle.intake.scorer, "submit", fail_once)
+        monkeypatch.setattr(app.handle.pipeline.scorer, "submit", fail_once)
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
@@ -307,7 +307,7 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
     with attached() as app:
         chain = app.chain(1)
         app.retrieve(1, chain)
-        app.watch.sweep()
+        app.buffer.sweep()
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -324,7 +324,7 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
 
 
 def _child(app: App) -> int:
-    if len(app.watch) or app.watch.size or app.processor.held:
+    if len(app.buffer) or app.buffer.size or app.handle.pipeline.count_held():
         return 2
     own = app.turn(2)
     if not app.handle.flush(20):

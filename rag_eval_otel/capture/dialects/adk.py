@@ -1,0 +1,47 @@
+"""Google's ADK beside OpenInference: the spans of agents are taken for those of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rag_eval_otel.capture.dialects import openinference
+from rag_eval_otel.capture.dialects.values import Lost, value
+from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.step import Kind, Step
+
+SCOPE: Final = "openinference.instrumentation.google_adk"
+_OWN_SCOPE = "gcp.vertex.agent"
+_SEVERAL = "invoke_agent"  # the calls of a model below it write over each other on this span
+
+CONTENT: Final = (r"gcp\.vertex\.agent\.(llm_request|llm_response|tool_call_args|tool_response)",)
+"""What attributes are called that hold texts of users and models."""
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    return openinference.kind(view) if view.scope in {SCOPE, _OWN_SCOPE} else None
+
+
+def to_step(view: PlainSpan, of: Kind) -> Step:
+    """Return what ``view`` tells; of several calls of a model it tells the last, at the end."""
+    if of == "tool":
+        told = value(view, "output.value")
+        response = told.get("response") if isinstance(told, Mapping) else None
+        if isinstance(response, Mapping):
+            view = replace(view, attributes={**view.attributes, "output.value": response})
+    step = openinference.to_step(view, of)
+    if of == "llm" and view.name.startswith(_SEVERAL) and view.end is not None:
+        return replace(step, start=view.end)
+    if of in {"agent", "chain"}:
+        asked = _said(value(view, "input.value"), "new_message", step.input)
+        return replace(step, input=asked, output=_said(value(view, "output.value"), "content"))
+    return step
+
+
+def _said(data: Any, key: str, instead: str | None = None) -> str | None:
+    """Return the text of the message below ``key``."""
+    message = data.get(key) if isinstance(data, Mapping) and not isinstance(data, Lost) else None
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, str) and content else instead

@@ -1,0 +1,41 @@
+"""AutoGen's AgentChat beside OpenInference: results of tools as members of one message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rag_eval_otel.capture.dialects import openinference
+from rag_eval_otel.capture.dialects.values import read
+from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.step import Kind, Step
+
+SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
+_RESULT = re.compile(r"(llm\.input_messages\.\d+)\.function\.\d+")
+
+CONTENT: Final = (r"llm\.input_messages\.\d+\.function\.\d+",)
+"""What attributes are called that hold texts, beside those of OpenInference."""
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    return openinference.kind(view) if view.scope == SCOPE else None
+
+
+def to_step(view: PlainSpan, of: Kind) -> Step:
+    """Return what ``view`` tells."""
+    told: dict[str, str] = {}
+    for key, item in view.attributes.items():
+        found = _RESULT.fullmatch(key)
+        if found is not None:
+            name = f"{found[1]}.message.content"
+            told[name] = "\n".join(filter(None, (told.get(name), _content(item))))
+    return openinference.to_step(replace(view, attributes={**view.attributes, **told}), of)
+
+
+def _content(item: Any) -> str:
+    data = read(item)
+    content = data.get("content") if isinstance(data, Mapping) else None
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,82 @@
+"""DSPy beside OpenInference: modules called with fields by name, and models that answer in fields.
+
+A module that is called with a context and a question was handed what the application had found,
+by a function that no span may tell of: its context is that of the turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from rag_eval_otel.capture.dialects import build, openinference
+from rag_eval_otel.capture.dialects.documents import passages_in, passages_in_text
+from rag_eval_otel.capture.dialects.values import Lost, plain, value
+from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.types import Passage
+
+SCOPE: Final = "openinference.instrumentation.dspy"
+_INNERMOST = re.compile(r"\w+\(.*\)\.forward", re.DOTALL)  # of a module's nested spans
+_CONTEXT = ("context", "contexts", "passages", "documents", "docs", "retrieved")
+_FIELD = re.compile(
+    r"^\[\[ ## (\w+) ## \]\][ \t]*\n?(.*?)(?=^\[\[ ## \w+ ## \]\]|\Z)", re.MULTILINE | re.DOTALL
+)
+_CALLS_TOOLS = "next_tool_name"
+
+CONTENT: Final[tuple[str, ...]] = ()
+"""What attributes are called that hold texts, beside those of OpenInference."""
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    return openinference.kind(view) if view.scope == SCOPE else None
+
+
+def to_step(view: PlainSpan, of: Kind) -> Step:
+    """Return what ``view`` tells."""
+    asked = value(view, "input.value")
+    if of == "llm":
+        return _llm(view)
+    if isinstance(asked, Mapping):
+        asked = asked.get("input_args", asked.get("kwargs", asked))
+        asked = asked if isinstance(asked, Mapping) else {}
+    step = replace(
+        openinference.to_step(view, of),
+        input=None if isinstance(asked, Lost) else build.question_in(asked, view.keys),
+    )
+    found = _context(asked) if _INNERMOST.fullmatch(view.name) and step.input else None
+    if found is None:
+        return step
+    return replace(step, documents=found, explicit=step.explicit | {"documents"})
+
+
+def _context(asked: Any) -> tuple[Passage, ...] | None:
+    context = next((asked[name] for name in _CONTEXT if asked.get(name)), None)
+    return passages_in_text(context) if isinstance(context, str) else passages_in(context)
+
+
+def _llm(view: PlainSpan) -> Step:
+    """Return the call of a model, which says the answer in one of several fields."""
+    step = openinference.to_step(view, "llm")
+    fields = _fields(step.output or "")
+    if not fields:
+        return step
+    if _CALLS_TOOLS in fields:
+        return replace(step, output=None, calls_tools=True)
+    said = build.answer_in(fields, view.keys) or [*fields.values()][-1]
+    return replace(step, output=said)
+
+
+def _fields(said: str) -> dict[str, str]:
+    """Return the fields in what a model said, by DSPy's marks or as JSON."""
+    found = {name: text.strip() for name, text in _FIELD.findall(said) if name != "completed"}
+    if not found and said.lstrip()[:1] == "{":
+        with suppress(ValueError, RecursionError):
+            data = plain(json.loads(said))
+            found = {name: text for name, text in data.items() if isinstance(text, str)}
+    return found

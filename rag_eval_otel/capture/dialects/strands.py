@@ -1,0 +1,38 @@
+"""Strands Agents' own tracing: GenAI conventions, with results of tools as Bedrock's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rag_eval_otel.capture.dialects import genai
+from rag_eval_otel.capture.dialects.values import read
+from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.step import Kind, Step
+
+SCOPE: Final = "strands.telemetry.tracer"
+_RESULT = "gen_ai.tool.call.result"
+
+CONTENT: Final = (r"system_prompt|gen_ai\.agent\.(input|output)",)
+"""What attributes are called that hold texts, beside those of the GenAI conventions."""
+
+
+def kind(view: SpanView) -> Kind | None:
+    """Return the kind of ``view``, or None if it is not of this dialect."""
+    return genai.kind(view) if view.scope == SCOPE else None
+
+
+def to_step(view: PlainSpan, of: Kind) -> Step:
+    """Return what ``view`` tells; a block of text is no document, but what a tool returned."""
+    view = genai.with_events(view)
+    blocks = read(view.attributes.get(_RESULT), limit=view.value_limit)
+    if of == "tool" and isinstance(blocks, list):
+        typed = [_typed(block) for block in blocks]
+        view = replace(view, attributes={**view.attributes, _RESULT: typed})
+    return genai.to_step(view, of)
+
+
+def _typed(block: Any) -> Any:
+    is_text = isinstance(block, Mapping) and set(block) == {"text"}
+    return {"type": "text", **block} if is_text else block
