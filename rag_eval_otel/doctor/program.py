@@ -17,6 +17,7 @@ _ROOT = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{([0-9.
 
 _SILENT: Final = frozenset({"no-spans", "no-turns", "no-dialect", "callback-missing"})
 _EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
+    "program-failed": _SILENT | {"nothing-attached"},
     "sdk-disabled": _SILENT | {"provider-foreign", "provider-noop", "no-exporter"},
     "sampler-off": _SILENT,
     "provider-noop": _SILENT | {"provider-foreign"},
@@ -98,7 +99,9 @@ def _of_silence(notes: Sequence[Note], totals: Totals) -> Iterator[Finding]:
         yield found("no-turns", f"spans by {listed({**totals.spans, **ours})}")
     elif any(note.has_langchain for note in notes):
         others = f"; {spans} spans, by {listed(totals.spans)}" if spans else ""
-        yield found("callback-missing", f"LangChain is in use, and no run of it is recorded{others}")
+        yield found(
+            "callback-missing", f"LangChain is in use, and no run of it is recorded{others}"
+        )
     elif spans:
         yield found("no-dialect", f"{spans} spans, by {listed(totals.spans)}")
     else:

@@ -40,7 +40,7 @@ QUIET = {
 
 
 def note(**known: Any) -> Note:
-    """Return the note of a healthy pipeline that has scored a turn, except for what is ``known``."""
+    """Return the note of a healthy pipeline with a scored turn, except for what is ``known``."""
     usual: dict[str, Any] = {
         "pid": 1,
         "parent": 0,

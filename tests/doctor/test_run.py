@@ -214,7 +214,7 @@ def test_the_options_in_force(run: Run) -> None:
 
 
 def test_processes_report_for_themselves(run: Run) -> None:
-    """Forked and spawned processes are counted, each for itself, also where they end by os._exit."""
+    """Forked and spawned processes are counted, each for itself, though they leave by os._exit."""
     report = run(
         ATTACHED
         + SPANS
