@@ -110,7 +110,6 @@ def test_every_dialect_says_what_its_content_is() -> None:
         "langsmith": "gen_ai.completion",
         "llamaindex": "llamaindex.step.input_summary",
         "mlflow": "mlflow.spanOutputs",
-        "openinference_haystack": "llm.input_messages.3.message.content",
         "openinference": "llm.input_messages.3.message.content",
         "openinference_haystack": "output.value",
         "smolagents": "smolagents.task",

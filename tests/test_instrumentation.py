@@ -430,7 +430,7 @@ def test_a_processor_that_cannot_flush_costs_no_span() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(Broken(exporter))
-    handle = instrument(
+    instrument(
         tracer_provider=provider,
         **options(judge=GatedJudge(), errors="swallow", shutdown_seconds=0.01),
     )

@@ -78,9 +78,7 @@ def test_a_subclass_may_override_events(*, asynchronous: bool) -> None:
 
     class Own(LangChainCapture):
         def __init__(self, captured: Capture) -> None:
-            super().__init__(
-                lambda: captured.recorder, edge=captured.pipeline.edge("callback")
-            )
+            super().__init__(lambda: captured.recorder, edge=captured.pipeline.edge("callback"))
             self.seen: list[str] = []
 
         def on_chain_start(self, *args: Any, **event: Any) -> None:

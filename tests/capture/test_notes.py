@@ -163,7 +163,7 @@ class Tone(Enum):
     KIND = "kind"
 
 
-class Words(str, Enum):  # noqa: UP042  # as applications write it
+class Words(str, Enum):  # as applications write it
     """A text that is a member of an enumeration."""
 
     ASKED = QUESTION

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, handbook, join, rag
+from apps.replies import saying
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
@@ -26,7 +27,6 @@ from recording import Capture, capture
 
 QUESTION, PAGES = company.FOUNDED, (company.HISTORY, company.FOUNDER)
 VECTOR = WordEmbeddings().embed_query(QUESTION)
-METHODS = ("similarity_search", "asimilarity_search", "max_marginal_relevance_search")
 
 
 @pytest.fixture(autouse=True)
@@ -42,15 +42,22 @@ def searches() -> Iterator[VectorStoreSearches]:
 
 def state() -> dict[tuple[type, str], Any]:
     """Return the methods of all vector store classes."""
-    classes = [VectorStore, InMemoryVectorStore]
+    classes = [VectorStore, InMemoryVectorStore, Handbook]
     names = {name for one in classes for name in vars(one) if "search" in name}
     names.add("__init_subclass__")
     return {(one, name): vars(one).get(name) for one in classes for name in names}
 
 
+class Handbook(InMemoryVectorStore):
+    """A vector store whose scores are those of [0, 1]."""
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda score: max(0.0, score)
+
+
 def store() -> InMemoryVectorStore:
     """Return the handbook as a vector store."""
-    return InMemoryVectorStore.from_documents(company.documents(), WordEmbeddings())
+    return Handbook.from_documents(company.documents(), WordEmbeddings())
 
 
 def answer(pages: list[Document]) -> str:
@@ -182,19 +189,13 @@ def test_a_tool_that_searches() -> None:
     def run(_: str) -> str:
         found = search_handbook.invoke({"query": QUESTION})
         prompt = PROMPT.invoke({"context": found, "question": QUESTION})
-        return str(ScriptedChat(reply=lambda _: _said()).invoke(prompt).content)
+        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(prompt).content)
 
     RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
     ((_, contexts, _),) = captured.truths
     assert set(contexts) == set(PAGES)
     (span,) = retrievals(captured)
     assert span.parent.span_id == captured.span("execute_tool search_handbook").context.span_id
-
-
-def _said() -> Any:
-    from langchain_core.messages import AIMessage  # noqa: PLC0415
-
-    return AIMessage("It was founded in 1987.")
 
 
 def test_examples_of_a_prompt_are_no_contexts() -> None:
@@ -215,7 +216,7 @@ def test_examples_of_a_prompt_are_no_contexts() -> None:
     def run(_: str) -> str:
         found = join(handbook().invoke(QUESTION))
         shown = prompt.invoke({"context": found, "question": QUESTION, "q": QUESTION})
-        return str(ScriptedChat(reply=lambda _: _said()).invoke(shown).content)
+        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(shown).content)
 
     RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
     ((_, contexts, _),) = captured.truths
