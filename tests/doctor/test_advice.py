@@ -166,7 +166,7 @@ def test_a_function_that_retrieves(*, recorded: bool) -> None:
 
 def test_a_vector_store_that_is_searched_directly() -> None:
     """A direct search within a run is a retrieval by itself."""
-    store = handbook().vectorstore  # type: ignore[attr-defined]
+    store = handbook().vectorstore
 
     def search(question: str) -> dict[str, str]:
         return {"context": join(store.similarity_search(question, k=2)), "question": question}
