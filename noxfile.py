@@ -37,6 +37,14 @@ os.environ["PATH"] = os.pathsep.join(
     [os.environ["PATH"], *sorted(map(str, PYENV.glob("versions/3.1*/bin")))]
 )
 
+# Settings of the machine's own telemetry, keys and proxy are not those of the tests.
+OF_THE_MACHINE = ("LANGCHAIN_", "LANGFUSE_", "LANGSMITH_", "OPENAI_", "OTEL_", "PHOENIX_", "RAG_")
+for name in [name for name in os.environ if name.startswith(OF_THE_MACHINE)]:
+    del os.environ[name]
+DIRECT = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+LOOPBACK = ",".join(filter(None, ["127.0.0.1", "localhost", DIRECT]))
+os.environ |= {"no_proxy": LOOPBACK, "NO_PROXY": LOOPBACK}
+
 TEST_REQUIREMENTS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"][
     "test"
 ]

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.types import Fusion
+from rag_eval_otel.types import ContextsFromPrompt, Fusion
 
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
@@ -97,6 +97,8 @@ class Config:
     """Whether the judge's explanations, which quote user data, are exported."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
+    contexts_from_prompt: ContextsFromPrompt = "off"
+    """Whether contexts are read out of the prompt, below a heading, where no retrieval is seen."""
     question_key: str | None = None
     """The key of a chain's input that holds the question, where it is not a usual one."""
     answer_key: str | None = None
@@ -178,6 +180,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "capture_content": get_args(ContentCapture),
     "explanations": get_args(Explanations),
     "vector_stores": get_args(VectorStores),
+    "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
 }

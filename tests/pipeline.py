@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count
+from typing import Any, Literal, TypeAlias, get_args
+from uuid import uuid4
 
 import numpy as np
+import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -21,7 +25,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.providers import Providers
-from rag_eval_otel.testing import FakeJudge, OtlpReceiver
+from rag_eval_otel.testing import FakeJudge, OtlpReceiver, ReceivedSpan
 from rag_eval_otel.types import Replies
 
 QUESTION, ANSWER = "When was Borealis founded?", "Borealis was founded in 1987."
@@ -32,6 +36,10 @@ RECORDED: Mapping[str, Any] = {
     "rag.answer": ANSWER,
 }
 """What an application says itself on the span of a turn."""
+
+Source: TypeAlias = Literal["spans", "runs"]
+SOURCES = pytest.mark.parametrize("source", get_args(Source))
+"""What makes a turn: an ended span of the application, or LangChain runs."""
 
 
 def turn(
@@ -132,6 +140,8 @@ class Pipeline:
     handle: Handle
     receiver: OtlpReceiver
     tracer: Tracer
+    source: Source = "spans"
+    numbers: Iterator[int] = field(default_factory=count)
     stopped: list[bool] = field(default_factory=list)
 
     def stop(self) -> None:
@@ -142,23 +152,61 @@ class Pipeline:
 
     def start_turn(self, name: str = "turn", **options: Any) -> Span:
         """Start a span that stands for a turn: the application says on it what was asked."""
-        span = self.tracer.start_span(name, **options)
-        span.set_attributes(RECORDED)
+        given = dict(options.pop("attributes", {}))
+        recorded = {key: value for key, value in RECORDED.items() if key not in given}
+        span = self.tracer.start_span(name, attributes={**given, **recorded}, **options)
         return span
 
-    def run_turns(self, count: int) -> list[int]:
-        """End ``count`` turn spans and return their ids."""
-        spans = [self.start_turn() for _ in range(count)]
-        for span in spans:
+    def run_turns(self, number: int) -> list[str]:
+        """Run ``number`` turns and return the names of their spans, no two the same."""
+        names = [f"turn {next(self.numbers)}" for _ in range(number)]
+        if self.source == "runs":
+            from runs import run_chain  # noqa: PLC0415  # some programs do without LangChain
+
+            for name in names:
+                run_chain(self.handle.callback, name)
+            return [f"invoke_workflow {name}" for name in names]
+        for span in [self.start_turn(name) for name in names]:
             span.end()
-        return [span.get_span_context().span_id for span in spans]
+        return names
+
+    def turns_in(self, spans: Iterable[ReceivedSpan]) -> list[ReceivedSpan]:
+        """Return those of ``spans`` that stand for turns."""
+        return [span for span in spans if span.name.rpartition(" ")[0].endswith("turn")]
+
+    def arrived(self, names: Iterable[str], *, wait: bool = False) -> list[ReceivedSpan]:
+        """Return the spans of turns once each of ``names``, and what is below, has come once."""
+        expected = Counter(names)
+        spans = self.receiver.spans()
+        if wait:
+            each = 3 if self.source == "runs" else 1
+            spans = self.receiver.wait_for_spans(each * expected.total())
+        turns = self.turns_in(spans)
+        assert Counter(span.name for span in turns) == expected
+        assert len({span.span_id for span in spans}) == len(spans)
+        if self.source == "runs":
+            inner = Counter(span.name for span in spans if span not in turns)
+            assert inner == {"retrieval": len(turns), "chat": len(turns)}
+        return turns
+
+
+def statuses(spans: Iterable[ReceivedSpan]) -> Counter[Any]:
+    """Count ``spans`` by what became of their evaluation."""
+    return Counter(span.attributes.get("rag.evaluation.status") for span in spans)
 
 
 @contextmanager
 def running(
-    *, protocol: str = "http", receiver: OtlpReceiver | None = None, **options: Any
+    *,
+    protocol: str = "http",
+    receiver: OtlpReceiver | None = None,
+    source: Source = "spans",
+    **options: Any,
 ) -> Iterator[Pipeline]:
-    """Run a pipeline with real exporters; the providers are shut down at the end."""
+    """Run a pipeline with real exporters; the providers are shut down at the end.
+
+    `Pipeline.run_turns` makes spans of the application, or LangChain runs.
+    """
     options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
     with receiver or OtlpReceiver() as target:
         exporter: Any = HttpExporter(endpoint=f"{target.http_endpoint}/v1/traces", timeout=2)
@@ -176,7 +224,9 @@ def running(
             **options,
         )
         tracer = providers.tracer_provider.get_tracer("app")
-        app = Pipeline(providers=providers, handle=handle, receiver=target, tracer=tracer)
+        app = Pipeline(
+            providers=providers, handle=handle, receiver=target, tracer=tracer, source=source
+        )
         try:
             yield app
         finally:

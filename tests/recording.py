@@ -37,16 +37,17 @@ from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
 
 class InlineEvaluator(BackgroundEvaluator):
-    """Does every job at once, in the thread that submits it. No job may wait for anything."""
+    """Does one job at a time, in the thread that submits it. No job may wait for anything."""
 
     def submit(self, job: Job) -> bool:
         """Do ``job``."""
-        job.begin()
-        running = job.run()
-        try:
-            running.send(None)
-        except StopIteration:
-            return True
+        with self._lock:
+            job.begin()
+            running = job.run()
+            try:
+                running.send(None)
+            except StopIteration:
+                return True
         msg = "the job waits"
         raise AssertionError(msg)
 

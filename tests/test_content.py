@@ -110,7 +110,9 @@ def test_every_dialect_says_what_its_content_is() -> None:
         "langsmith": "gen_ai.completion",
         "llamaindex": "llamaindex.step.input_summary",
         "mlflow": "mlflow.spanOutputs",
+        "openinference_haystack": "llm.input_messages.3.message.content",
         "openinference": "llm.input_messages.3.message.content",
+        "openinference_haystack": "output.value",
         "smolagents": "smolagents.task",
         "strands": "system_prompt",
         "traceloop": "gen_ai.prompt.0.content",
@@ -285,14 +287,14 @@ def flush(app: Pipeline) -> None:
     ("options", "leave", "status"),
     [
         ({"judge": good_judge()}, None, "scored"),
-        ({"sample_rate": 0.0}, None, None),
+        ({"sample_rate": 0.0}, None, "skipped"),
         ({"hold_seconds": 0.0, "evaluation_timeout": 0.2}, None, "timeout"),
         ({"evaluation_timeout": 0.2}, flush, "flushed"),
         ({"shutdown_seconds": 0.0}, None, "shutdown"),
-        ({"max_held_bytes": 1}, None, None),
+        ({"max_held_bytes": 1}, None, "overload"),
     ],
 )
-def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str | None) -> None:
+def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str) -> None:
     """However a span leaves, and whether it stands for a turn or not, its texts stay behind."""
     with running(**{"judge": GatedJudge(), "content": "strip", **options}) as app:
         run_turn(app)

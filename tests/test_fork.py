@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import pytest
 
-from pipeline import GatedJudge, running
+from pipeline import SOURCES, GatedJudge, Source, running, statuses
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform"),
@@ -15,11 +14,12 @@ pytestmark = [
 ]
 
 
+@SOURCES
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_fork_with_held_spans(protocol: str) -> None:
+def test_fork_with_held_spans(protocol: str, source: Source) -> None:
     """The parent's held spans leave from the parent only; the child's own turns are scored too."""
     judge = GatedJudge()
-    with running(protocol=protocol, judge=judge) as app:
+    with running(protocol=protocol, judge=judge, source=source) as app:
         parents = app.run_turns(20)
         judge.asked.result(10)
         pid = os.fork()
@@ -34,7 +34,6 @@ def test_fork_with_held_spans(protocol: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         judge.open()
         assert app.handle.flush(10)
-        spans = app.receiver.wait_for_spans(23)
-    assert Counter(span.span_id for span in spans).most_common(1)[0][1] == 1
-    assert set(parents) <= {span.span_id for span in spans}
-    assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}
+        children = [parents[0].replace(" 0", f" {number}") for number in range(20, 23)]
+        spans = app.arrived([*parents, *children], wait=True)
+    assert statuses(spans) == {"scored": 23}

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import GatedJudge, OnesEmbedder, good_judge, running, turn, turns_counted
+from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge, running, turns_counted
 from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.hold import CHUNK
@@ -63,10 +63,9 @@ def test_span_in_flight_and_processor_added_later() -> None:
     """A span that was open when we attached is held too; processors added later get everything."""
     early, late = InMemorySpanExporter(), InMemorySpanExporter()
     provider = provider_with(early)
-    span = provider.get_tracer("app").start_span("in flight")
+    span = provider.get_tracer("app").start_span("in flight", attributes=RECORDED)
     handle = instrument(tracer_provider=provider, **options())
     provider.add_span_processor(SimpleSpanProcessor(late))
-    assert handle.intake.expect(span.get_span_context(), turn())
     span.end()
     assert handle.flush()
     assert statuses(early) == statuses(late) == {"scored": 1}
@@ -101,7 +100,7 @@ def test_threads_that_instrument_at_once_share_a_handle() -> None:
 
 
 def test_shutdown_leaves_the_provider_as_it_was() -> None:
-    """After shutdown spans pass untouched, and the provider can be instrumented anew."""
+    """After shutdown nothing is scored, which runs say, and the provider can be had anew."""
     exporter = InMemorySpanExporter()
     provider = provider_with(exporter)
     untouched = provider._active_span_processor.on_end  # noqa: SLF001
@@ -109,12 +108,12 @@ def test_shutdown_leaves_the_provider_as_it_was() -> None:
     handle.shutdown()
     assert provider._active_span_processor.on_end == untouched  # noqa: SLF001
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    assert statuses(exporter) == {None: 3}
+    assert statuses(exporter) == {None: 2, "shutdown": 1}
     again = instrument(tracer_provider=provider, **options())
     assert again is not handle
     rag().invoke(QUESTION, config={"callbacks": [again.callback]})
     assert again.flush()
-    assert statuses(exporter) == {None: 5, "scored": 1}
+    assert statuses(exporter) == {None: 4, "shutdown": 1, "scored": 1}
     again.shutdown()
 
 
@@ -161,36 +160,47 @@ class Collected:
 class ForeignProvider(trace.TracerProvider):
     """A provider of another make: its spans come past no processor of the SDK's."""
 
+    exporter = InMemorySpanExporter()
+
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
         """Return the tracer of an SDK provider nobody can reach."""
-        return TracerProvider().get_tracer("foreign")
+        return provider_with(self.exporter).get_tracer("foreign")
 
 
-def test_foreign_provider_gets_scores_as_events(caplog: pytest.LogCaptureFixture) -> None:
-    """Where spans cannot be held, scores still reach the sinks, and it is said once."""
-    sink = Collected()
-    handle = instrument(tracer_provider=ForeignProvider(), sinks=[sink], **options())
-    assert "not on spans" in caplog.text
+def test_scores_on_spans_of_a_foreign_provider(caplog: pytest.LogCaptureFixture) -> None:
+    """Its own spans are not seen, which is said; those of LangChain runs carry their scores."""
+
+    class Watched(ForeignProvider):
+        exporter = InMemorySpanExporter()
+
+    sink, provider = Collected(), Watched()
+    handle = instrument(tracer_provider=provider, sinks=[sink], **options())
+    assert "the spans of other instrumentations are not scored" in caplog.text
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
     (evaluation,) = sink.evaluations
     assert evaluation.status == "scored"
+    assert statuses(provider.exporter) == {"scored": 1, None: 2}
     handle.shutdown()
 
 
 def test_without_spans_the_callers_span_carries_the_scores() -> None:
-    """With ``spans='none'`` the span around the chain carries its scores; a second has events."""
+    """With ``spans='none'`` the span around a chain carries its scores; of two it carries none."""
     exporter, sink = InMemorySpanExporter(), Collected()
     provider = provider_with(exporter)
     handle = instrument(tracer_provider=provider, sinks=[sink], **options(spans="none"))
-    with provider.get_tracer("web").start_as_current_span("GET /ask"):
-        for _ in range(2):
-            rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    for name, count in (("one", 1), ("two", 2)):
+        with provider.get_tracer("web").start_as_current_span(name):
+            for _ in range(count):
+                rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     assert handle.flush()
-    (span,) = exporter.get_finished_spans()
-    assert (span.name, statuses(exporter)) == ("GET /ask", {"scored": 1})
-    assert len(sink.evaluations) == 3
+    found = {
+        span.name: (span.attributes or {}).get("rag.evaluation.status")
+        for span in exporter.get_finished_spans()
+    }
+    assert found == {"one": "scored", "two": None}
+    assert len(sink.evaluations) == 4
     handle.shutdown()
 
 
@@ -227,14 +237,17 @@ def test_turns_that_are_not_evaluated_are_counted(
     expected: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not sampled, outside our share, over budget: the span passes, the reason is counted."""
+    """Not sampled, outside our share, over budget: the span and the counter give the reason."""
     judge = good_judge()
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     with running(judge=judge, **extra) as app:
         rag().invoke(QUESTION, config={"callbacks": [app.handle.callback]})
         app.stop()
         assert turns_counted(app.receiver) == {expected: 1}
-        assert all("rag.evaluation.status" not in s.attributes for s in app.receiver.spans())
+        roots = [s.attributes for s in app.receiver.spans() if s.parent_span_id is None]
+    names = ("rag.evaluation.status", "rag.evaluation.reason")
+    said = [tuple(attributes.get(name) for name in names) for attributes in roots]
+    assert said == ([] if sampler == "always_off" else [expected])
     assert not judge.requests
 
 
@@ -290,17 +303,28 @@ def test_handler_refuses_bad_options() -> None:
         instrument(Config(metrics=("relevance",)), tracer_provider=TracerProvider())
 
 
-def test_a_broken_pipeline_never_reaches_the_application(caplog: pytest.LogCaptureFixture) -> None:
-    """Our own failures are logged once; the chain answers and its spans leave at once."""
+@pytest.mark.parametrize("broken", ["read", "score"])
+def test_a_broken_pipeline_never_reaches_the_application(
+    broken: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own failures are logged; the chain answers and each of its spans leaves once."""
     exporter = InMemorySpanExporter()
     handle = instrument(tracer_provider=provider_with(exporter), **options(errors="swallow"))
-    handle.intake.scorer.submit = None  # type: ignore[assignment, method-assign]
+    if broken == "read":
+        monkeypatch.setattr("rag_eval_otel.live.trees.find_turns", None)
+    else:
+        monkeypatch.setattr(handle.pipeline.scorer, "score", None)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    assert len([r for r in caplog.records if "the application is unaffected" in r.message]) == 1
-    assert statuses(exporter) == {None: 4, "error": 2}, "every span left, once"
-    assert not len(handle.processor._hold)  # type: ignore[union-attr]  # noqa: SLF001
+        assert handle.flush()
+    if broken == "read":
+        told = [r for r in caplog.records if "the application is unaffected" in r.message]
+        assert len(told) == 1
+    else:
+        assert statuses(exporter)["error"] == 2
+    assert len(exporter.get_finished_spans()) == 6, "every span left, once"
+    assert handle.pipeline.count_held() == 0
     handle.shutdown(0.0)
 
 
@@ -411,9 +435,7 @@ def test_a_processor_that_cannot_flush_costs_no_span() -> None:
         **options(judge=GatedJudge(), errors="swallow", shutdown_seconds=0.01),
     )
     for _ in range(CHUNK + 1):
-        span = provider.get_tracer("app").start_span("turn")
-        assert handle.intake.expect(span.get_span_context(), turn())
-        span.end()
+        provider.get_tracer("app").start_span("turn", attributes=RECORDED).end()
     provider.shutdown()
     assert statuses(exporter) == {"shutdown": CHUNK + 1}
 
@@ -432,12 +454,12 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     def interrupt(_: float) -> bool:
         raise KeyboardInterrupt
 
-    span = provider_with(InMemorySpanExporter()).get_tracer("app").start_span("turn")
-    assert handle.intake.expect(span.get_span_context(), turn())
+    tracer = provider_with(InMemorySpanExporter()).get_tracer("app")
+    span = tracer.start_span("turn", attributes=RECORDED)
     span.end()
     processor.on_end(span._readable_span())  # type: ignore[attr-defined]  # noqa: SLF001
     with monkeypatch.context() as patched:
-        patched.setattr(processor._hold, "wait_empty", interrupt)  # noqa: SLF001
+        patched.setattr(handle.pipeline.hold, "wait_empty", interrupt)
         with pytest.raises(KeyboardInterrupt):
             processor.shutdown()
     handle.shutdown(timeout=0)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.trace import (
-    INVALID_SPAN_CONTEXT,
-    Link,
-    SpanKind,
-    Status,
-    StatusCode,
-    set_span_in_context,
-)
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import GatedJudge, good_judge, running, turn, turns_counted
+from pipeline import (
+    SOURCES,
+    GatedJudge,
+    Source,
+    good_judge,
+    running,
+    statuses,
+    turns_counted,
+)
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
@@ -29,13 +28,13 @@ PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
 
 @PROTOCOLS
-def test_scores_arrive_on_the_original_span_once(protocol: str) -> None:
-    """The span that ended arrives once, under its own id, with every score on it."""
-    with running(protocol=protocol) as app:
-        (span_id,) = app.run_turns(1)
+@SOURCES
+def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Source) -> None:
+    """The span that stands for the turn arrives once, with every score on it."""
+    with running(protocol=protocol, source=source) as app:
+        names = app.run_turns(1)
         assert app.handle.flush()
-        (span,) = app.receiver.wait_for_spans(1)
-    assert span.span_id == span_id
+        (span,) = app.arrived(names, wait=True)
     assert span.attributes["rag.evaluation.status"] == "scored"
     assert span.attributes["rag.evaluation.label"] == "pass"
     assert span.attributes["rag.evaluation.judge"] == "fake"
@@ -62,7 +61,7 @@ def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
             kind=SpanKind.SERVER,
             context=set_span_in_context(parent),
             links=[Link(other, {"why": "test"})] * 130,
-            attributes={f"key{i}": i for i in range(130)},
+            attributes={f"key{i}": i for i in range(127)},
             start_time=1_000,
         )
         for i in range(130):
@@ -78,7 +77,8 @@ def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
     dropped = (arrived.dropped_attributes, arrived.dropped_events, arrived.dropped_links)
     assert dropped == (2, 2, 2)
     assert "key2" in arrived.attributes, "our attributes must not evict the oldest of the span's"
-    assert arrived.attributes["rag.evaluation.status"] == "scored"
+    assert arrived.attributes["rag.evaluation.status"] == "skipped"
+    assert arrived.attributes["rag.evaluation.reason"] == "error"
     assert arrived.scope == "app"
 
 
@@ -99,47 +99,88 @@ def test_other_spans_are_not_delayed() -> None:
         assert {span.name for span in app.receiver.wait_for_spans(2)} == {"child", "turn"}
 
 
-def test_deadline_releases_unscored_and_late_scores_go_to_events() -> None:
+@SOURCES
+def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source) -> None:
     """Past the deadline a span leaves with status timeout; its scores still reach the events."""
     judge = GatedJudge()
-    with running(judge=judge, hold_seconds=0.05) as app:
-        (span_id,) = app.run_turns(1)
+    with running(judge=judge, hold_seconds=0.05, source=source) as app:
+        names = app.run_turns(1)
         judge.asked.result(10)
-        assert app.handle.processor._hold.wait_empty(10)  # noqa: SLF001
+        assert app.handle.pipeline.hold.wait_empty(10)
         judge.open()
         assert app.handle.flush()
         app.stop()
-        (span,) = app.receiver.spans()
+        (span,) = app.arrived(names)
         assert span.attributes["rag.evaluation.status"] == "timeout"
         assert not any(key.endswith(".score") for key in span.attributes)
         events = app.receiver.logs()
-        assert {event.span_id for event in events} == {span_id}
+        assert {event.span_id for event in events} == {span.span_id}
         assert len(events) == 4
         assert turns_counted(app.receiver) == {("scored", None): 1}
 
 
-def test_flush_with_a_stuck_judge_releases_everything() -> None:
+@SOURCES
+def test_flush_with_a_stuck_judge_releases_everything(source: Source) -> None:
     """A flush does not wait for a judge that hangs: the span leaves with status flushed."""
     judge = GatedJudge()
-    with running(judge=judge, shutdown_seconds=0.1) as app:
-        app.run_turns(3)
-        judge.asked.result(10)
+    with running(judge=judge, shutdown_seconds=0.1, source=source) as app:
+        names = app.run_turns(3)
         assert not app.handle.flush(0.4), "the scores are still missing"
-        spans = app.receiver.wait_for_spans(3)
-        assert Counter(s.attributes["rag.evaluation.status"] for s in spans) == {"flushed": 3}
+        assert statuses(app.arrived(names, wait=True)) == {"flushed": 3}
 
 
+class BlockingJudge:
+    """Blocks the thread that asks it, until it is let go."""
+
+    model = "blocking"
+
+    def __init__(self) -> None:
+        """Block whoever asks."""
+        self.asked, self.let_go = threading.Event(), threading.Event()
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Block."""
+        self.asked.set()
+        self.let_go.wait(30)
+        return await good_judge().reply(tasks)
+
+
+@SOURCES
+@pytest.mark.parametrize("ending", ["deadline", "flush", "shutdown"])
+def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: Source) -> None:
+    """What ended before, and what ends meanwhile, leaves at deadline, flush and shutdown."""
+    judge = BlockingJudge()
+    seconds = 0.05 if ending == "deadline" else 60.0
+    with running(judge=judge, hold_seconds=seconds, shutdown_seconds=0.1, source=source) as app:
+        names = app.run_turns(1)
+        assert judge.asked.wait(10)
+        names += app.run_turns(3)
+        if ending == "shutdown":
+            app.stop()
+        elif ending == "flush":
+            assert not app.handle.flush(0.4)
+        else:
+            app.handle.pipeline.buffer.flush()  # the others are not read: the thread is blocked
+            assert app.handle.pipeline.hold.wait_empty(10)
+            app.providers.tracer_provider.force_flush()
+        spans = app.arrived(names, wait=ending != "shutdown")
+        judge.let_go.set()
+    expected = {"deadline": "timeout", "flush": "flushed", "shutdown": "shutdown"}[ending]
+    assert statuses(spans) == {expected: 4}
+
+
+@SOURCES
 @pytest.mark.parametrize("judge", ["quick", "stuck"])
-def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
+def test_shutdown_with_500_pending_loses_none(judge: str, source: Source) -> None:
     """500 held spans arrive exactly once: scored, or marked where the judge hangs."""
     chosen = good_judge() if judge == "quick" else GatedJudge()
-    with running(judge=chosen, shutdown_seconds=60.0 if judge == "quick" else 0.1) as app:
-        ids = app.run_turns(500)
+    seconds = 60.0 if judge == "quick" else 0.1
+    settings = {"hold_seconds": 120.0, "shutdown_seconds": seconds}
+    with running(judge=chosen, source=source, **settings) as app:
+        names = app.run_turns(500)
         app.stop()
-        spans = app.receiver.spans()
-    assert Counter(span.span_id for span in spans) == Counter(ids)
-    status = {"quick": "scored", "stuck": "shutdown"}[judge]
-    assert {span.attributes["rag.evaluation.status"] for span in spans} == {status}
+        spans = app.arrived(names)
+    assert statuses(spans) == {{"quick": "scored", "stuck": "shutdown"}[judge]: 500}
     counted = turns_counted(app.receiver)
     assert sum(counted.values()) == 500
     assert counted == (
@@ -148,81 +189,89 @@ def test_shutdown_with_500_pending_loses_none(judge: str) -> None:
 
 
 @pytest.mark.slow
-def test_mass_release_does_not_overflow_the_next_queue() -> None:
+@SOURCES
+def test_mass_release_does_not_overflow_the_next_queue(source: Source) -> None:
     """More held spans than the exporter's queue holds all arrive at shutdown."""
-    with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1) as app:
-        ids = app.run_turns(3000)
+    with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1, source=source) as app:
+        names = app.run_turns(3000)
         app.stop()
-        assert Counter(span.span_id for span in app.receiver.spans()) == Counter(ids)
+        app.arrived(names)
 
 
-def test_overload_releases_at_once() -> None:
+@SOURCES
+def test_overload_releases_at_once(source: Source) -> None:
     """Beyond the limit spans leave at once, marked and counted; none is lost."""
     judge = GatedJudge()
-    with running(judge=judge, max_held=5, shutdown_seconds=60.0) as app:
-        app.run_turns(20)
+    settings: Any = {"max_held": 5, "shutdown_seconds": 60.0}
+    with running(judge=judge, source=source, **settings) as app:
+        names = app.run_turns(20)
         judge.open()
         app.stop()
-        spans = app.receiver.spans()
-    statuses = Counter(span.attributes["rag.evaluation.status"] for span in spans)
-    assert statuses == {"overload": 15, "scored": 5}
+        spans = app.arrived(names)
+    assert statuses(spans) == {"overload": 15, "scored": 5}
     assert turns_counted(app.receiver) == {("scored", None): 5, ("dropped", "overload"): 15}
 
 
-def test_text_over_the_byte_limit_is_not_held() -> None:
+@SOURCES
+def test_text_over_the_byte_limit_is_not_held(source: Source) -> None:
     """The texts of waiting turns are bounded in bytes, too."""
-    with running(max_held_bytes=10) as app:
-        app.run_turns(1)
+    with running(max_held_bytes=10, source=source) as app:
+        names = app.run_turns(1)
         app.stop()
-        (span,) = app.receiver.spans()
+        (span,) = app.arrived(names)
+        counted = turns_counted(app.receiver)
     assert span.attributes["rag.evaluation.status"] == "overload"
+    assert counted == {("dropped", "overload"): 1}
 
 
 @PROTOCOLS
-def test_exporter_down_then_up_delivers_once(protocol: str) -> None:
+@SOURCES
+def test_exporter_down_then_up_delivers_once(protocol: str, source: Source) -> None:
     """A receiver that refuses once gets the span at the exporter's retry, once."""
-    with running(protocol=protocol) as app:
+    with running(protocol=protocol, source=source) as app:
         app.receiver.fail_next(1)
-        app.run_turns(1)
+        names = app.run_turns(1)
         app.handle.flush()
-        (span,) = app.receiver.wait_for_spans(1)
+        (span,) = app.arrived(names, wait=True)
     assert span.attributes["rag.evaluation.status"] == "scored"
 
 
-def test_receiver_gone_does_not_disturb_what_comes_after() -> None:
+@SOURCES
+def test_receiver_gone_does_not_disturb_what_comes_after(source: Source) -> None:
     """A batch that can't be exported is the exporter's loss; the next one arrives."""
-    with running() as app:
+    with running(source=source) as app:
         app.receiver.fail_next(1, status=400)
         app.run_turns(1)
         app.handle.flush()
-        (second,) = app.run_turns(1)
+        second = app.run_turns(1)
         app.handle.flush()
-        (span,) = app.receiver.wait_for_spans(1)
-    assert span.span_id == second
+        app.arrived(second, wait=True)
 
 
-def test_a_failing_judge_costs_scores_not_spans() -> None:
+@SOURCES
+def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
     """A judge that raises leaves a span with status error and a reason for every metric."""
-    with running(judge=FakeJudge(lambda _: ConnectionError("no route"))) as app:
-        app.run_turns(1)
+    judge = FakeJudge(lambda _: ConnectionError("no route"))
+    with running(judge=judge, source=source) as app:
+        names = app.run_turns(1)
         assert app.handle.flush()
-        (span,) = app.receiver.wait_for_spans(1)
+        (span,) = app.arrived(names, wait=True)
     assert span.attributes["rag.evaluation.status"] == "error"
     assert span.attributes["rag.evaluation.faithfulness.reason"] == "transport"
     assert turns_counted(app.receiver) == {("error", "transport"): 1}
 
 
-def test_events_and_histograms_point_at_the_span() -> None:
+@SOURCES
+def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     """Each score is also an event parented to the span, and a histogram point with an exemplar."""
-    with running(explanations="on") as app:
-        root = app.start_turn()
-        root.end()
-        span_id = root.get_span_context().span_id
+    with running(explanations="on", source=source) as app:
+        names = app.run_turns(1)
         app.handle.flush()
         app.stop()
         events = app.receiver.logs()
         points = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.score"]
-        (span,) = app.receiver.spans()
+        (span,) = app.arrived(names)
+        span_id = span.span_id
     assert {event.event_name for event in events} == {"gen_ai.evaluation.result"}
     assert {(event.trace_id, event.span_id) for event in events} == {(span.trace_id, span_id)}
     by_name = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in events}
@@ -246,15 +295,16 @@ def test_two_providers_are_independent() -> None:
 
 
 @pytest.mark.slow
-def test_slow_receiver_bounds_the_flush() -> None:
+@SOURCES
+def test_slow_receiver_bounds_the_flush(source: Source) -> None:
     """A receiver that hangs costs its exporter's time-out, not our promise: the span arrives."""
     receiver = OtlpReceiver()
-    with running(receiver=receiver) as app:
+    with running(receiver=receiver, source=source) as app:
         receiver.pause()
-        app.run_turns(1)
+        names = app.run_turns(1)
         app.handle.flush(0.2)
         receiver.resume()
-        assert app.receiver.wait_for_spans(1)
+        assert app.arrived(names, wait=True)
 
 
 def test_lone_surrogates_cost_no_span() -> None:
@@ -274,38 +324,41 @@ def test_lone_surrogates_cost_no_span() -> None:
 @pytest.mark.parametrize(
     ("odd", "outcome", "status"),
     [
-        ({"question": "", "answer": "In 1987."}, ("skipped", "no_question"), None),
-        ({"answer": ""}, ("skipped", "no_answer"), None),
-        ({"answer": " \n"}, ("skipped", "no_answer"), None),
-        ({"contexts": ()}, ("scored", None), "scored"),
-        ({"contexts": ("", " ")}, ("scored", None), "scored"),
-        ({"contexts": ("All about kites. " * 130_000,)}, ("scored", None), "scored"),
+        ({"rag.question": ""}, ("skipped", "no_question"), "skipped"),
+        ({"rag.answer": ""}, ("skipped", "no_answer"), "skipped"),
+        ({"rag.answer": " \n"}, ("skipped", "no_answer"), "skipped"),
+        ({"rag.contexts": ()}, ("scored", None), "scored"),
+        ({"rag.contexts": ("", " ")}, ("scored", None), "scored"),
+        ({"rag.contexts": ("All about kites. " * 130_000,)}, ("scored", None), "scored"),
     ],
 )
 def test_odd_turns_arrive_once_with_their_reason(
     odd: dict[str, Any], outcome: tuple[str, str | None], status: str | None
 ) -> None:
-    """Texts that are missing, blank or huge leave a reason in the counters; the span is there."""
-    with running(judge=LexicalJudge(), embedder=HashingEmbedder(), hold_seconds=60) as app:
-        span = app.tracer.start_span("turn")
-        assert app.handle.intake.expect(span.get_span_context(), turn(**odd))
-        span.end()
+    """Texts that are missing, blank or huge leave a reason on the span and in the counters."""
+    settings: Any = {"hold_seconds": 120.0, "shutdown_seconds": 120.0}
+    with running(judge=LexicalJudge(), embedder=HashingEmbedder(), **settings) as app:
+        app.start_turn(attributes=odd).end()
         app.stop()
         (arrived,) = app.receiver.spans()
         counted = turns_counted(app.receiver)
     assert arrived.attributes.get("rag.evaluation.status") == status
+    assert arrived.attributes.get("rag.evaluation.reason") == outcome[1]
     assert {key[0] for key in counted} == {outcome[0]}
     assert outcome[1] in {None, *(key[1] for key in counted)}
-    if odd.get("contexts") in {(), ("", " ")}:
+    if odd.get("rag.contexts") in {(), ("", " ")}:
         assert arrived.attributes["rag.evaluation.context_relevance.reason"] == "no_context"
 
 
 @pytest.mark.slow
-def test_threads_that_end_flush_and_shut_down_at_once_lose_none() -> None:
+@SOURCES
+def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) -> None:
     """Eight threads end turns while others flush, and two shut down: each span arrives once."""
-    with running(hold_seconds=0.02, shutdown_seconds=5.0) as app:
-        ids: list[int] = []
-        ending = [threading.Thread(target=lambda: ids.extend(app.run_turns(50))) for _ in range(8)]
+    with running(hold_seconds=0.02, shutdown_seconds=5.0, source=source) as app:
+        names: list[str] = []
+        ending = [
+            threading.Thread(target=lambda: names.extend(app.run_turns(50))) for _ in range(8)
+        ]
         flushing = [
             threading.Thread(target=lambda: [app.handle.flush(0.05) for _ in range(5)])
             for _ in range(2)
@@ -314,28 +367,25 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none() -> None:
             thread.start()
         for thread in (*ending, *flushing):
             thread.join()
-        processor = app.handle.processor
-        assert processor is not None
-        closing = [threading.Thread(target=processor.drain, args=(5.0,)) for _ in range(2)]
+        closing = [threading.Thread(target=app.handle.drain, args=(5.0,)) for _ in range(2)]
         for thread in closing:
             thread.start()
         for thread in closing:
             thread.join()
         app.stop()
-        assert Counter(span.span_id for span in app.receiver.spans()) == Counter(ids)
+        app.arrived(names)
         assert sum(turns_counted(app.receiver).values()) == 400
 
 
-def test_shutdown_gives_evaluations_without_a_span_their_grace() -> None:
+@pytest.mark.parametrize("spans", ["essential", "none"])
+def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> None:
     """Scores that no span waits for any more, or ever did, still reach the events at the end."""
     judge = GatedJudge()
-    with running(judge=judge, hold_seconds=0.05, shutdown_seconds=30.0) as app:
-        app.run_turns(1)
-        context = app.tracer.start_span("ended elsewhere").get_span_context()
-        app.handle.intake.submit(turn(), context)
+    settings: Any = {"hold_seconds": 0.05, "shutdown_seconds": 30.0, "spans": spans}
+    with running(judge=judge, source="runs", **settings) as app:
+        app.run_turns(2)
         judge.asked.result(10)
-        assert app.handle.processor is not None
-        assert app.handle.processor._hold.wait_empty(10)  # noqa: SLF001
+        assert app.handle.pipeline.hold.wait_empty(10)
         stopping = threading.Thread(target=app.stop)
         stopping.start()
         judge.open()
@@ -359,10 +409,11 @@ def test_spans_of_the_judges_threads_go_nowhere() -> None:
         app.run_turns(1)
         assert app.handle.flush()
         app.stop()
-        assert [span.name for span in app.receiver.spans()] == ["turn"]
+        assert [span.name for span in app.receiver.spans()] == ["turn 0"]
 
 
-def test_a_sink_that_flushes_holds_nothing_up() -> None:
+@SOURCES
+def test_a_sink_that_flushes_holds_nothing_up(source: Source) -> None:
     """A flush from within cannot wait for the scores it holds up; they arrive all the same."""
     flushed = []
 
@@ -371,17 +422,20 @@ def test_a_sink_that_flushes_holds_nothing_up() -> None:
             assert evaluation.scores
             flushed.append(app.handle.flush(60))
 
-    with running(sinks=[Flushing()]) as app:
-        app.run_turns(1)
+    with running(sinks=[Flushing()], source=source) as app:
+        names = app.run_turns(1)
         assert app.handle.flush()
         app.stop()
-        (span,) = app.receiver.spans()
+        (span,) = app.arrived(names)
     assert flushed == [False]
     assert span.attributes["rag.evaluation.status"] == "scored"
 
 
+@SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_what_a_sink_throws_past_every_edge_costs_no_span(error: type[BaseException]) -> None:
+def test_what_a_sink_throws_past_every_edge_costs_no_span(
+    error: type[BaseException], source: Source
+) -> None:
     """The span leaves at once, marked and counted, and the next turn is scored."""
     errors = [error()]
 
@@ -391,49 +445,60 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(error: type[BaseExcept
             if errors:
                 raise errors.pop()
 
-    with running(sinks=[Broken()], errors="raise", hold_seconds=3600) as app:
+    with running(sinks=[Broken()], errors="raise", hold_seconds=3600, source=source) as app:
+        names = list[str]()
         for _ in range(2):
-            app.run_turns(1)
+            names += app.run_turns(1)
             assert app.handle.flush()
         app.stop()
-        spans = app.receiver.spans()
+        spans = app.arrived(names)
         assert [s.attributes["rag.evaluation.status"] for s in spans] == ["error", "scored"]
         assert turns_counted(app.receiver) == {("error", "internal"): 1, ("scored", None): 1}
 
 
-def test_turns_after_the_shutdown_are_counted_as_such() -> None:
-    """Whoever comes too late passes unscored: with its span under way, or without one."""
+def test_spans_after_the_shutdown_pass() -> None:
+    """Nobody looks at them any more."""
     with running() as app:
         span = app.start_turn()
         app.handle.shutdown()
         span.end()
-        app.handle.intake.submit(turn(), span.get_span_context())
         app.stop()
         (arrived,) = app.receiver.spans()
-        assert turns_counted(app.receiver) == {("dropped", "shutdown"): 2}
+        assert turns_counted(app.receiver) == {}
     assert "rag.evaluation.status" not in arrived.attributes
 
 
-def test_a_span_that_ends_while_shutting_down_says_so() -> None:
-    """A turn that was recognised just before the holding ended leaves marked and counted."""
-    with running() as app:
-        assert app.handle.processor is not None
-        span = app.start_turn()
-        app.handle.processor._hold.close()  # noqa: SLF001  # as a shutdown in another thread does
-        span.end()
+def test_runs_after_the_shutdown_are_counted_as_such() -> None:
+    """A handler that is still passed writes its spans, says that nobody scores, and counts it."""
+    with running(source="runs") as app:
+        app.handle.shutdown()
+        names = app.run_turns(1)
         app.stop()
-        (arrived,) = app.receiver.spans()
+        (arrived,) = app.arrived(names)
         assert turns_counted(app.receiver) == {("dropped", "shutdown"): 1}
     assert arrived.attributes["rag.evaluation.status"] == "shutdown"
 
 
+@SOURCES
+def test_a_turn_that_ends_while_shutting_down_is_counted(source: Source) -> None:
+    """A turn that ends just when the holding has ended leaves at once, and is counted once."""
+    with running(source=source) as app:
+        app.handle.pipeline.hold.close()  # as a shutdown in another thread does
+        names = app.run_turns(1)
+        app.stop()
+        (arrived,) = app.arrived(names)
+        counted = turns_counted(app.receiver)
+    if source == "runs":
+        assert counted == {("dropped", "shutdown"): 1}
+        assert arrived.attributes["rag.evaluation.status"] == "shutdown"
+    else:  # its scores, if they come in time, go to the events
+        assert sum(counted.values()) == 1
+
+
 def test_turns_without_a_trace_are_sampled_one_by_one() -> None:
     """Where there is no trace id to decide by, the share still is one."""
-    with running(sample_rate=0.5) as app:
-        made = [turn() for _ in range(200)]
-        for i, one in enumerate(made):
-            one = replace(one, anchor=replace(one.anchor, id=i))  # noqa: PLW2901
-            app.handle.intake.submit(one, INVALID_SPAN_CONTEXT)
+    with running(sample_rate=0.5, spans="none", source="runs") as app:
+        app.run_turns(200)
         app.stop()
         counted = turns_counted(app.receiver)
     assert 50 < counted["scored", None] < 150

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 
 _LOST = 4096  # traces that had to go, and are remembered to be passed over
+Fate: TypeAlias = Literal["held", "no room", "passes"]
+"""What becomes of an ended span; there may be no room for one that stands for a turn."""
+
 _MOST = 4  # the part of all bytes that one trace may take, as a divisor
 
 
@@ -97,9 +100,9 @@ class TraceBuffer:
             with self._lock:
                 self._logs.add((trace_id, span_id), record)
 
-    def ended(self, span: ReadableSpan) -> bool:
-        """Take note of ``span``, which has ended; True if it was held: it may stand for a turn."""
-        return self._is_open and self.concerns(span) and self._note(span)
+    def ended(self, span: ReadableSpan) -> Fate:
+        """Take in ``span``, which has ended; tell whether it was held: it may stand for a turn."""
+        return self._note(span) if self._is_open and self.concerns(span) else "passes"
 
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
@@ -111,20 +114,21 @@ class TraceBuffer:
             return bool(self._traces) and trace_of(span) in self._traces and name != semconv.SCOPE
         return name != semconv.SCOPE  # spans of our own are written from runs that have been read
 
-    def _note(self, span: ReadableSpan) -> bool:
+    def _note(self, span: ReadableSpan) -> Fate:
         context = span.context
         if context is None:
-            return False
+            return "passes"
         with self._lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self._traces and context.trace_id not in self._lost
             if is_new and kind == "other":
-                return False
+                return "passes"
             trace = self._trace_of(context.trace_id)
             stands = self._add(trace, view, kind)
             evicted = self._evict(trace)
-            held = stands and not trace.is_lost and self._hold(span, trace.unheld)
+            stands = stands and not trace.is_lost
+            held = stands and self._hold(span, trace.unheld)
             if held:
                 trace.held[view.span_id] = view
                 trace.unheld = 0
@@ -132,7 +136,7 @@ class TraceBuffer:
             self._on_begun()
         for one in evicted:
             self._on_evicted(one)
-        return held
+        return "held" if held else "no room" if stands else "passes"
 
     def join(self, tree: RunTree, around: SdkSpan) -> bool:
         """Add LangChain runs that ran below the open span ``around``; False if they are refused."""
@@ -159,6 +163,7 @@ class TraceBuffer:
         if trace is None:
             now = self._clock()
             trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 

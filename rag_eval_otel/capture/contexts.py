@@ -9,8 +9,8 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
+from rag_eval_otel.capture.blocks import Block, block_in
 from rag_eval_otel.capture.placing import Messages, Place, bare
-from rag_eval_otel.capture.retrieval import paragraphs
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
@@ -46,8 +46,8 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     recorded = [one for one in turn.retrievers if "documents" in one.explicit]
     if recorded:
         return tuple(_distinct(recorded))
-    if any(one.documents is None for one in turn.retrievers):
-        return _of_variables(turn, generator)
+    if turn.is_blind:
+        return _of_prompt(turn, generator)
     retrieved = tuple(_distinct(turn.retrievers))
     if generator is None:
         return retrieved
@@ -60,21 +60,25 @@ def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
     return "truncated" if any("documents" in one.cut for one in retrievers) else None
 
 
-def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the paragraphs of the prompt's context, if they are as many as were found."""
+def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
+    """Return the documents in the prompt's context, if they are as many as were found.
+
+    What was retrieved is known to be there; a template's variable or a heading tells where.
+    """
+    counts = [one.found for one in turn.retrievers if one.documents is None]
+    count = None if None in counts else sum(one or 0 for one in counts)
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
-    counts = [one.found for one in turn.retrievers]
-    if text is None or None in counts:
-        return "no_contexts"
-    found = paragraphs(text)
-    return found if len(found) == sum(count or 0 for count in counts) else "no_contexts"
+    block = None if text is None else Block(text=text)
+    if block is None and generator is not None:
+        block = block_in(generator.prompt)
+    return (block.passages(count) if block is not None else None) or "no_contexts"
 
 
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown, in the order of the prompt and cut as there."""
+    """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
         return reranked or retrieved
@@ -216,7 +220,7 @@ def _cut_ones(
 
 def is_unseen(generator: Step) -> bool:
     """Tell whether the prompt, or what tools said in it, is not recorded."""
-    return not any(generator.prompt) or "" in generator.results
+    return not any(generator.prompt) or not all(one.text for one in generator.results)
 
 
 def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from types import CodeType, MethodType
@@ -314,7 +313,7 @@ class LangChainCapture(BaseCallbackHandler):
         """Start a retrieval below the run ``above``: a search of a vector store."""
         run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
         if run is not None:
-            run.thread = threading.get_ident()
+            run.is_search = True
         return run
 
     def found(self, run: Run, documents: Sequence[Any]) -> None:
@@ -338,9 +337,10 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
         return None
     for handler in manager.handlers:
         if isinstance(handler, LangChainCapture):
-            run = handler.find(manager.parent_run_id)
-            if run is not None:
-                return handler, run
+            with handler.edge:
+                run = handler.find(manager.parent_run_id)
+                if run is not None:
+                    return handler, run
     return None
 
 

@@ -125,6 +125,11 @@ class OpenSpans:
             self._open, self._ending = found, frozenset(ending)
             self.gone.extend(list(_gone(ending.values())))
 
+    def just_gone(self, trace_id: int) -> Iterator[Bystander]:
+        """Yield what has started lately in a trace and has ended, without a look."""
+        lately = islice(reversed(self._starts.copy()), _NEWEST)
+        return _gone(span for span in lately if trace_of(span) == trace_id)
+
     def lately(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that were open at the last look, or had only just ended."""
         return self._open.get(trace_id, [])

@@ -1,28 +1,51 @@
-"""Which fragments of a trace are retrievals, and where their documents are written."""
+"""Which fragments of a trace are retrievals, and where their documents are written.
+
+Retrievals that nobody recorded are known from the tools that made them: from a tool that says, by
+its name or its description, that it retrieves, or that returned documents, and from what an LLM was
+shown of such a tool's result. Text is no list of documents by itself: it is split where its form
+says where each document begins.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from rag_eval_otel.capture.step import RETRIEVALS, Step
+from rag_eval_otel.capture.dialects.documents import passages_in_text
+from rag_eval_otel.capture.step import RETRIEVALS, Result, Step
+from rag_eval_otel.capture.text import normalised, place
 from rag_eval_otel.capture.tree import StepTree, in_order
 from rag_eval_otel.types import Passage
 
 _COMPOSED = RETRIEVALS | {"agent", "chain", "llm"}  # a tool that holds these is more than a search
 _METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # written beside documents, no passage itself
+_SENTENCE = re.compile(  # on one line, to its end
+    "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
+)
+_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
 )
 """What tools are called that return contexts, where no retriever is seen below them."""
 
+_RETRIEVES: Final = re.compile(
+    r"\b(search|retriev|look)\w*\b(?!.*\b(calculat|comput)\w*\b)", re.IGNORECASE | re.DOTALL
+)
+"""What tools say of themselves that return contexts."""
 
-def find_retrievals(
-    tree: StepTree, context_tools: re.Pattern[str] = CONTEXT_TOOLS
-) -> tuple[Step, ...]:
+
+def says_it_retrieves(tool: Step | Result) -> bool:
+    """Tell whether a tool says, by name or description, that it retrieves, or has done so."""
+    if isinstance(tool, Result):
+        return bool(tool.documents) or CONTEXT_TOOLS.search(tool.tool) is not None
+    says = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
+    return bool(says or (tool.kind == "tool" and tool.shown))
+
+
+def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the outermost retrievals that succeeded, by start, each with its documents."""
     found = [f for f in tree.fragments if f.kind in RETRIEVALS and _tells(f)]
     nested: dict[Hashable, list[Step]] = defaultdict(list)
@@ -34,8 +57,11 @@ def find_retrievals(
     outermost = [one for one in found if one.id not in inner]
     embedded = _embedded(tree)
     complete = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
-    complete += _told_by_tools(tree, context_tools, outermost)
+    complete += _told_by_tools(tree, outermost)
     complete += [_searched(f) for f in tree.fragments if _is_explicit(f)]
+    complete += _told_by_messages(tree, complete)
+    if all(one.documents is None and not (one.hidden or one.cut) for one in complete):
+        complete = list(_handed_on(tree)) or complete
     return tuple(sorted(complete, key=in_order))
 
 
@@ -82,15 +108,13 @@ def _of_tool(one: Step, tool: Step) -> Step:
     """Return the retrieval with what the tool made of it, if that is as many documents."""
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
-    documents = passages_told(tool)
-    if documents is None or (one.found is not None and len(documents) != one.found):
-        return one
-    return replace(one, documents=documents)
+    split = (passages_told(tool), paragraphs(tool.output) if tool.output else None)
+    found = (parts for parts in split if parts is not None and one.found in {None, len(parts)})
+    documents = next(found, None)
+    return one if documents is None else replace(one, documents=documents)
 
 
-def _told_by_tools(
-    tree: StepTree, names: re.Pattern[str], retrievals: list[Step]
-) -> Iterator[Step]:
+def _told_by_tools(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
     """Yield the tools that return contexts, in place of retrievers that are not recorded."""
     steps = (f for f in tree.fragments if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
@@ -98,19 +122,124 @@ def _told_by_tools(
         returns = tool.kind == "tool" or (tool.kind == "chain" and tool.documents is not None)
         if not returns or tool.error is not None or tool.explicit or tool.id in above:
             continue
-        if names.search(tool.name) and not tree.is_inside(tool, RETRIEVALS | {"tool"}):
-            yield replace(tool, kind="retriever", documents=passages_told(tool))
+        if says_it_retrieves(tool) and not tree.is_inside(tool, RETRIEVALS | {"tool"}):
+            documents = passages_told(tool)
+            yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
+
+
+def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
+    """Yield what LLMs were shown of the results of tools that retrieve, where no step tells of it.
+
+    Each result once below one parent: the calls of an agent are shown it again and again.
+    """
+    told = [step.output or "" for step in tree.fragments if step.kind == "tool"]
+    known = [p.text for one in retrievals for p in one.documents or ()]
+    seen: set[tuple[Hashable, str]] = set()
+    for call in tree.generators:
+        parent = call.parent if call.parent in tree.by_id else call.id
+        for number, result in enumerate(call.results):
+            key = parent, normalised(result.text)
+            is_text = result.text.strip() and not _FAILED.match(result.text)
+            if key in seen or not is_text or not says_it_retrieves(result):
+                continue
+            seen.add(key)
+            if place(result.text, told) is None and not any(place(t, [result.text]) for t in known):
+                yield _told_by(call, number, result)
+
+
+def _told_by(call: Step, number: int, result: Result) -> Step:
+    """Return the retrieval that ``call`` was shown the result of."""
+    return Step(
+        id=(call.id, number),
+        parent=call.parent,
+        kind="retriever",
+        name=result.tool,
+        start=call.start,
+        end=call.start,
+        documents=result.documents or parts_of(result.text, (one.text for one in call.results)),
+        contexts_source="tool",
+    )
+
+
+def _handed_on(tree: StepTree) -> Iterator[Step]:
+    """Yield retrievals that are known only from the documents that steps handed on.
+
+    The innermost step that returned documents it had not been handed is taken to have found them;
+    without one, they were found before the first step that was handed some. Where the outermost
+    step was handed documents, nobody retrieved them.
+    """
+    having = [one for one in tree.fragments if one.shown and one.kind in {"agent", "chain"}]
+    if any(one.handed and not any(tree.ancestors(one)) for one in having):
+        return
+    found = {one.id: _found_by(one) for one in having}
+    above = {a.id for one in having if found[one.id] for a in tree.ancestors(one)}
+    finders = [one for one in having if found[one.id] and one.id not in above]
+    for step in finders:
+        texts = [passage.text for passage in found[step.id]]
+        below = (call for call in tree.generators if step in tree.ancestors(call))
+        within = any(place(text, call.prompt) for call in below for text in texts)
+        start = step.start if within else step.end or step.start
+        yield _retrieval_in(step, start, found[step.id], parent=step.id)
+    for step in () if finders else having[:1]:
+        around = next((a for a in tree.ancestors(step) if a.input), step)
+        yield _retrieval_in(around, step.start, step.handed, parent=step.parent)
+
+
+def _found_by(step: Step) -> tuple[Passage, ...]:
+    """Return the documents that ``step`` returned and had not been handed."""
+    handed = {normalised(passage.text) for passage in step.handed}
+    return tuple(p for p in step.shown if normalised(p.text) not in handed)
+
+
+def _retrieval_in(
+    step: Step, start: int, documents: tuple[Passage, ...], *, parent: Hashable
+) -> Step:
+    return Step(
+        id=("documents", step.id, start),
+        parent=parent,
+        kind="retriever",
+        name=step.name,
+        start=start,
+        end=start,
+        input=step.input,
+        documents=documents,
+    )
 
 
 def passages_told(tool: Step) -> tuple[Passage, ...] | None:
-    """Return the documents a tool returned, or the paragraphs of its text."""
+    """Return the documents a tool returned, or those in its text."""
     if tool.documents is not None:
         return tool.documents
-    found = None if tool.output is None else paragraphs(tool.output)
+    found = None if tool.output is None else parts_of(tool.output)
     return None if found and any(_METADATA.fullmatch(p.text) for p in found) else found
+
+
+def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...]:
+    """Return the documents in ``text``: one, unless its form tells where each begins.
+
+    That of paragraphs does where each is one line of whole sentences, or ``known`` by itself: then
+    they were joined. A document of its own has headings, lists and lines that go on.
+    """
+    found = passages_in_text(text)
+    if found is not None:
+        return found
+    found = paragraphs(text)
+    alone = {normalised(one) for one in known}
+    joined = all(_SENTENCE.fullmatch(part.text.strip()) for part in found)
+    if joined or any(normalised(part.text) in alone for part in found[1:]):
+        return found
+    return (Passage(text=text.strip()),) if text.strip() else ()
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
     """Return the paragraphs of ``text``: what stands between blank lines."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
+
+
+def joined_lines(text: str) -> tuple[Passage, ...]:
+    """Return the lines of ``text``, if each is one of whole sentences; else its documents."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
+        return tuple(Passage(text=line) for line in lines)
+    return parts_of(text)

@@ -39,7 +39,7 @@ class Run:
     ``asked`` and ``told`` are its input and output as plain data that nobody changes any more.
     ``said`` holds what the application recorded itself, by part. ``query`` is the query of a
     recorded retrieval, ``description`` that of a tool. ``model``, ``response_id`` and ``tokens``
-    belong to model calls. ``thread`` is set for a vector store that was searched directly.
+    belong to model calls. ``is_search``: a vector store was searched.
     """
 
     # Defaults of the class: a run sets what it has, which costs its event less than slots do.
@@ -54,7 +54,7 @@ class Run:
     said: dict[Part, Any] | None = None
     query: str | None = None
     description: str | None = None
-    thread = 0
+    is_search = False
 
     def __init__(  # noqa: PLR0917  # one for each event of the application: positional is faster
         self,
@@ -127,11 +127,11 @@ class RunTree:
         not one of LangChain's, a filled prompt stands for the call it was filled for.
         """
         asked = any(run.kind == "llm" for run in self.runs)
-        inner = _searches_within(self.runs)
+        _nest_searches(self.runs)
         said = _said(self.runs)
         found = []
         for run in self.runs:
-            step = step_of(run, keys, parent=inner.get(run.id, run.parent))
+            step = step_of(run, keys)
             if run.id in said:
                 step = _with_said(step, run, said[run.id])
             if run.is_prompt and step.prompt and not asked:
@@ -140,27 +140,27 @@ class RunTree:
         return found
 
 
-def _searches_within(runs: Sequence[Run]) -> dict[int, int]:
-    """Return the retriever run around each search of a vector store, by the search's id.
+def _nest_searches(runs: Sequence[Run]) -> None:
+    """Put each search of a vector store below the retriever that made it.
 
-    A retriever calls its vector store below the run that is active in the application, its own
-    parent: the search is inside if the retriever was open all along, and asked the same or ran in
-    the same thread.
+    A retriever calls its store below the run that is active in the application, its own parent: the
+    search is the retriever's if that was open all along.
     """
-    searches = [run for run in runs if run.thread]
-    retrievers = [run for run in runs if run.kind == "retriever" and not run.thread]
-    found = {}
-    for search in searches:
-        end = search.end or search.start
-        for one in reversed(retrievers):
-            is_open = one.start <= search.start and (one.end is None or one.end >= end)
-            if is_open and one.parent == search.parent:
-                found[search.id] = one.id
-                break
-    return found
+    retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
+    for search in runs if retrievers else ():
+        if search.is_search:
+            end = search.end or search.start
+            around = (
+                one
+                for one in reversed(retrievers)
+                if one.parent == search.parent
+                and one.start <= search.start
+                and (one.end is None or one.end >= end)
+            )
+            search.parent = next((one.id for one in around), search.parent)
 
 
-def _view(run: Run, parent: int | None, keys: Keys) -> PlainSpan:
+def _view(run: Run, keys: Keys) -> PlainSpan:
     """Return ``run`` in the form in which dialects see a span."""
     return PlainSpan(
         name=run.name,
@@ -170,7 +170,7 @@ def _view(run: Run, parent: int | None, keys: Keys) -> PlainSpan:
         logs=(),
         trace_id=0,
         span_id=run.id,
-        parent_id=parent,
+        parent_id=run.parent,
         parent_is_remote=False,
         start=run.start,
         end=run.end,
@@ -182,16 +182,16 @@ def _view(run: Run, parent: int | None, keys: Keys) -> PlainSpan:
     )
 
 
-def step_of(run: Run, keys: Keys, *, parent: int | None) -> Step:
+def step_of(run: Run, keys: Keys) -> Step:
     """Return the step that ``run`` is, read in the way in which spans are read."""
-    view = _view(run, parent, keys)
+    view = _view(run, keys)
     asked, told = plain(run.asked), plain(run.told)
     if run.kind == "llm":
         step = build.llm(view, messages=asked, said=told, response_id=run.response_id)
     elif run.kind == "retriever":
         step = build.retrieval(view, asked=asked, documents=told)
     elif run.kind == "tool":
-        step = build.tool(view, asked=asked, told=told)
+        step = build.tool(view, asked=asked, told=told, description=run.description or "")
     else:
         step = build.step(view, run.kind, asked=asked, told=told)
         if run.is_prompt:

@@ -113,7 +113,8 @@ def _spoken(steps: Iterable[Step], part: Part) -> str | None:
             raise Refused(reason="redacted")
         if part in step.cut:
             raise Refused(reason="truncated")
-        if text is not None and text.strip():
+        is_echo = part == "output" and step.kind != "llm" and is_same(text, step.input)
+        if text is not None and text.strip() and (explicit or not is_echo):
             return text
     return None
 
@@ -143,7 +144,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     explicit = next((step.input for step in line if "input" in step.explicit), None)
     if explicit is not None:
         return explicit
-    asked = _spoken(line, "input")
+    asked = _spoken([step for step in line if not _is_prompt(step.input, contexts)], "input")
     searched = _first(retriever.input for retriever in turn.retrievers)
     message = (generator.input if generator is not None else None) or ""
     clean = message.strip() and not any(p.text in message for p in contexts if p.text)
@@ -158,6 +159,12 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     if turn.is_whole or _is_replaced(turn, message, searched):
         return message if clean else searched
     raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
+
+
+def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
+    """Tell whether ``text`` is no question, but a prompt made of one and of ``contexts``."""
+    long = (p.text for p in contexts if len(p.text) >= ANSWER_LENGTH)
+    return text is not None and any(one in text for one in long)
 
 
 def _unasked(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:

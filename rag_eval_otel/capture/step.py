@@ -6,12 +6,21 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rag_eval_otel.types import Passage
+from rag_eval_otel.types import ContextsSource, Passage
 
 Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retriever", "tool"]
 Part = Literal["documents", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a tool answered, as an LLM was shown it; ``documents`` are those of its artifact."""
+
+    text: str
+    tool: str = ""
+    documents: tuple[Passage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +59,18 @@ class Step:
     query: str | None = None
     """What was searched for, where a step other than a retriever holds documents."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    results: tuple[str, ...] = ()
-    """What tools had answered, as an LLM was shown it."""
+    description: str = ""
+    """What a tool says of itself."""
+    results: tuple[Result, ...] = ()
+    """What tools had answered since the user's last message, as an LLM was shown it."""
     wider: Mapping[str, str] = field(default_factory=dict)
     """By the text of a document, one that holds it, which may be shown in its place."""
     said: tuple[str, ...] = ()
     """What an LLM was shown as its own earlier words."""
     shown: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
+    handed: tuple[Passage, ...] = ()
+    """Those of them that it was handed."""
     kept: tuple[str, ...] = ()
     """The ids of those that it handed on, where that is all it tells of them."""
     calls_tools: bool = False
@@ -67,5 +80,7 @@ class Step:
     deferred: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What is known of the session, the user, and what else the application has attached."""
+    contexts_source: ContextsSource = "retrieval"
+    """Where the documents of a retrieval were read."""
     source: str = ""
     response_id: str | None = None

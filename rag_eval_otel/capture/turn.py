@@ -13,13 +13,14 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from rag_eval_otel.capture.blocks import retrieval_in
 from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
 from rag_eval_otel.capture.retrieval import find_retrievals
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
-from rag_eval_otel.types import SkipReason
+from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
@@ -58,6 +59,24 @@ class Turn:
     """The span that stands for it, where the application has said something on it."""
 
     @property
+    def is_blind(self) -> bool:
+        """Whether the texts of what was retrieved are not recorded, nor in a tool's result."""
+        blind = sum(one.documents is None for one in self.retrievers)
+        return blind > sum(bool(one.documents) for one in self._of_source("tool"))
+
+    @property
+    def contexts_source(self) -> ContextsSource:
+        """Where its contexts are read: of several places the one that tells least for sure."""
+        if "documents" in self.explicit:
+            return "retrieval"
+        if self.is_blind or any(self._of_source("prompt")):
+            return "prompt"
+        return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
+
+    def _of_source(self, source: ContextsSource) -> Iterator[Step]:
+        return (one for one in self.retrievers if one.contexts_source == source)
+
+    @property
     def explicit(self) -> frozenset[Part]:
         """The parts that the application itself has set."""
         contexts = [one.explicit & {"documents"} for one in self.retrievers]
@@ -65,7 +84,12 @@ class Turn:
         return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
-def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
+def find_turns(
+    fragments: Sequence[Step],
+    *,
+    loss: Loss = "none",
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
 
     ``loss``: whether some of what happened may be missing from ``fragments``.
@@ -73,6 +97,12 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     tree = StepTree(fragments)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
+    if contexts_from_prompt == "on":
+        grouped = {call.id for calls in groups.values() for call in calls}
+        others = (call for call in tree.generators if call.id not in grouped)
+        guessed = [one for one in map(retrieval_in, others) if one is not None]
+        retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
+        groups = _group(tree, retrievals)
     nesting = Nesting(tree, groups, retrievals)
     owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
@@ -93,6 +123,7 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
+    found_turns += _by_themselves(tree, retrievals)
     used = {one.id for turn in found_turns for one in turn.retrievers}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
     below = _below(tree, owners)
@@ -100,6 +131,19 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     is_whole = loss == "none"
     found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
     return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
+
+
+def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
+    """Yield the calls around which there is nothing, and that were shown what tools had found."""
+    shown: dict[Hashable, list[Step]] = defaultdict(list)
+    for one in retrievals:
+        if one.parent not in tree.by_id and one.kind == "retriever" and isinstance(one.id, tuple):
+            shown[one.id[0]].append(one)
+    for call in tree.generators:
+        if call.id in shown and not call.calls_tools and (call.output or "").strip():
+            doubt: SkipReason | None = "partial" if tree.is_orphan(call) else None
+            parts = {"calls": (call,), "rewrites": (), "retrievers": shown[call.id]}
+            yield _turn(call, (call,), **parts, doubt=doubt)
 
 
 def _without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:

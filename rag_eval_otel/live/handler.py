@@ -33,6 +33,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         self._failed = False
         edge = Edge("callback", on_error=self._count, mode=self._config.errors)
         super().__init__(self._connect, edge=edge)
+        self.enabled = not self._config.sdk_disabled
 
     @property
     def handle(self) -> Handle:

@@ -55,7 +55,9 @@ class Handle:
 
         self.record_searches()
         recorder = self.pipeline.recorder
-        return LangChainCapture(lambda: recorder, edge=self.pipeline.edge("callback"))
+        callback = LangChainCapture(lambda: recorder, edge=self.pipeline.edge("callback"))
+        callback.enabled = not self.config.sdk_disabled
+        return callback
 
     @cached_property
     def _searches(self) -> VectorStoreSearches:

@@ -17,10 +17,11 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.buffer import Fate
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
-from rag_eval_otel.types import UNTOUCHED, Ending
+from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -93,7 +94,12 @@ class RagEvalSpanProcessor(SpanProcessor):
             concerns = True  # looked at again, at an edge: one for every span is too dear
         if not concerns:
             self._pass_on(span)
-        elif not self._hold(span):
+            return
+        fate = self._hold(span)
+        if fate == "no room":
+            why: HoldStatus = "overload" if self.pipeline.hold.is_open else "shutdown"
+            HeldSpan(span, self).release(Ending(why))
+        elif fate == "passes":
             self.export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -115,12 +121,13 @@ class RagEvalSpanProcessor(SpanProcessor):
         """Export what has left already."""
         return self._downstream.force_flush(timeout_millis)
 
-    def _hold(self, span: ReadableSpan) -> bool:
+    def _hold(self, span: ReadableSpan) -> Fate:
         """Show ``span`` to the buffer of traces, which may hold it."""
         with self._edge:
             return self.pipeline.buffer.ended(span)
         context = span.context or INVALID_SPAN_CONTEXT  # something failed, maybe after it was held
-        return self.pipeline.hold.release((context.trace_id, context.span_id), UNTOUCHED)
+        key = (context.trace_id, context.span_id)
+        return "held" if self.pipeline.hold.release(key, UNTOUCHED) else "passes"
 
     def export(self, span: ReadableSpan) -> None:
         """Hand ``span`` on with what of its texts may be exported; in doubt none."""

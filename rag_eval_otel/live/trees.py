@@ -33,7 +33,7 @@ from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, SkipReason
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -55,6 +55,7 @@ class RunTurns:
         hold: Holdback,
         buffer: TraceBuffer | None,
         keys: Keys,
+        contexts_from_prompt: ContextsFromPrompt = "off",
         explanations: Explanations,
         edge: Callable[[str], Edge],
     ) -> None:
@@ -66,6 +67,7 @@ class RunTurns:
         self.scorer = scorer
         self.hold = hold
         self.keys = keys
+        self.contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
         self.explanations = explanations
         self.edge = edge("callback")
         self._buffer = buffer
@@ -114,10 +116,11 @@ class _Read:
 
     steps: Mapping[Hashable, Step]
     turns: Mapping[Hashable, Turn]
-    reason: SkipReason | None = None
+    root: Ending = UNTOUCHED
+    """What the root's span says of a tree without turns."""
 
 
-_NOTHING_READ = _Read({}, {})
+_NOTHING_READ = _Read({}, {}, Ending("error"))
 
 
 class FinishedTree:
@@ -201,6 +204,8 @@ class FinishedTree:
             self._read = _NOTHING_READ
             with self._owner.edge:  # whatever happens here, the spans are written
                 self._read = self._reading()
+            if self._read is _NOTHING_READ:
+                self._owner.scorer.instruments.turn("error", "internal")
             self._unscored = len(self._read.turns)
             token = otel_context.attach(self.tree.context)
             try:
@@ -217,17 +222,18 @@ class FinishedTree:
             return _Read(by_id, {})
         if tree.lost:
             scorer.refuse("evicted")
-            return _Read(by_id, {}, "evicted")
-        turns = {turn.line[-1].id: turn for turn in find_turns(steps)}
+            return _Read(by_id, {}, Ending("skipped", "evicted"))
+        found = find_turns(steps, contexts_from_prompt=self._owner.contexts_from_prompt)
+        turns = {turn.line[-1].id: turn for turn in found}
         reason = None if turns else scorer.refuse_steps(steps)
-        return _Read(by_id, turns, reason)
+        return _Read(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
 
     def _write_spans(self, read: _Read) -> None:
         tree, edge = self.tree, self._owner.edge
         spans = self._owner.writer.start(tree, read.steps, also=read.turns.keys(), edge=edge)
-        if read.reason is not None and tree.root.id in spans:
+        if read.root.status is not None and tree.root.id in spans:
             with edge:
-                _set(spans[tree.root.id], score_attributes(Ending("skipped", read.reason)))
+                _set(spans[tree.root.id], score_attributes(read.root))
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             span = spans.get(run.id)
             if span is not None and run.id in read.turns and span.is_recording():

@@ -69,11 +69,10 @@ class SpanWriter:
         return started
 
     def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
+        is_inner = run.kind == "retriever" and _is_inside_retriever(run, by_id)
         if self.spans == "all":
-            return True
-        if run.kind not in _ESSENTIAL:
-            return False
-        return not (run.kind == "retriever" and _is_inside_retriever(run, by_id))
+            return not (is_inner and run.is_search)  # LangChain has no run for it
+        return run.kind in _ESSENTIAL and not is_inner
 
     def _start(
         self,

@@ -83,8 +83,8 @@ class BackgroundEvaluator:
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
-            room = len(self._pending) - follows < self._capacity
-            room = room and (follows or self._bytes + job.size <= self._max_bytes)
+            room = len(self._pending) < self._capacity and self._bytes + job.size <= self._max_bytes
+            room = room or follows
             if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
             self._pending.add(job)

@@ -111,7 +111,6 @@ def _retrieval_tool() -> PipelineTool:
         contexts=(LIBRARY[1], LIBRARY[0]),
         answer="At 18:00 on Sundays.",
     ),
-    not_on_spans=OPENLLMETRY,
     page="Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool",
 )
 def pipeline_tool(config: Config) -> str:

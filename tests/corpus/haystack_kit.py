@@ -6,7 +6,6 @@ local components stand for the many integrations that are components of their ow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,18 +19,16 @@ from haystack.dataclasses import ChatMessage, StreamingChunk
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.utils import Secret
 
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from rag_eval_otel.testing import ScriptedOpenAI
 
 from .kit import embed, pieces
-from .scripted import Call, Reply, Script, scripted
+from .scripted import Script, openai_server, scripted
 
 AwaitedPipeline: type[Any] = getattr(haystack, "AsyncPipeline", Pipeline)
 """The class with `run_async`: in Haystack 2 one of its own."""
 
 OPENLLMETRY = ("traceloop",)
 """For `not_on_spans`: it records a pipeline's inputs and outputs; no documents, prompts, tools."""
-
-ID, CREATED = "chatcmpl-1", 1_760_000_000
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,7 @@ class Models:
 @contextmanager
 def served(script: Script) -> Iterator[Models]:
     """Serve a model that answers by ``script``."""
-    reply = scripted(script)
-
-    def answer(body: dict[str, Any]) -> HttpReply:
-        said = reply(_as_text(body["messages"]))
-        return _stream(body, said) if body.get("stream") else _completion(body, said)
-
-    with ScriptedOpenAI(answer, embed) as server:
+    with openai_server(script) as server:
         yield Models(server)
 
 
@@ -136,54 +127,3 @@ def filled(*documents: Document, **options: Any) -> InMemoryDocumentStore:
     made = InMemoryDocumentStore(embedding_similarity_function="cosine", **options)
     made.write_documents([replace(d, embedding=embed(d.content or "")) for d in documents])
     return made
-
-
-def _as_text(messages: list[dict[str, Any]]) -> str:
-    return "\n".join(f"{message['role']}: {_content(message)}" for message in messages)
-
-
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return " ".join([content, *(f"[{call['name']}({call['arguments']})]" for call in calls)])
-
-
-def _calls(reply: Reply) -> list[dict[str, Any]]:
-    wanted = [] if isinstance(reply, str) else [reply] if isinstance(reply, Call) else reply
-    return [
-        {
-            "id": f"call_{place}",
-            "type": "function",
-            "function": {"name": call.tool, "arguments": json.dumps(call.arguments)},
-        }
-        for place, call in enumerate(wanted)
-    ]
-
-
-def _completion(body: dict[str, Any], reply: Reply) -> HttpReply:
-    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
-    if calls := _calls(reply):
-        message["tool_calls"] = calls
-    else:
-        message["content"] = reply
-    finish = "tool_calls" if calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-    head = {"id": ID, "object": "chat.completion", "created": CREATED, "model": body["model"]}
-    usage = {"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60}
-    return HttpReply(body={**head, "choices": [choice], "usage": usage})
-
-
-def _stream(body: dict[str, Any], reply: Reply) -> HttpReply:
-    head = {"id": ID, "object": "chat.completion.chunk", "created": CREATED, "model": body["model"]}
-    calls = [{"index": place, **call} for place, call in enumerate(_calls(reply))]
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"tool_calls": calls}] if calls else [{"content": p} for p in pieces(str(reply))]
-    finish = "tool_calls" if calls else "stop"
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    choices.append({"index": 0, "delta": {}, "finish_reason": finish})
-    lines = [f"data: {json.dumps({**head, 'choices': [choice]})}\n\n" for choice in choices]
-    return HttpReply(
-        body="".join([*lines, "data: [DONE]\n\n"]), headers={"Content-Type": "text/event-stream"}
-    )

@@ -1,4 +1,4 @@
-"""Pipelines that rewrite, multiply or route the question, loop, grade, or keep a chat's history."""
+"""Pipelines that rewrite, multiply or split the question, or keep a chat's history."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import json
 from typing import Any
 
 from haystack import Document, Pipeline, component
-from haystack.components.builders import AnswerBuilder, ChatPromptBuilder, PromptBuilder
+from haystack.components.builders import ChatPromptBuilder
 from haystack.components.converters import OutputAdapter
-from haystack.components.evaluators import FaithfulnessEvaluator
-from haystack.components.joiners import BranchJoiner
 from haystack.components.query import QueryExpander
 from haystack.components.retrievers import (
     InMemoryBM25Retriever,
     InMemoryEmbeddingRetriever,
     MultiQueryTextRetriever,
 )
-from haystack.components.routers import ConditionalRouter
-from haystack.components.validators import JsonSchemaValidator
-from haystack.dataclasses import ChatMessage, GeneratedAnswer
+from haystack.dataclasses import ChatMessage
 
-from .haystack_kit import OPENLLMETRY, LocalGenerator, served, store
+from .haystack_kit import OPENLLMETRY, served, store
 from .kit import Config, Truth, app, embed
 
 CLIMATE = (
@@ -230,255 +226,6 @@ def query_decomposition(config: Config) -> str:
         question = "Who has more siblings, Jaime or Sansa?"
         asked = {f"{name}_prompt": {"question": question} for name in ("split", "reason")}
         return pipe.run(asked)["reason_llm"]["replies"][0].text
-
-
-MUNICH = (
-    "Munich is the capital of Bavaria in southern Germany, on the banks of the Isar.",
-    "The Oktoberfest in Munich is the world's largest beer festival.",
-)
-WEB = (
-    "As of 2024, about 1.6 million people live in Munich (example.org/munich).",
-    "Munich is Germany's third largest city.",
-)
-ROUTES = [
-    {
-        "condition": "{{'no_answer' in replies[0].text}}",
-        "output": "{{query}}",
-        "output_name": "go_to_websearch",
-        "output_type": str,
-    },
-    {
-        "condition": "{{'no_answer' not in replies[0].text}}",
-        "output": "{{replies[0].text}}",
-        "output_name": "answer",
-        "output_type": str,
-    },
-]
-
-
-@component
-class DuckSearch:
-    """A web search: documents and their links."""
-
-    @component.output_types(documents=list[Document], links=list[str])
-    def run(self, query: str) -> dict[str, Any]:
-        links = [f"https://example.org/{number}" for number in range(len(WEB))]
-        documents = [
-            Document(content=text, meta={"link": link, "title": query})
-            for text, link in zip(WEB, links, strict=True)
-        ]
-        return {"documents": documents, "links": links}
-
-
-def _fallback(models: Any) -> Pipeline:
-    instruction = (
-        "Answer the following query given the documents.\n"
-        "If the answer is not contained within the documents reply with 'no_answer'\n"
-    )
-    listed = "\nDocuments:\n{% for document in documents %}\n  {{document.content}}\n{% endfor %}\nQuery: {{query}}\n"
-    web = "Answer from websearch." + listed
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-    for name, template in (("", instruction + listed), ("_for_websearch", web)):
-        messages = [ChatMessage.from_user(template)]
-        pipe.add_component(
-            f"prompt_builder{name}", ChatPromptBuilder(messages, required_variables="*")
-        )
-        pipe.add_component(f"llm{name}", models.chat())
-        pipe.connect(f"prompt_builder{name}.prompt", f"llm{name}.messages")
-    pipe.add_component("router", ConditionalRouter(ROUTES))
-    pipe.add_component("websearch", DuckSearch())
-    pipe.connect("retriever", "prompt_builder.documents")
-    pipe.connect("llm.replies", "router.replies")
-    pipe.connect("router.go_to_websearch", "websearch.query")
-    pipe.connect("router.go_to_websearch", "prompt_builder_for_websearch.query")
-    pipe.connect("websearch.documents", "prompt_builder_for_websearch.documents")
-    return pipe
-
-
-def _fallback_inputs(query: str) -> dict[str, Any]:
-    return {name: {"query": query} for name in ("retriever", "prompt_builder", "router")}
-
-
-@app(
-    Truth(
-        question="What is Munich the capital of?",
-        contexts=(MUNICH[0],),
-        answer="Munich is the capital of Bavaria.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 36: fallbacks with conditional routing, answered from the store",
-)
-def fallback_not_needed(config: Config) -> str:
-    with served([("", "Munich is the capital of Bavaria.")]) as models:
-        result = _fallback(models).run(_fallback_inputs("What is Munich the capital of?"))
-        return result["router"]["answer"]
-
-
-@app(
-    Truth(
-        question="How many people live in Munich?",
-        contexts=WEB,
-        answer="According to a web search, about 1.6 million.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack tutorial 36: fallbacks with conditional routing, answered from the web",
-)
-def fallback_to_the_web(config: Config) -> str:
-    with served(
-        [
-            ("Answer from websearch", "According to a web search, about 1.6 million."),
-            ("", "no_answer"),
-        ]
-    ) as models:
-        result = _fallback(models).run(_fallback_inputs("How many people live in Munich?"))
-        return result["llm_for_websearch"]["replies"][0].text
-
-
-@app(
-    Truth(
-        question="What is the largest festival of Munich, and how large is the city?",
-        contexts=WEB,
-        answer="The Oktoberfest; 1.6 million people live there.",
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack cookbook, web-enhanced self-reflecting agent: one prompt builder in a loop",
-)
-def self_reflecting_loop(config: Config) -> str:
-    template = (
-        "{% if web_documents %}You were asked to answer from the docs, which was not enough.\n"
-        "{% for d in documents %}{{ d.content }}\n{% endfor %}"
-        "{% for d in web_documents %}URL: {{ d.meta.link }}\nTEXT: {{ d.content }}\n---\n{% endfor %}"
-        "{% else %}{% for d in documents %}{{ d.content }}\n{% endfor %}"
-        "If you lack context, say NO_ANSWER.{% endif %}\nUser question: {{ query }}"
-    )
-    routes = [
-        {**ROUTES[0], "condition": "{{'NO_ANSWER' in replies[0]}}", "output_name": "go_web"},
-        {
-            **ROUTES[1],
-            "condition": "{{'NO_ANSWER' not in replies[0]}}",
-            "output": "{{replies[0]}}",
-        },
-    ]
-    llm = LocalGenerator(
-        [("not enough", "The Oktoberfest; 1.6 million people live there."), ("", "NO_ANSWER")]
-    )
-    pipe = Pipeline(max_runs_per_component=5)
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-    pipe.add_component(
-        "prompt_builder_for_agent", PromptBuilder(template, required_variables=["query"])
-    )
-    pipe.add_component("llm_for_agent", llm)
-    pipe.add_component("router", ConditionalRouter(routes))
-    pipe.add_component("web_search", DuckSearch())
-    pipe.connect("retriever.documents", "prompt_builder_for_agent.documents")
-    pipe.connect("prompt_builder_for_agent", "llm_for_agent")
-    pipe.connect("llm_for_agent.replies", "router.replies")
-    pipe.connect("router.go_web", "web_search.query")
-    pipe.connect("web_search.documents", "prompt_builder_for_agent.web_documents")
-    query = "What is the largest festival of Munich, and how large is the city?"
-    names = ("retriever", "prompt_builder_for_agent", "router")
-    return pipe.run({name: {"query": query} for name in names})["router"]["answer"]
-
-
-@app(
-    Truth(
-        question="Which city has the largest beer festival?",
-        contexts=(MUNICH[1],),
-        answer='{"city": "Munich"}',
-    ),
-    not_on_spans=OPENLLMETRY,
-    page="Haystack, JsonSchemaValidator in a loop: the error goes back to the generator",
-)
-def validated_in_a_loop(config: Config) -> str:
-    template = "{% for d in documents %}{{ d.content }}\n{% endfor %}As JSON: {{ query }}"
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    with served([("not a valid JSON", '{"city": "Munich"}'), ("", "Munich, of course.")]) as models:
-        pipe = Pipeline(max_runs_per_component=3)
-        pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(template)]))
-        pipe.add_component("joiner", BranchJoiner(list[ChatMessage]))
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("schema_validator", JsonSchemaValidator(json_schema=schema))
-        pipe.connect("retriever.documents", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "joiner")
-        pipe.connect("joiner", "llm.messages")
-        pipe.connect("llm.replies", "schema_validator.messages")
-        pipe.connect("schema_validator.validation_error", "joiner")
-        query = "Which city has the largest beer festival?"
-        result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"query": query}})
-        return result["schema_validator"]["validated"][0].text
-
-
-@app(page="Haystack tutorial 28: structured output from a given passage, validated")
-def extracts_from_a_given_passage(config: Config) -> str:
-    schema = {"type": "object", "required": ["city"]}
-    with served([("", '{"city": "Munich", "river": "Isar"}')]) as models:
-        pipe = Pipeline()
-        pipe.add_component(
-            "builder", ChatPromptBuilder([ChatMessage.from_user("JSON of: {{ passage }}")])
-        )
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("validator", JsonSchemaValidator(json_schema=schema))
-        pipe.connect("builder.prompt", "llm.messages")
-        pipe.connect("llm.replies", "validator.messages")
-        result = pipe.run({"builder": {"passage": MUNICH[0]}})
-        return result["validator"]["validated"][0].text
-
-
-@app(
-    Truth(
-        question="Which river is Munich on the banks of?",
-        contexts=(MUNICH[0],),
-        answer="It is on the Isar.",
-    ),
-    page="Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline",
-)
-def evaluated_in_the_pipeline(config: Config) -> str:
-    verdict = json.dumps({"statements": ["It is on the Isar."], "statement_scores": [1]})
-    with served([("Instructions:", verdict), ("", "It is on the Isar.")]) as models:
-        pipe = Pipeline()
-        pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-        prompt = "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQ: {{ question }}"
-        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
-        pipe.add_component("llm", models.chat())
-        pipe.add_component("answer_builder", AnswerBuilder())
-        pipe.add_component("collect", EvaluationInputs())
-        pipe.add_component(
-            "evaluate", FaithfulnessEvaluator(chat_generator=models.chat(), progress_bar=False)
-        )
-        pipe.connect("retriever", "prompt_builder.documents")
-        pipe.connect("prompt_builder.prompt", "llm.messages")
-        pipe.connect("llm.replies", "answer_builder.replies")
-        pipe.connect("retriever", "answer_builder.documents")
-        pipe.connect("answer_builder.answers", "collect.answers")
-        for name in ("questions", "contexts", "predicted_answers"):
-            pipe.connect(f"collect.{name}", f"evaluate.{name}")
-        question = "Which river is Munich on the banks of?"
-        result = pipe.run(
-            {
-                "retriever": {"query": question},
-                "prompt_builder": {"question": question},
-                "answer_builder": {"query": question},
-            },
-            include_outputs_from={"answer_builder"},
-        )
-        return result["answer_builder"]["answers"][0].data
-
-
-@component
-class EvaluationInputs:
-    """Turns answers into the columns of an evaluator."""
-
-    @component.output_types(
-        questions=list[str], contexts=list[list[str]], predicted_answers=list[str]
-    )
-    def run(self, answers: list[GeneratedAnswer]) -> dict[str, Any]:
-        return {
-            "questions": [answer.query for answer in answers],
-            "contexts": [[d.content or "" for d in answer.documents] for answer in answers],
-            "predicted_answers": [answer.data for answer in answers],
-        }
 
 
 TOWER = (

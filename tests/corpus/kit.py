@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import Any, TypeAlias
 
 from packaging.requirements import Requirement
@@ -97,7 +98,8 @@ class App:
         truths: The turns that it must give. Without any it must give no sample.
         optional: Turns that may be scored too, for example those of a RAG chain inside a tool.
         not_on_spans: The ways of capture in which the truth is not recorded at all.
-        needs: Requirements without which it is skipped, for example `("langchain>=1",)`.
+        needs: Requirements without which it is skipped, for example `("langchain>=1",)`. Of
+            `python>=3.11`: before it, asynchronous nodes of LangGraph do not pass callbacks on.
     """
 
     name: str
@@ -227,6 +229,8 @@ def _stem(word: str) -> str:
 
 
 def _is_met(requirement: Requirement) -> bool:
+    if requirement.name == "python":
+        return requirement.specifier.contains(python_version())
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:

@@ -133,7 +133,7 @@ def search_tool_returning_json(config: Config) -> None:
         answer="Yes, with canoes they are.",
     ),
     page="create_agent with a search tool that returns a list of dicts",
-    needs=V1,
+    needs=(*V1, "python>=3.11"),
 )
 async def search_tool_returning_dicts(config: Config) -> None:
     from langchain.agents import create_agent
@@ -323,7 +323,7 @@ TICKET = "A day ticket for the lift costs 31 euros, 19 with a guest card."
         answer="Dogs sleep in the shed, and the lift is 31 euros a day.",
     ),
     page="create_agent with two retriever tools called one after the other",
-    needs=V1,
+    needs=(*V1, "python>=3.11"),
 )
 async def two_retriever_tools(config: Config) -> None:
     from langchain.agents import create_agent

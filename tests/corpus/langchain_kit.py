@@ -36,6 +36,7 @@ Reply: TypeAlias = "str | dict[str, Any] | BaseModel | AIMessage | Exception"
 Script: TypeAlias = "Callable[[list[BaseMessage]], Reply]"
 
 _ids = count(1)
+_factory: Callable[..., BaseChatModel] | None = None
 
 
 def classic(name: str) -> Any:
@@ -135,7 +136,7 @@ class ScriptedLLM(LLM):
         yield from (GenerationChunk(text=piece) for piece in pieces(self._call(prompt)))
 
 
-def model(*script: Any, **fields: Any) -> Scripted:
+def model(*script: Any, **fields: Any) -> BaseChatModel:
     """Return a chat model.
 
     Args:
@@ -143,7 +144,14 @@ def model(*script: Any, **fields: Any) -> Scripted:
             first key that stands in the messages gives the reply (in the last one, else in any).
         fields: Fields of the model, for example `model_name`.
     """
-    return Scripted(script=_script(script), **fields)
+    made: Any = _factory(*script, **fields) if _factory else None
+    return made or Scripted(script=_script(script), **fields)
+
+
+def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
+    """Let `model()` return what ``factory`` makes of its arguments; with None its own again."""
+    global _factory  # noqa: PLW0603 - one way of capture runs in a process
+    _factory = factory
 
 
 def completion_model(*script: Any) -> ScriptedLLM:

@@ -96,7 +96,7 @@ def retriever_as_tool(config: Config) -> None:
         answer="The wheel on Sundays at three, the smith from May to September.",
     ),
     page="Parallel tool calls: the same retriever tool twice in one message",
-    needs=V1,
+    needs=(*V1, "python>=3.11"),
 )
 async def same_tool_twice_in_parallel(config: Config) -> None:
     from langchain.agents import create_agent

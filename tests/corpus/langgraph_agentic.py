@@ -129,6 +129,7 @@ def agentic_rag_graph_with_rewrite(config: Config) -> None:
         answer="No, it is fabricated.",
     ),
     page="LangGraph: agentic RAG whose grader replies with one word, retrieval node by hand",
+    needs=("python>=3.11",),
 )
 async def agentic_rag_with_a_grader_in_plain_text(config: Config) -> None:
     llm = model("search: hallucination output", "RELEVANT", "No, it is fabricated.")

@@ -127,6 +127,7 @@ class Both(TypedDict):
         also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
     ),
     page="LangGraph: two retriever nodes in parallel branches",
+    needs=("python>=3.11",),
 )
 async def two_retriever_nodes_in_parallel(config: Config) -> None:
     rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
@@ -284,6 +285,7 @@ class Live(TypedDict):
         answer="No, only in even weeks.",
     ),
     page="LangGraph: streaming, `custom`, `messages`, `updates` and `debug` at once",
+    needs=("python>=3.11",),
 )
 async def streaming_in_all_modes(config: Config) -> None:
     kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
@@ -313,6 +315,7 @@ async def streaming_in_all_modes(config: Config) -> None:
         answer="Owners of dogs.",
     ),
     page="LangGraph: `astream_events` over a graph whose node is an LCEL chain",
+    needs=("python>=3.11",),
 )
 async def chain_inside_a_node(config: Config) -> None:
     from langchain_core.output_parsers import StrOutputParser

@@ -234,6 +234,7 @@ TAP = "The tap in the kitchen drips. What now?"
         answer="Close the main valve and put in a new washer of size 15.",
     ),
     page="LangGraph example: adaptive RAG, routed to the vector store, generation graded",
+    needs=("python>=3.11",),
 )
 async def adaptive_rag(config: Config) -> None:
     llm = model(
@@ -252,6 +253,7 @@ async def adaptive_rag(config: Config) -> None:
         answer="The valve is under the sink; then renew the washer.",
     ),
     page="LangGraph example: adaptive RAG, the first generation not supported by the facts",
+    needs=("python>=3.11",),
 )
 async def adaptive_rag_generated_twice(config: Config) -> None:
     llm = model(

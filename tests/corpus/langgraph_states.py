@@ -116,6 +116,7 @@ class Everything(Ask, Told):
         answer="Four weeks after opening.",
     ),
     page="LangGraph: input and output schemas, a private state between the nodes",
+    needs=("python>=3.11",),
 )
 async def input_and_output_schemas(config: Config) -> None:
     shelf = store(*SHELF).as_retriever(search_kwargs={"k": 1})
@@ -317,6 +318,7 @@ class Titled(TypedDict):
         answer="Yes, there is.",
     ),
     page="LangGraph: intent first, then the answer, then a title for the conversation",
+    needs=("python>=3.11",),
 )
 async def intent_answer_title(config: Config) -> None:
     llm = model("product_question", "Yes, there is.", "Alcohol in cough syrup")
@@ -388,6 +390,7 @@ def runtime_context_chooses_collection(config: Config) -> None:
         answer="Yes, for external use.",
     ),
     page="Retrieval by the application's own function, told by `record_retrieval()`",
+    not_on_spans=("openinference",),
 )
 def own_search_recorded_by_hand(config: Config) -> None:
     from rag_eval_otel import record_retrieval

@@ -97,6 +97,7 @@ MEAL = "Write me a line on vegan meals."
         answer="Vegan meals: order them a day before you fly!",
         also=({"contexts": (f"Found: {MEALS}",)},),
     ),
+    optional=[Truth(question=MEAL, contexts=(MEALS,), answer=f"Found: {MEALS}")],
     page="LangGraph multi-agent supervisor: a router with structured output, two workers",
 )
 def supervisor_with_two_workers(config: Config) -> None:
@@ -311,6 +312,7 @@ TRIP = "What do I need for two months in Lisbon with a bicycle?"
         ),
     ],
     page="LangGraph: plan-and-execute with a retrieval agent as the executor",
+    needs=("python>=3.11",),
 )
 async def plan_and_execute(config: Config) -> None:
     planner = model(Plan(steps=["Check the visa rules", "Check the price of a bicycle"]))

@@ -14,6 +14,9 @@ from .kit import Config, Truth, app
 from .llamaindex_kit import ChatModel, CompletionModel, index
 from .scripted import Call
 
+NATIVE = ("llamaindex_native",)
+"""For `not_on_spans`: of a streamed reply it records the start of a `repr`, cut at 200 letters."""
+
 REPORT = (
     "Revenue of Halden Paper rose to 212 million crowns in 2023, from 187 million in 2022.",
     "Halden Paper employed 640 people at the end of 2023.",
@@ -26,7 +29,7 @@ REVENUE = "Revenue in 2023 was 212 million crowns."
     Truth(
         question="What was the revenue of Halden Paper in 2023?",
         contexts=(REPORT[0], REPORT[1]),
-        answer="Halden Paper had a revenue of 212 million crowns in 2023.",
+        answer="Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
         also=({"contexts": (REVENUE,)},),
     ),
     optional=(
@@ -36,6 +39,7 @@ REVENUE = "Revenue in 2023 was 212 million crowns."
             answer=REVENUE,
         ),
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, agents: FunctionAgent with a QueryEngineTool",
 )
 async def query_engine_as_tool(config: Config) -> str:
@@ -43,7 +47,10 @@ async def query_engine_as_tool(config: Config) -> str:
     llm = ChatModel(
         [
             ("Context information is below", REVENUE),
-            (REVENUE, "Halden Paper had a revenue of 212 million crowns in 2023."),
+            (
+                REVENUE,
+                "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+            ),
             ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
         ]
     )
@@ -59,8 +66,9 @@ async def query_engine_as_tool(config: Config) -> str:
     Truth(
         question="How many people did the company employ?",
         contexts=(REPORT[1], REPORT[0]),
-        answer="It employed 640 people at the end of 2023.",
+        answer="According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, agents: a function tool that retrieves",
 )
 async def function_that_retrieves(config: Config) -> str:
@@ -74,7 +82,10 @@ async def function_that_retrieves(config: Config) -> str:
 
     llm = ChatModel(
         [
-            ("640 people", "It employed 640 people at the end of 2023."),
+            (
+                "640 people",
+                "According to the report, Halden Paper employed 640 people at the end of 2023, the last day that it covers.",
+            ),
             ("", Call("search_report", {"query": "employed people at the end of 2023 Halden"})),
         ]
     )
@@ -117,7 +128,7 @@ async def plain_function_tool(config: Config) -> str:
     Truth(
         question="Did Halden Paper close a mill?",
         contexts=(REPORT[2], REPORT[1]),
-        answer="Yes, it closed its mill in Moss in 2021.",
+        answer="Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
         also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
     ),
     optional=(
@@ -127,6 +138,7 @@ async def plain_function_tool(config: Config) -> str:
             answer="Yes, the mill in Moss, in 2021.",
         ),
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, agents: ReActAgent over query engine tools",
 )
 async def react_agent(config: Config) -> str:
@@ -138,7 +150,7 @@ async def react_agent(config: Config) -> str:
     )
     answer = (
         "Thought: I can answer without using any more tools. I'll use the user's language.\n"
-        "Answer: Yes, it closed its mill in Moss in 2021."
+        "Answer: Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report."
     )
     llm = CompletionModel(
         [
@@ -163,15 +175,19 @@ async def react_agent(config: Config) -> str:
     Truth(
         question="Tell me about the staff of Halden Paper and its mills.",
         contexts=(REPORT[1], REPORT[2]),
-        answer="It has 640 people, and closed the mill in Moss.",
+        answer="Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, retriever tools: RetrieverTool in a FunctionAgent",
 )
 async def retriever_tools(config: Config) -> str:
     """Call a retriever tool twice, for two parts of the question."""
     llm = ChatModel(
         [
-            ("640 people & Moss", "It has 640 people, and closed the mill in Moss."),
+            (
+                "640 people & Moss",
+                "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
+            ),
             ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
             ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
         ]
@@ -189,7 +205,7 @@ NEWS = (
     "The old harbour crane of Świnoujście has been a listed monument since 1997.",
     "A storm bent the crane's jib in January 2024; the city wants to straighten it by autumn.",
 )
-SUMMARY = "The listed crane in Świnoujście was bent by a storm and is to be mended by autumn."
+SUMMARY = "Świnoujście's harbour crane, listed since 1997, had its jib bent by the storm of January 2024 and is to be straight again by autumn."
 
 
 def search_news(query: str) -> str:
@@ -205,6 +221,7 @@ def search_news(query: str) -> str:
         answer=SUMMARY,
         also=({"contexts": (search_news(""),)},),  # the tool gives one text
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer",
 )
 async def research_and_write(config: Config) -> str:
@@ -281,8 +298,9 @@ async def structured_agent(config: Config) -> Any:
     Truth(
         question="When is the pool open on Sundays?",
         contexts=(FAQ["opening"],),
-        answer="On Sundays it is open from 9 to 18.",
+        answer="On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
     ),
+    not_on_spans=NATIVE,
     page="LlamaIndex, agents: maintaining state, a Context over several runs",
 )
 async def agent_with_memory(config: Config) -> list[str]:
@@ -295,7 +313,10 @@ async def agent_with_memory(config: Config) -> list[str]:
     llm = ChatModel(
         [
             ("Thank you", "You are welcome!"),
-            ("from 9 to 18", "On Sundays it is open from 9 to 18."),
+            (
+                "on Sundays from 9 to 18",
+                "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
+            ),
             ("", Call("search_faq", {"word": "open"})),
         ]
     )

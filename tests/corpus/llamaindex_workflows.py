@@ -10,7 +10,7 @@ from llama_index.core.response_synthesizers import CompactAndRefine
 from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
-from .kit import Config, Truth, app
+from .kit import NOWHERE, Config, Truth, app
 from .llamaindex_kit import ChatModel, CompletionModel, index
 
 dispatcher = get_dispatcher(__name__)
@@ -228,6 +228,7 @@ async def corrective_rag(config: Config) -> str:
         contexts=(GARDEN[0], GARDEN[2]),
         answer="Im späten Winter, bevor die Knospen schwellen.",
     ),
+    not_on_spans=("traceloop",),  # it ignores the span: two traces
     page="LlamaIndex, instrumentation: a function with @dispatcher.span",
 )
 def function_with_a_span(config: Config) -> str:
@@ -253,6 +254,7 @@ def function_with_a_span(config: Config) -> str:
         contexts=(GARDEN[2],),
         answer="Ten litres, once a week.",
     ),
+    not_on_spans=NOWHERE,  # two traces that nothing links
     page="LlamaIndex, building RAG from scratch: retriever and model in plain code",
 )
 def plain_code(config: Config) -> str:

@@ -154,7 +154,7 @@ def _equal(one: Sequence[Any], other: Sequence[Any]) -> int:
     return sum(a == b for a, b in zip(one, other, strict=True))
 
 
-def run_app(app: App, source: Source) -> Seen:
+def run_app(app: App, source: Source, **options: Any) -> Seen:
     """Run ``app`` once under ``source`` and return what was captured."""
     exporter, reader, samples = InMemorySpanExporter(), InMemoryMetricReader(), list[Sample]()
     provider = TracerProvider()
@@ -166,6 +166,7 @@ def run_app(app: App, source: Source) -> Seen:
         judge="lexical",
         metrics=(Told(samples=samples),),
         hold_seconds=PATIENCE,
+        **options,
     )
     with source.watching(provider, handle) as config:
         error = _call(app, config)
@@ -229,15 +230,18 @@ def quietly() -> Any:
     logging.disable(logging.NOTSET)
 
 
-def verdicts(apps: Sequence[App], via: str) -> list[Verdict]:
-    """Run all ``apps`` under one way of capture, one after the other."""
+def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
+    """Run all ``apps`` under one way of capture, one after the other.
+
+    ``options`` are those of `instrument()` that are to be other than the default.
+    """
     found = []
     with SOURCES[via]() as source:
         for app in apps:
             if missing := app.missing():
                 found.append(Verdict(app=app, kind="skipped", reason=", ".join(missing)))
             else:
-                found.append(judge(app, run_app(app, source), via))
+                found.append(judge(app, run_app(app, source, **options), via))
     return found
 
 
@@ -264,12 +268,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--framework", default="langchain,langgraph", help="comma-separated")
     parser.add_argument("--only", default="", help="names of applications, comma-separated")
     parser.add_argument("--json", type=Path, help="write the verdicts to this file")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="for instrument()"
+    )
     options = parser.parse_args(argv)
     began = time.monotonic()
     with quietly():
         apps = all_apps(*options.framework.split(","))
         only = set(filter(None, options.only.split(",")))
-        found = verdicts([one for one in apps if not only or one.name in only], options.via)
+        chosen = [one for one in apps if not only or one.name in only]
+        given = dict(pair.split("=", 1) for pair in options.option)
+        found = verdicts(chosen, options.via, **given)
     print(report(found, options.via, time.monotonic() - began))  # noqa: T201
     if options.json:
         rows = [one.as_json() for one in found]

@@ -155,10 +155,46 @@ def genai() -> Iterator[Source]:
         yield source
 
 
+@contextmanager
+def openinference_openai() -> Iterator[Source]:
+    """OpenInference's instrumentation of the OpenAI client alone."""
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    from corpus.langchain_openai_kit import openai_models
+
+    with openai_models(), _instrumented(OpenAIInstrumentor()) as source:
+        yield source
+
+
+@contextmanager
+def openai_v2() -> Iterator[Source]:
+    """OpenTelemetry's own instrumentation of the OpenAI client alone."""
+    from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
+
+    from corpus.langchain_openai_kit import openai_models
+
+    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only"
+    os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
+    with openai_models(), _instrumented(OpenAIInstrumentor()) as source:
+        yield source
+
+
+@contextmanager
+def genai_openai() -> Iterator[Source]:
+    """OpenTelemetry's own instrumentation of LangChain, and models of OpenAI."""
+    from corpus.langchain_openai_kit import openai_models
+
+    with openai_models(), genai() as source:
+        yield source
+
+
 SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
     "callback": callback,
     "genai": genai,
+    "genai_openai": genai_openai,
     "langfuse": langfuse,
+    "openai_v2": openai_v2,
     "openinference": openinference,
+    "openinference_openai": openinference_openai,
     "traceloop": traceloop,
 }

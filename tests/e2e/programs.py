@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -54,9 +54,9 @@ def eventually(condition: Callable[[], T], told: str, patience: float = PATIENCE
 
 
 def get(url: str, **parameters: str) -> str:
-    """Return what ``url`` answers, or an empty string where nobody does."""
+    """Return what ``url`` answers, or an empty string where nobody does, in time and in full."""
     asked = f"{url}?{urlencode(parameters)}" if parameters else url
-    with suppress(URLError, ConnectionError), closing(urlopen(asked, timeout=10)) as answer:  # noqa: S310
+    with suppress(OSError, HTTPException), closing(urlopen(asked, timeout=10)) as answer:  # noqa: S310
         text: str = answer.read().decode()
         return text
     return ""
@@ -128,7 +128,8 @@ class Prometheus:
         """Return the exemplars of the last hour."""
         now = time.time()
         times = {"start": str(now - 3600), "end": str(now + 60)}
-        answer = json.loads(get(f"{self.url}/api/v1/query_exemplars", query=expression, **times))
+        told = get(f"{self.url}/api/v1/query_exemplars", query=expression, **times)
+        answer = json.loads(told or '{"data": []}')
         return [one for series in answer["data"] for one in series["exemplars"]]
 
     def alerts(self, name: str, state: str = "firing") -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment:
         env={**kept, "PYTHONPATH": paths, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,  # two Pythons that import everything, on a busy machine
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -66,11 +66,13 @@ def exporting(endpoint: str, protocol: str = "http/protobuf") -> dict[str, str]:
 
 
 def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
-    """Return the environment in which ``server`` judges."""
+    """Return the environment in which ``server`` judges, whose client is slow to import."""
     return {
         "RAG_EVAL_JUDGE": "openai/judge-model",
         "RAG_EVAL_JUDGE_BASE_URL": server.base_url,
         "RAG_EVAL_JUDGE_API_KEY": "judge",
+        "RAG_EVAL_HOLD_SECONDS": "60",
+        "RAG_EVAL_SHUTDOWN_SECONDS": "60",
     }
 
 

@@ -27,7 +27,7 @@ from rag_eval_otel.capture.dialects.values import (
 )
 from rag_eval_otel.capture.identities import metadata_in
 from rag_eval_otel.capture.span import PlainSpan
-from rag_eval_otel.capture.step import Kind, Part, Step
+from rag_eval_otel.capture.step import Kind, Part, Result, Step
 from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
 
@@ -132,8 +132,8 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
         output=output,
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
+        handed=tuple(shown_in([asked])) if kind != "tool" else (),
         kept=tuple(ids_in(told)),
-        results=_results(_shown(told)) if isinstance(told, Mapping) and "messages" in told else (),
         losses=losses,
         **more,
     )
@@ -142,7 +142,8 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
 def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a tool; where it returned a list of documents, they are its own.
 
-    Those of an artifact count for more than the text that was made of them.
+    Those of an artifact count for more than the text that was made of them. ``shown`` are those
+    that a framework has made: nothing but a retrieval returns these.
     """
     losses = Losses()
     artifact = passages_in(_of(told, "artifact")) or ()
@@ -153,7 +154,7 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
         input=losses.text("input", asked, question_in(asked, view.keys)),
         output=losses.text("output", told, _tool_text(told, view.keys)),
         documents=documents,
-        shown=artifact,
+        shown=artifact or tuple(shown_in(told)),
         losses=losses,
         **more,
     )
@@ -217,7 +218,7 @@ def llm(
         input=next((text for role, text in reversed(shown) if role == "user"), None),
         prompt=tuple(text for _, text in shown),
         said=tuple(text for role, text in shown if role == "assistant"),
-        results=_results(shown),
+        results=() if isinstance(messages, Lost) else _results(messages),
         output=losses.text("output", said, text),
         calls_tools=calls_tools,
         response_id=response_id if isinstance(response_id, str) else None,
@@ -226,10 +227,23 @@ def llm(
     )
 
 
-def _results(shown: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def _results(messages: Found) -> tuple[Result, ...]:
     """Return what tools have answered since the user's last message."""
-    last = max((n for n, (role, _) in enumerate(shown) if role == "user"), default=-1)
-    return tuple(text for role, text in shown[last + 1 :] if role == "tool")
+    found = messages_in(messages)
+    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
+    called: dict[str, str] = {}
+    for message in found[last + 1 :]:
+        called |= message.get("called", {})
+    return tuple(
+        Result(
+            text=str(one.get("text") or ""),
+            tool=str(one.get("name") or called.get(str(one.get("id")), "")),
+            documents=passages_in(one.get("artifact")) or (),
+        )
+        for message in found[last + 1 :]
+        if message["role"] == "tool"
+        for one in message.get("results") or [{"text": message.get("content")}]
+    )
 
 
 def said_in(data: Found) -> tuple[str | None, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects.values import STRING, data_in
+from rag_eval_otel.capture.dialects.values import data_in
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -95,9 +95,13 @@ def _number(item: Mapping[str, Any]) -> float | None:
 
 
 def shown_in(data: Any) -> Iterator[Passage]:
-    """Yield every document anywhere in ``data``: what a chain was handed or handed on."""
+    """Yield every document anywhere in ``data``: what a chain was handed or handed on.
+
+    Not those in messages before the user's last: they belong to an earlier turn.
+    """
     if isinstance(data, list):
-        for item in data:
+        asked = (n for n, one in enumerate(data) if _of_user(one))
+        for item in data[max(asked, default=0) :]:
             yield from shown_in(item)
     elif isinstance(data, Mapping):
         text = data.get("page_content", data.get("content"))
@@ -107,6 +111,10 @@ def shown_in(data: Any) -> Iterator[Passage]:
         for item in data.values():
             if isinstance(item, list | Mapping):
                 yield from shown_in(item)
+
+
+def _of_user(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
 
 
 def ids_in(data: Any) -> Iterator[str]:
@@ -152,11 +160,12 @@ _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
 _CONTENT = r"(?:page[ _])?content|text|passage|snippet|body|excerpt"
 
-_STR_OF_DOCUMENT = re.compile(rf"page_content=({STRING})")
-_TAGGED = re.compile(rf"<({_KINDS})\b[^<>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
-_INNER_TAG = re.compile(
-    rf"<((?:document_)?(?:{_CONTENT}))\b[^<>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE
+_STR_OF_DOCUMENT = re.compile(  # nothing is escaped there
+    r"page_content='(.*?)'(?: metadata=\{[^\n]*\})?[\s,]*(?=page_content='|\Z)", re.DOTALL
 )
+_TAG = re.compile(rf"<(/?)({_KINDS})\b[^<>]*>", re.IGNORECASE)
+_INNER_TAG = re.compile(rf"<(/?)((?:document_)?(?:{_CONTENT}))\b[^<>]*>", re.IGNORECASE)
+_AROUND_TAGS = re.compile(rf"(?:\s|{_RULE}|</?\w+>)*")
 _ABOUT = (
     r"sources?|title|file(?:[ _]?name)?|path|ur[li]|link|(?:doc(?:ument)?[ _]?)?id|page"
     r"|meta(?:data)?|score|relevance|similarity|name|author|date|section|chapter|category|tags?|published"
@@ -288,19 +297,28 @@ def _of_lines(text: str) -> tuple[Passage, ...] | None:
 
 def _of_strings(text: str) -> list[str] | None:
     """Return the texts of documents that LangChain's ``str()`` wrote, one after the other."""
-    if not text.lstrip().startswith("page_content="):
-        return None
-    found = [data_in(one) for one in _STR_OF_DOCUMENT.findall(text)]
-    return found if all(isinstance(one, str) for one in found) else None
+    is_one = text.lstrip().startswith("page_content='")
+    return _STR_OF_DOCUMENT.findall(text) if is_one else None
 
 
 def _of_tags(text: str) -> list[str] | None:
-    found = list(_TAGGED.finditer(text))
-    outside = _TAGGED.sub("", text)
-    if not found or not re.fullmatch(rf"(?:\s|{_RULE}|</?\w+>)*", outside):
+    found, outside = _tagged(text, _TAG)
+    if not found or not _AROUND_TAGS.fullmatch(outside):
         return None
-    inner = [_INNER_TAG.search(one[2]) for one in found]
-    return [within[2] if within else one[2] for one, within in zip(found, inner, strict=True)]
+    return [next(iter(_tagged(one, _INNER_TAG)[0]), one) for one in found]
+
+
+def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
+    """Return what stands between tags, and what outside of them."""
+    found, outside, name, begin = [], [], "", 0
+    for mark in tag.finditer(text):
+        if not name and not mark[1]:
+            outside.append(text[begin : mark.start()])
+            name, begin = mark[2], mark.end()
+        elif name and mark[1] and mark[2] == name:
+            found.append(text[begin : mark.start()])
+            name, begin = "", mark.end()
+    return found, "".join((*outside, text[begin:]))
 
 
 def _of_numbers(text: str) -> list[str] | None:

@@ -67,7 +67,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         asked = value(view, "gen_ai.tool.call.arguments", "tool_arguments")
         told = value(view, "gen_ai.tool.call.result", "tool_response")
         name = view.attributes.get("gen_ai.tool.name")
-        return build.tool(view, asked=asked, told=told, name=name)
+        about = str(view.attributes.get("gen_ai.tool.description") or "")
+        return build.tool(view, asked=asked, told=told, name=name, description=about)
     if of == "embedding":
         return build.step(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
     asked = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")

@@ -11,6 +11,7 @@ from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, va
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.types import Passage
 
 PREFIX = "haystack."
 _STEPS: Mapping[str, Kind] = {
@@ -22,6 +23,7 @@ _STEPS: Mapping[str, Kind] = {
     "haystack.async_pipeline.run": "chain",
 }
 _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"(AutoMerging|SentenceWindow)Retriever$"), "reranker"),  # of what others found
     (re.compile(r"(Retriever|WebSearch)$"), "retriever"),
     (re.compile(r"(Ranker|DocumentJoiner)$"), "reranker"),
     (re.compile(r"Generator$"), "llm"),
@@ -45,9 +47,13 @@ def kind(view: SpanView) -> Kind | None:
         return None
     component = word(view, "haystack.component.type")
     if component is not None:
-        known = next((of for name, of in _COMPONENTS if name.search(component)), None)
-        return known or ("retriever" if _retrieves(view) else "chain")
+        return kind_of_component(component) or ("retriever" if _retrieves(view) else "chain")
     return _STEPS.get(view.name)
+
+
+def kind_of_component(name: str) -> Kind | None:
+    """Return the kind of components of a class with this ``name``, where that tells."""
+    return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
 
 
 def _retrieves(view: SpanView) -> bool:
@@ -74,23 +80,42 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         "haystack.agent.step.tool.output",
     )
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=asked, documents=told, kind=of)
+        return build.retrieval(view, asked=asked, documents=windows_in(told) or told, kind=of)
     if of == "llm":
         return build.llm(view, messages=_prompt(asked), said=told)
     if of == "tool":
         name = view.attributes.get("haystack.tool.name") or _invoked(told)
-        return build.tool(view, asked=asked, told=_tool_messages(told), name=name)
+        return build.tool(view, asked=asked, told=tool_messages(told), name=name)
     if "haystack.pipeline.input_data" in view.attributes:
         return _pipeline(view)
-    return build.step(view, of, asked=asked, told=_answers(told))
+    return build.step(view, of, asked=asked, told=answers(told))
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
     """Return the first of the attributes that is there; where a callback is in it, it is a repr."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
-        return plain(data_in(found))
+        return plain(parts_named(data_in(found)))
     return found
+
+
+def parts_named(data: Any) -> Any:
+    """Return data read from a repr, where the parts of messages have lost their names."""
+    if isinstance(data, list):
+        return [parts_named(item) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    named = {key: parts_named(item) for key, item in data.items()}
+    if "origin" in data and "result" in data:
+        return {"tool_call_result": named}
+    return {"tool_call": named} if "tool_name" in data else named
+
+
+def windows_in(told: Any) -> tuple[Passage, ...]:
+    """Return the texts around documents, where a component makes these of them."""
+    windows = told.get("context_windows") if isinstance(told, Mapping) else None
+    texts = windows if isinstance(windows, list) else []
+    return tuple(Passage(text=text) for text in texts if isinstance(text, str))
 
 
 def _prompt(asked: Any) -> Any:
@@ -106,7 +131,7 @@ def _invoked(told: Any) -> Any:
     return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
 
 
-def _tool_messages(told: Any) -> Any:
+def tool_messages(told: Any) -> Any:
     """Return what the only tool said: an invoker may have called several."""
     messages = told.get("tool_messages") if isinstance(told, Mapping) else None
     if isinstance(messages, list):
@@ -145,11 +170,11 @@ def answer_of_components(told: Any, keys: Keys = USUAL) -> Any:
         return told
     built = [part for part in told.values() if isinstance(part, Mapping) and "answers" in part]
     parts = built or told.values()  # an answer that was built is what the application reads
-    found = {text for part in parts if (text := build.answer_in(_answers(part), keys))}
+    found = {text for part in parts if (text := build.answer_in(answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 
-def _answers(told: Any) -> Any:
+def answers(told: Any) -> Any:
     """Return the one reply, built answer or last message of a component."""
     if not isinstance(told, Mapping):
         return told

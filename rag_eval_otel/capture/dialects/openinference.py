@@ -68,7 +68,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return _llm(view, told)
     if of == "tool":
         name = view.attributes.get("tool.name")
-        return build.tool(view, asked=asked, told=told, name=name)
+        about = str(view.attributes.get("tool.description") or "")
+        return build.tool(view, asked=asked, told=told, name=name, description=about)
     if of == "embedding":
         text = view.attributes.get("embedding.embeddings.0.embedding.text")
         return build.step(view, of, asked=asked if isinstance(asked, Lost) else text, told=None)
@@ -159,6 +160,14 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
         message["content"] = str(item.get("message.content") or "".join(map(str, parts)))
     elif message["tool_calls"]:
         message["content"] = ""
+    calls = numbered(item, "message.tool_calls") if message["tool_calls"] else ()
+    message["called"] = {
+        str(call.get("tool_call.id")): str(call.get("tool_call.function.name", ""))
+        for _, call in calls
+    }
+    if message["role"] == "tool":
+        known = {"id": item.get("message.tool_call_id"), "name": item.get("message.name")}
+        message["results"] = [{**known, "text": message.get("content")}]
     return message
 
 

@@ -133,4 +133,12 @@ def _message(item: Mapping[str, Any], limit: int | None) -> Any:
         return CUT
     if isinstance(text, list):
         content = "".join(str(p.get("text") or "") for p in text if isinstance(p, Mapping))
-    return {"role": item.get("role", "system"), "content": str(content or "")}
+    message: dict[str, Any] = {
+        "role": item.get("role", "system"),
+        "content": str(content or ""),
+    }
+    calls = [call for _, call in numbered(item, "tool_calls")]
+    message["called"] = {str(call.get("id")): str(call.get("name", "")) for call in calls}
+    if message["role"] == "tool":
+        message["results"] = [{"id": item.get("tool_call_id"), "text": message["content"]}]
+    return message

@@ -148,6 +148,9 @@ def role_named(name: object) -> str | None:
     return _ROLES.get(name.lower()) if isinstance(name, str) else None
 
 
+_CALL_IDS = ("tool_call_id", "tool_use_id", "id")
+
+
 def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
     """Return a message written as the pair of its role and its text."""
     if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
@@ -173,11 +176,41 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     blocks = content if isinstance(content, list | tuple) else ()
     if any(_is_result(block) for block in blocks):
         role = "tool"
-    return {
+    text = content if isinstance(content, str) else "".join(_texts(blocks))
+    message: dict[str, Any] = {
         "role": role,
-        "content": content if isinstance(content, str) else "".join(_texts(blocks)),
+        "content": text,
         "tool_calls": bool(calls) or any(_is_call(block) for block in blocks),
     }
+    if message["tool_calls"]:
+        message["called"] = dict(_called(calls, blocks))
+    if role == "tool":
+        message["results"] = list(_results(data, blocks)) or [_whole_result(data, text)]
+    return message
+
+
+def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the id and the tool's name of each call in a message."""
+    for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
+        if isinstance(call, Mapping):
+            inner = call.get("tool_call", call)
+            name = _of(inner, "name") or _of(inner, "function", "name")
+            yield str(_of(inner, "id")), name if isinstance(name, str) else ""
+
+
+def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield what each of several tools has answered, where one message tells of them all."""
+    for block in filter(_is_result, blocks):
+        inner = block.get("tool_call_result", block)
+        name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
+        known = next((inner[key] for key in _CALL_IDS if _of(inner, key)), None)
+        yield {"id": known, "name": name, "text": _result(block) or ""}
+
+
+def _whole_result(data: Mapping[str, Any], text: str) -> dict[str, Any]:
+    known = next((data[key] for key in _CALL_IDS if data.get(key)), None)
+    artifact = plain(data.get("artifact"))
+    return {"id": known, "name": data.get("name"), "text": text, "artifact": artifact}
 
 
 def _of(data: Mapping[str, Any], *path: str) -> Any:

@@ -1,0 +1,362 @@
+"""Pipelines with two retrievers, rankers, windows, merged chunks and components of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from haystack import Document, Pipeline, component, super_component
+from haystack.components.builders import ChatPromptBuilder
+from haystack.components.joiners import DocumentJoiner
+from haystack.components.preprocessors import DocumentSplitter, HierarchicalDocumentSplitter
+from haystack.components.rankers import LLMRanker, LostInTheMiddleRanker
+from haystack.components.retrievers import (
+    AutoMergingRetriever,
+    InMemoryBM25Retriever,
+    InMemoryEmbeddingRetriever,
+    SentenceWindowRetriever,
+)
+from haystack.dataclasses import ChatMessage
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+
+from .haystack_kit import (
+    OPENLLMETRY,
+    AwaitedPipeline,
+    LocalChatGenerator,
+    LocalTextEmbedder,
+    filled,
+    served,
+    store,
+)
+from .kit import Config, Truth, app
+
+TEMPLATE = """
+Given the following information, answer the question.
+
+Context:
+{% for document in documents %}
+    {{ document.content }}
+{% endfor %}
+
+Question: {{question}}
+Answer:
+"""
+
+
+MEDICINE = (
+    "Caffeine citrate shortens the time that preterm infants with apnea need a ventilator.",
+    "Apnea of prematurity mostly ends by week 37; infants are watched for five days after it.",
+    "In adults, sleep apnea is treated with continuous positive airway pressure.",
+    "Kangaroo care steadies the heart rate of infants.",
+)
+
+
+HYBRID = [
+    ChatMessage.from_system(
+        "You answer from abstracts.\n"
+        "{% for d in documents %}## {{ loop.index }}\n{{ d.content }}\n{% endfor %}"
+    ),
+    ChatMessage.from_user("{{ question }}"),
+]
+
+
+def _hybrid(llm: Any) -> Any:
+    """Return a pipeline with two retrievers and a joiner."""
+    pipeline, documents = AwaitedPipeline(), store(*MEDICINE)
+    pipeline.add_component("text_embedder", LocalTextEmbedder())
+    pipeline.add_component("embedding_retriever", InMemoryEmbeddingRetriever(documents, top_k=2))
+    pipeline.add_component("bm25_retriever", InMemoryBM25Retriever(documents, top_k=2))
+    pipeline.add_component("joiner", DocumentJoiner(join_mode="reciprocal_rank_fusion"))
+    pipeline.add_component("prompt_builder", ChatPromptBuilder(HYBRID, required_variables="*"))
+    pipeline.add_component("llm", llm)
+    pipeline.connect("text_embedder.embedding", "embedding_retriever.query_embedding")
+    pipeline.connect("bm25_retriever.documents", "joiner.documents")
+    pipeline.connect("embedding_retriever.documents", "joiner.documents")
+    pipeline.connect("joiner.documents", "prompt_builder.documents")
+    pipeline.connect("prompt_builder.prompt", "llm.messages")
+    return pipeline
+
+
+def _hybrid_inputs(question: str) -> dict[str, Any]:
+    return {
+        "text_embedder": {"text": question},
+        "bm25_retriever": {"query": question},
+        "prompt_builder": {"question": question},
+    }
+
+
+APNEA = Truth(
+    question="How is apnea treated in preterm infants?",
+    contexts=(MEDICINE[2], MEDICINE[0]),
+    answer="With caffeine citrate.",
+)
+
+
+WATCHED = Truth(
+    question="How long are infants watched after apnea ends?",
+    contexts=(MEDICINE[1], MEDICINE[0]),
+    answer="For five days.",
+)
+
+
+@app(
+    APNEA,
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, async pipelines: hybrid retrieval, run_async_generator",
+)
+async def hybrid_async_generator(config: Config) -> str:
+    with served([("caffeine", "With caffeine citrate."), ("", "With caffeine citrate.")]) as models:
+        pipeline, final = _hybrid(models.chat()), {}
+        inputs = _hybrid_inputs("How is apnea treated in preterm infants?")
+        async for output in pipeline.run_async_generator(
+            data=inputs, include_outputs_from={"joiner"}
+        ):
+            final = output
+        return final["llm"]["replies"][0].text
+
+
+@app(
+    APNEA,
+    WATCHED,
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, async pipeline: concurrent executions gathered",
+)
+async def two_hybrids_at_once(config: Config) -> list[str]:
+    llm = LocalChatGenerator([("user: How is", "With caffeine citrate."), ("", "For five days.")])
+    pipeline = _hybrid(llm)
+    asked = (
+        "How is apnea treated in preterm infants?",
+        "How long are infants watched after apnea ends?",
+    )
+    results = await asyncio.gather(*(pipeline.run_async(data=_hybrid_inputs(q)) for q in asked))
+    return [result["llm"]["replies"][0].text for result in results]
+
+
+@super_component
+class HybridRetriever:
+    """Both retrievers in one component."""
+
+    def __init__(self, document_store: InMemoryDocumentStore) -> None:
+        self.pipeline = Pipeline()
+        self.pipeline.add_component("text_embedder", LocalTextEmbedder())
+        self.pipeline.add_component(
+            "embedding_retriever", InMemoryEmbeddingRetriever(document_store, top_k=1)
+        )
+        self.pipeline.add_component(
+            "bm25_retriever", InMemoryBM25Retriever(document_store, top_k=2)
+        )
+        self.pipeline.add_component("document_joiner", DocumentJoiner())
+        self.pipeline.connect("text_embedder", "embedding_retriever")
+        self.pipeline.connect("bm25_retriever", "document_joiner")
+        self.pipeline.connect("embedding_retriever", "document_joiner")
+        self.input_mapping = {"query": ["text_embedder.text", "bm25_retriever.query"]}
+
+
+@app(
+    Truth(
+        question="What steadies the heart rate of infants?",
+        contexts=(MEDICINE[3], MEDICINE[0]),
+        answer="Kangaroo care does.",
+    ),
+    page="Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG",
+)
+def super_component_retriever(config: Config) -> str:
+    with served([("", "Kangaroo care does.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component("hybrid", HybridRetriever(store(*MEDICINE)))
+        pipe.add_component(
+            "builder", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        )
+        pipe.add_component("llm", models.chat())
+        pipe.connect("hybrid.documents", "builder.documents")
+        pipe.connect("builder.prompt", "llm.messages")
+        question = "What steadies the heart rate of infants?"
+        result = pipe.run({"hybrid": {"query": question}, "builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+CAR = (
+    "Press the release button below the wheel to open the fuel flap.",
+    "The spare wheel is under the floor of the boot, together with the jack.",
+    "Tyres need 2.3 bar in front and 2.5 bar at the rear; with a full boot 2.9 bar.",
+)
+
+
+@app(
+    Truth(
+        question="What pressure do the tyres need?",
+        contexts=(CAR[2],),
+        answer="2.3 bar in front and 2.5 bar at the rear.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, LLMRanker: a chat generator ranks what BM25 has found",
+)
+def llm_ranker(config: Config) -> str:
+    chosen = json.dumps({"documents": [{"index": 1}]})
+    with served(
+        [("You are ranking", chosen), ("", "2.3 bar in front and 2.5 bar at the rear.")]
+    ) as models:
+        pipe = Pipeline()
+        pipe.add_component("retriever", InMemoryBM25Retriever(store(*CAR), top_k=3))
+        pipe.add_component("ranker", LLMRanker(chat_generator=models.chat(), top_k=2))
+        pipe.add_component(
+            "prompt_builder",
+            ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*"),
+        )
+        pipe.add_component("llm", models.chat())
+        pipe.connect("retriever.documents", "ranker.documents")
+        pipe.connect("ranker.documents", "prompt_builder.documents")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        question = "What pressure do the tyres need?"
+        asked = {name: {"query": question} for name in ("retriever", "ranker")}
+        result = pipe.run({**asked, "prompt_builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+@app(
+    Truth(
+        question="Wo finde ich the spare wheel im boot?",
+        contexts=(CAR[1], CAR[2], CAR[0]),
+        answer="Unter dem Boden des Kofferraums.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, LostInTheMiddleRanker after BM25, with a German prompt",
+)
+def lost_in_the_middle(config: Config) -> str:
+    german = "Auszüge:\n{% for d in documents %}- {{ d.content }}\n{% endfor %}\nFrage: {{ frage }}"
+    pipe = Pipeline()
+    pipe.add_component("suche", InMemoryBM25Retriever(store(*CAR), top_k=3))
+    pipe.add_component("sortierung", LostInTheMiddleRanker())
+    pipe.add_component("prompt", ChatPromptBuilder([ChatMessage.from_user(german)]))
+    pipe.add_component("modell", LocalChatGenerator([("", "Unter dem Boden des Kofferraums.")]))
+    pipe.connect("suche.documents", "sortierung.documents")
+    pipe.connect("sortierung.documents", "prompt.documents")
+    pipe.connect("prompt.prompt", "modell.messages")
+    frage = "Wo finde ich the spare wheel im boot?"
+    return pipe.run({"suche": {"query": frage}, "prompt": {"frage": frage}})["modell"]["replies"][
+        0
+    ].text
+
+
+DUNE = (
+    "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral. He heard the"
+    " drip of water. The dream faded. Paul awoke in the warmth of his bed."
+)
+
+
+@app(
+    Truth(
+        question="What was like a cathedral?",
+        contexts=(
+            (
+                "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral."
+                " He heard the drip of water."
+            ),
+        ),
+        answer="The cavern of Paul's dream.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack tutorial 42: sentence window retriever, its windows in the prompt",
+)
+def sentence_window(config: Config) -> str:
+    splitter = DocumentSplitter(split_length=1, split_overlap=0, split_by="period")
+    documents = filled(*splitter.run([Document(content=DUNE)])["documents"])
+    prompt = (
+        "Text:\n{% for window in windows %}{{ window }}\n---\n{% endfor %}\nQuestion: {{ query }}"
+    )
+    with served([("", "The cavern of Paul's dream.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component("bm25_retriever", InMemoryBM25Retriever(documents, top_k=1))
+        pipe.add_component("window_retriever", SentenceWindowRetriever(documents, window_size=1))
+        pipe.add_component("prompt_builder", ChatPromptBuilder([ChatMessage.from_user(prompt)]))
+        pipe.add_component("llm", models.chat())
+        pipe.connect("bm25_retriever.documents", "window_retriever.retrieved_documents")
+        pipe.connect("window_retriever.context_windows", "prompt_builder.windows")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        query = "What was like a cathedral?"
+        result = pipe.run({"bm25_retriever": {"query": query}, "prompt_builder": {"query": query}})
+        return result["llm"]["replies"][0].text
+
+
+ARTICLE = (
+    "Thieves send mails that look as if they came from a bank. Spoof websites then ask for"
+    " passwords. Experts call such attacks phishing."
+)
+
+
+@app(
+    Truth(
+        question="What are phishing attacks with spoof websites and mails?",
+        contexts=(ARTICLE,),
+        answer="Mails and websites that look like a bank's and ask for passwords.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack cookbook, auto-merging retriever in a RAG pipeline",
+)
+def auto_merging(config: Config) -> str:
+    splitter = HierarchicalDocumentSplitter(block_sizes={60, 8}, split_overlap=0, split_by="word")
+    pieces = splitter.run([Document(content=ARTICLE)])["documents"]
+    leaves = filled(*(d for d in pieces if d.meta["__level"] == 1))
+    parents = InMemoryDocumentStore()
+    parents.write_documents([d for d in pieces if d.meta["__level"] == 0])
+    with served(
+        [("", "Mails and websites that look like a bank's and ask for passwords.")]
+    ) as models:
+        pipe = Pipeline()
+        pipe.add_component("bm25", InMemoryBM25Retriever(leaves, top_k=3))
+        pipe.add_component("merge", AutoMergingRetriever(parents, threshold=0.5))
+        pipe.add_component(
+            "prompt_builder",
+            ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*"),
+        )
+        pipe.add_component("llm", models.chat())
+        pipe.connect("bm25.documents", "merge.documents")
+        pipe.connect("merge.documents", "prompt_builder.documents")
+        pipe.connect("prompt_builder.prompt", "llm.messages")
+        question = "What are phishing attacks with spoof websites and mails?"
+        result = pipe.run({"bm25": {"query": question}, "prompt_builder": {"question": question}})
+        return result["llm"]["replies"][0].text
+
+
+@component
+class WordLimit:
+    """A custom component between retriever and prompt: drops long documents."""
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document], words: int = 20) -> dict[str, Any]:
+        return {"documents": [d for d in documents if len((d.content or "").split()) <= words]}
+
+
+@app(
+    Truth(
+        question="How do I open the flap, and where is the jack?",
+        contexts=(CAR[0], CAR[1]),
+        answer="Press the button; the jack is in the boot.",
+    ),
+    not_on_spans=OPENLLMETRY,
+    page="Haystack, custom components; streaming_callback given at run time",
+)
+def custom_component_streamed(config: Config) -> str:
+    chunks: list[str] = []
+    with served([("", "Press the button; the jack is in the boot.")]) as models:
+        pipe = Pipeline()
+        pipe.add_component("find", InMemoryBM25Retriever(store(*CAR), top_k=3))
+        pipe.add_component("limit", WordLimit())
+        pipe.add_component(
+            "ask", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        )
+        pipe.add_component("say", models.chat())
+        pipe.connect("find.documents", "limit.documents")
+        pipe.connect("limit.documents", "ask.documents")
+        pipe.connect("ask.prompt", "say.messages")
+        question = "How do I open the flap, and where is the jack?"
+        pipe.run(
+            {
+                "find": {"query": question},
+                "limit": {"words": 15},
+                "ask": {"question": question},
+                "say": {"streaming_callback": lambda chunk: chunks.append(chunk.content)},
+            }
+        )
+    return "".join(chunks)

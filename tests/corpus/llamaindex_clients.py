@@ -1,0 +1,101 @@
+"""Applications whose model is asked by a real client, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.tools import FunctionTool
+
+from .kit import Config, Truth, app
+from .llamaindex_kit import index
+from .scripted import Call, openai_server
+
+OPENAI_LIKE = ("llama-index-llms-openai-like",)
+FERRIES = (
+    "Line 1 sails from Harstad to Bergen every second day, at 08:00.",
+    "Line 2 takes cars; bookings close one hour before it sails.",
+    "Dogs travel free of charge on all lines, on a leash.",
+)
+
+
+def _llm(url: str) -> Any:
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model="qwen-3",
+        api_base=url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        context_window=8192,
+    )
+
+
+@app(
+    Truth(
+        question="When does line 1 sail from Harstad to Bergen?",
+        contexts=(FERRIES[0], FERRIES[1]),
+        answer="Line 1 sails every second day at eight in the morning.",
+    ),
+    needs=OPENAI_LIKE,
+    page="LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine",
+)
+def query_over_http(config: Config) -> str:
+    """Query with OpenAI's client."""
+    said = "Line 1 sails every second day at eight in the morning."
+    with openai_server([("", said)]) as server:
+        engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
+        return str(engine.query("When does line 1 sail from Harstad to Bergen?"))
+
+
+@app(
+    Truth(
+        question="When do bookings of cars close?",
+        contexts=(FERRIES[1],),
+        answer="One hour before the ship sails.",
+    ),
+    needs=OPENAI_LIKE,
+    page="LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one",
+)
+def chat_stream_over_http(config: Config) -> str:
+    """Chat with OpenAI's client, streamed."""
+    with openai_server([("", "One hour before the ship sails.")]) as server:
+        chat_engine = index(*FERRIES).as_chat_engine(
+            chat_mode="context", llm=_llm(server.base_url), similarity_top_k=1
+        )
+        response = chat_engine.stream_chat("When do bookings of cars close?")
+        return "".join(response.response_gen)
+
+
+@app(
+    Truth(
+        question="Reisen Hunde kostenlos, und wann fährt Linie 1?",
+        contexts=(FERRIES[2], FERRIES[0]),
+        answer="Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
+    ),
+    not_on_spans=("llamaindex_native",),  # the start of a `repr` of the reply
+    needs=OPENAI_LIKE,
+    page="LlamaIndex, agents: FunctionAgent with OpenAILike, two tool calls in one reply",
+)
+async def agent_over_http(config: Config) -> str:
+    """Let an agent call its search tool twice at once."""
+    retriever = index(*FERRIES).as_retriever(similarity_top_k=1)
+
+    async def search_timetable(query: str) -> str:
+        """Search the timetable."""
+        found = await retriever.aretrieve(query)
+        return found[0].get_content()
+
+    calls = [
+        Call("search_timetable", {"query": "dogs travel free of charge"}),
+        Call("search_timetable", {"query": "Line 1 sails from Harstad"}),
+    ]
+    answer = (
+        "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr"
+        " ab Harstad."
+    )
+    with openai_server([("on a leash", answer), ("", calls)]) as server:
+        tool = FunctionTool.from_defaults(async_fn=search_timetable)
+        agent = FunctionAgent(tools=[tool], llm=_llm(server.base_url))
+        return str(await agent.run("Reisen Hunde kostenlos, und wann fährt Linie 1?"))

@@ -1,0 +1,52 @@
+"""Write the corpus's verdicts into docs/instrumentations.md.
+
+    CORPUS_VERDICTS=/tmp/verdicts nox -s callback openinference traceloop langfuse genai ...
+    PYTHONPATH=tests python -m corpus.table /tmp/verdicts
+
+Each file of the folder is `<frameworks>--<way of capture>.json`, as `corpus.run --json` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "instrumentations.md"
+BEGIN, END = "<!-- corpus: begin -->", "<!-- corpus: end -->"
+KINDS = ("exact", "refused", "wrong", "false positive", "unknowable")
+
+
+def row(path: Path) -> str:
+    """Return the row of one file."""
+    frameworks, _, via = path.stem.partition("--")
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    counts = Counter(one["verdict"] for one in rows)
+    knowable = sum(counts[kind] for kind in KINDS[:-1])
+    share = f"{counts['exact'] / knowable:.0%}" if knowable else "-"
+    bad = counts["wrong"] + counts["false positive"]
+    cells = (counts["exact"], counts["refused"], bad, counts["unknowable"])
+    name = frameworks.replace("+", ", ")
+    return f"| {name} | {via} | {' | '.join(map(str, cells))} | {share} |"
+
+
+def table(folder: Path) -> str:
+    """Return the table of all files in ``folder``."""
+    head = (
+        "| applications | way of capture | exact | refused | wrong | not recorded | exact of the rest |\n"
+        "|---|---|--:|--:|--:|--:|--:|\n"
+    )
+    return head + "\n".join(map(row, sorted(folder.glob("*--*.json"))))
+
+
+def main() -> None:
+    """Replace the table between the marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(Path(sys.argv[1]))}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

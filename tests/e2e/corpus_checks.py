@@ -1,0 +1,44 @@
+"""The corpus of live applications under one way of capture, within its bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections import Counter
+from pathlib import Path
+
+from corpus.kit import all_apps
+from corpus.run import Verdict, quietly, verdicts
+
+GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
+"""Parts of the names of LangGraph's graphs in which a model grades what was found."""
+
+
+def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 0.02) -> None:
+    """Run the applications of ``frameworks`` under ``via`` and compare them with their truths.
+
+    At least the share ``exact`` of those whose truth is recorded at all must be exact, at most the
+    share ``wrong`` of all may be wrong, and no graph with a grader.
+    """
+    with quietly():
+        warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
+        found = verdicts(all_apps(*frameworks), via)
+    _keep(found, via, frameworks)
+    counts = Counter(one.kind for one in found)
+    knowable = sum(n for kind, n in counts.items() if kind not in {"unknowable", "skipped"})
+    missed = [f"{one.kind}: {one.app.name} ({one.reason})" for one in found if one.kind != "exact"]
+    bad = [one for one in found if one.kind in {"wrong", "false positive"}]
+    assert not counts["failed"], missed
+    assert len(bad) <= wrong * len(found), missed
+    assert not [one for one in bad if any(part in one.app.name for part in GRADED)], missed
+    assert counts["exact"] >= exact * knowable, missed
+
+
+def _keep(found: list[Verdict], via: str, frameworks: tuple[str, ...]) -> None:
+    """Write the verdicts to the folder ``CORPUS_VERDICTS``, for the table in the documents."""
+    folder = os.environ.get("CORPUS_VERDICTS")
+    if folder:
+        path = Path(folder) / f"{'+'.join(frameworks)}--{via}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([one.as_json() for one in found], ensure_ascii=False, indent=1))
