@@ -18,7 +18,7 @@ from apps import company
 from apps.fakes import ScriptedChat
 from apps.parts import PROMPT, handbook, join
 from live import App, asked, attached, generated, retrieved, said, told
-from rag_eval_otel import record_answer, record_question, record_retrieval
+from rag_eval_otel import record_answer, record_question, record_retrieval, semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.doctor.causes import CAUSES
 from rag_eval_otel.doctor.reasons import cause_of
@@ -121,6 +121,27 @@ def test_what_is_recorded_in_a_span_around_the_turn(
     assert outcome(build) == {("skipped", reason): 1}
     assert outcome(build, advice) == {("scored", None): 1}
     assert "record_" in CAUSES[cause_of("skipped", reason)].fix
+
+
+def test_documents_in_the_prompt() -> None:
+    """Where only the model's client is traced, the option reads them there, and the span says so."""
+
+    def build(app: App, around: Span | None) -> None:
+        chain = app.chain(1, around)
+        pages = "\n\n".join(told(1))
+        call(app, chain, f"Context:\n{pages}\n\nQuestion: {asked(1)}", said(1))
+        chain.end()
+        app.handle.flush()
+        sources.update(
+            (span.attributes or {}).get(semconv.EVALUATION_CONTEXTS_SOURCE)
+            for span in app.exported()
+        )
+
+    sources: set[object] = set()
+    assert outcome(build) == {("skipped", "no_retrieval"): 1}
+    assert "prompt" not in sources
+    assert outcome(build, contexts_from_prompt="on") == {("scored", None): 1}
+    assert "prompt" in sources
 
 
 def test_a_limit_of_the_sdk() -> None:
