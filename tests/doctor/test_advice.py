@@ -124,7 +124,7 @@ def test_what_is_recorded_in_a_span_around_the_turn(
 
 
 def test_documents_in_the_prompt() -> None:
-    """Where only the model's client is traced, the option reads them there, and the span says so."""
+    """With only the model's client traced the option reads them there, and the span says so."""
 
     def build(app: App, around: Span | None) -> None:
         chain = app.chain(1, around)
