@@ -195,7 +195,7 @@ class TurnScorer:
         if not isinstance(result, Evaluation):
             self.refuse(result)
             return Ending("skipped", result)
-        return self._told(result)
+        return replace(self._told(result), contexts=turn.contexts_source)
 
     async def _evaluation(
         self, turn: Turn, span: SpanRef, *, ended: int
