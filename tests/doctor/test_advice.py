@@ -22,6 +22,7 @@ from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
 from rag_eval_otel.doctor.causes import CAUSES
 from rag_eval_otel.doctor.reasons import cause_of
+from rag_eval_otel.semconv import EVALUATION_CONTEXTS_SOURCE as SOURCE
 
 Build = Callable[[App, Span | None], None]
 Advice = Callable[[], None]
@@ -123,6 +124,30 @@ def test_what_is_recorded_in_a_span_around_the_turn(
     assert "record_" in CAUSES[cause_of("skipped", reason)].fix
 
 
+def in_the_prompt(app: App, around: Span | None) -> None:
+    """Only the client of the model is traced; the documents stand in its prompt."""
+    chain = app.chain(1, around)
+    pages = "\n\n".join(told(1))
+    call(app, chain, f"Context:\n{pages}\n\nQuestion: {asked(1)}", said(1))
+    chain.end()
+
+
+def test_documents_in_the_prompt() -> None:
+    """Where only the model's client is traced, the option reads them in the prompt."""
+    assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
+    assert outcome(in_the_prompt, contexts_from_prompt="on") == {("scored", None): 1}
+
+
+@pytest.mark.xfail(reason="the span leaves before its trace is read", strict=True)
+def test_documents_in_the_prompt_are_said_on_the_span() -> None:
+    """The span of such a turn says where its contexts are from."""
+    with attached(contexts_from_prompt="on") as app:
+        in_the_prompt(app, None)
+        app.handle.flush()
+        sources = {(one.attributes or {}).get(SOURCE) for one in app.exported()}
+    assert "prompt" in sources
+
+
 def test_a_limit_of_the_sdk() -> None:
     """With a limit that cuts texts the turn is refused; with a higher one it is scored."""
 
@@ -166,7 +191,7 @@ def test_a_function_that_retrieves(*, recorded: bool) -> None:
 
 def test_a_vector_store_that_is_searched_directly() -> None:
     """A direct search within a run is a retrieval by itself."""
-    store = handbook().vectorstore  # type: ignore[attr-defined]
+    store = handbook().vectorstore
 
     def search(question: str) -> dict[str, str]:
         return {"context": join(store.similarity_search(question, k=2)), "question": question}
