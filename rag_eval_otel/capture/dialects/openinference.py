@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -143,11 +143,22 @@ def _messages(view: PlainSpan, prefix: str) -> Any:
     if not found:
         return None
     messages = [_message(item) for _, item in found]
+    _name_results(messages)
     if view.dropped and (has_gaps(n for n, _ in found) or "content" not in messages[0]):
         return CUT
     if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
         return CUT
     return messages
+
+
+def _name_results(messages: Sequence[dict[str, Any]]) -> None:
+    """Let results without an id, as beside LiteLLM, be those of the only call before them."""
+    called: Mapping[str, str] = {}
+    for message in messages:
+        called = message["called"] or called
+        for result in message.get("results", ()):
+            if not result["id"] and not result["name"] and len(called) == 1:
+                result["name"] = next(iter(called.values()))
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
