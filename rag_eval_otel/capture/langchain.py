@@ -435,8 +435,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 def note_document(document: Any) -> Any:
     """Return text, id and metadata of a document."""
     if not isinstance(document, Document):
-        text = getattr(document, "page_content", None)
-        return {"page_content": text} if isinstance(text, str) else note(document)
+        return _note_like_document(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
@@ -444,6 +443,12 @@ def note_document(document: Any) -> Any:
         "id": fields.get("id"),
         "metadata": dict(metadata) if metadata else {},
     }
+
+
+def _note_like_document(document: Any) -> Any:
+    """Return a document of another make: what has a ``page_content``."""
+    text, name = getattr(document, "page_content", None), getattr(document, "id", None)
+    return {"page_content": text, "id": name} if isinstance(text, str) else note(document)
 
 
 def note_found(found: Any) -> Any:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rag_eval_otel.capture.dialects import kind_of, lists, native, tool_name
+from rag_eval_otel.capture.dialects import kind_of, lists, lists_documents, native, tool_name
 from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, line_of
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.capture.step import RETRIEVALS, Kind
+from rag_eval_otel.types import ContextsFromPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -189,17 +190,27 @@ _DEPTH = 100  # of parents that are told
 _LEAVES = RETRIEVALS | {"llm"}
 
 
-def stands_for_turn(trace: Trace, view: SdkSpan, kind: Kind, *, spans: OpenSpans) -> bool:
-    """Tell whether ``view`` is the deepest span above a retrieval and a call after it.
+def stands_for_turn(
+    trace: Trace,
+    view: SdkSpan,
+    kind: Kind,
+    *,
+    spans: OpenSpans,
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> bool:
+    """Tell whether ``view`` may be the deepest span above a retrieval and a call after it.
 
     Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
-    that is open counts, and a call that came after the retrieval and is open.
+    that is open counts, and a call that came after the retrieval and is open. With
+    ``contexts_from_prompt`` each call may have its contexts in its prompt, and be a turn itself.
     """
     own = trace.below.setdefault(view.span_id, Below())
     own.add(_said(view, own))
     is_turn = False
     if kind in RETRIEVALS:
         up = Below(searched=view.start)
+    elif kind == "llm" and contexts_from_prompt == "on":
+        up, is_turn = Below(view.start, view.start), True
     elif kind == "llm":
         up = Below(own.searched, view.start)
     elif own.searched is None and _may_have_searched(view, kind, own):
@@ -216,9 +227,17 @@ def stands_for_turn(trace: Trace, view: SdkSpan, kind: Kind, *, spans: OpenSpans
 
 
 def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
-    """Tell whether ``view`` is a tool, or a function without a step below, that finds contexts."""
-    returns = kind == "tool" or (kind == "chain" and own.called is None and lists(view))
-    return returns and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    """Tell whether ``view`` may have found contexts: a tool, or a step that returns documents.
+
+    Whether it has is read later: what is held for nothing leaves a moment later.
+    """
+    if kind == "tool":
+        return True
+    if kind != "chain" or own.called is not None:
+        return False
+    return lists_documents(view) or (
+        lists(view) and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    )
 
 
 def rise(trace: Trace, above: int | None, up: Below) -> None:

@@ -92,6 +92,7 @@ class Pipeline:
             hold=self._hold_span,
             on_begun=self.sweeper.wake,
             on_evicted=reader.evicted,
+            contexts_from_prompt=config.contexts_from_prompt,
             clock=clock,
         )
         self.recorder = RunRecorder(

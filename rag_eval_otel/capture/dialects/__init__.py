@@ -95,6 +95,7 @@ MARKS: Final = frozenset().union(
 
 
 _OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
+_ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
 _TOOL_NAMES: Final = (
     "tool.name",
     "gen_ai.tool.name",
@@ -121,6 +122,12 @@ def lists(view: SpanView) -> bool:
     """Tell whether a decorated function, by its output's first character, returned a list."""
     outputs = (view.attributes.get(key) for key in _OUTPUTS)
     return any(isinstance(output, str) and output[:1] == "[" for output in outputs)
+
+
+def lists_documents(view: SpanView) -> bool:
+    """Tell whether LangChain documents are in the output of ``view``, without parsing it."""
+    outputs = (view.attributes.get(key) for key in _ALL_OUTPUTS)
+    return any(isinstance(output, str) and "page_content" in output for output in outputs)
 
 
 def dialect_of(view: SpanView) -> str | None:
