@@ -230,7 +230,8 @@ class LangChainCapture(BaseCallbackHandler):
             if run is None:
                 return _DONE
             try:
-                run.told = [note_document(document) for document in documents]
+                if isinstance(documents, list | tuple):
+                    run.told = [note_document(document) for document in documents]
             finally:
                 self._end(run)
         return _DONE
@@ -448,7 +449,9 @@ def note_document(document: Any) -> Any:
 def _note_like_document(document: Any) -> Any:
     """Return a document of another make: what has a ``page_content``."""
     text, name = getattr(document, "page_content", None), getattr(document, "id", None)
-    return {"page_content": text, "id": name} if isinstance(text, str) else note(document)
+    if not isinstance(text, str):
+        return note(document)
+    return {"page_content": text, "id": None if name is None else str(name)}
 
 
 def note_found(found: Any) -> Any:

@@ -219,6 +219,7 @@ def stands_for_turn(
         up = own
         may_go_on = own.searched is not None or kind != "other"
         is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
+        is_turn = is_turn or native.speaks(view)  # if it is refused, its span says why
         if own.is_turn:
             trace.turns.add(view.span_id)
             up = Below(own.searched)

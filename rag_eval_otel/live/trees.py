@@ -205,7 +205,8 @@ class FinishedTree:
             with self._owner.edge:  # whatever happens here, the spans are written
                 self._read = self._reading()
             if self._read is _NOTHING_READ:
-                self._owner.scorer.instruments.turn("error", "internal")
+                with self._owner.edge:
+                    self._owner.scorer.instruments.turn("error", "internal")
             self._unscored = len(self._read.turns)
             token = otel_context.attach(self.tree.context)
             try:
