@@ -183,13 +183,14 @@ def test_what_is_left_out_on_purpose_is_not_logged(
 
 
 def test_a_recorded_retrieval_without_an_answer() -> None:
-    """What was said on the application's own span, and not finished, is counted."""
+    """What was said on the application's own span, and not finished, is refused on it."""
     with attached() as app:
-        with app.provider.get_tracer("app").start_as_current_span("ask"):
+        with app.provider.get_tracer("app").start_as_current_span("ask") as span:
             record_question("q?")
             record_retrieval("q?", ["A page."])
         assert app.handle.flush()
         assert app.counted() == {("skipped", "no_answer"): 1}
+        assert app.status_of(span) == "skipped"
 
 
 def test_other_spans_say_nothing() -> None:
