@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rag_eval_otel.capture.retrieval import joined_lines, paragraphs, parts_of
+from rag_eval_otel.capture.retrieval import is_verdict, joined_lines, paragraphs, parts_of
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.types import Passage
 
 _NAMES = (
-    r"contexts?|documents?|passages?|sources?|excerpts?|snippets?|background|references?"
+    r"contexts?|documents|passages|sources|excerpts|snippets|background|references"
     r"|knowledge(?: base)?|(?:search |retrieval )?results|(?:context |background )?information"
 )
 _ASKED = r"(?:user(?:'s)? |customer |original )?(?:question|query|request|message|input)"
@@ -55,7 +55,7 @@ class Block:
         if count is None:
             return joined_lines(self.text)
         ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
-        return next((found for found in ways if len(found) == count), None)
+        return next((found for found in ways if found is not None and len(found) == count), None)
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
@@ -81,7 +81,8 @@ def _blocks(message: str) -> Iterator[str]:
 
 def retrieval_in(call: Step) -> Step | None:
     """Return the retrieval whose documents stand in the prompt of ``call``."""
-    block = None if call.calls_tools else block_in(call.prompt)
+    graded = len((call.output or "").split()) < 2 or is_verdict(call.output or "")  # noqa: PLR2004
+    block = None if call.calls_tools or graded else block_in(call.prompt)
     documents = block.passages() if block is not None else None
     if block is None or not documents:
         return None

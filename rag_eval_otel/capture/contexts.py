@@ -72,7 +72,11 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
     block = None if text is None else Block(text=text)
     if block is None and generator is not None:
         block = block_in(generator.prompt)
-    return (block.passages(count) if block is not None else None) or "no_contexts"
+    found = block.passages(count) if block is not None else None
+    if found:
+        return found
+    said = block is not None or any(one.output for one in turn.retrievers)
+    return "ambiguous" if said else "no_contexts"  # where one document ends, nobody can tell
 
 
 def _shown(
@@ -169,10 +173,14 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
         len(call.output or "") >= _LINK
         and place(call.output or "", generator.prompt) is not None
         and place(call.output or "", queries) is None
-        and not any(map(Messages(prompts_behind(turn, call)).place, found))
+        and not _shows_any(Messages(prompts_behind(turn, call)), found)
         for call in (*turn.calls, *turn.rewrites)
         if call is not generator
     )
+
+
+def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
+    return any(messages.place(text) or messages.trace(text, ()) for text in texts)
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:

@@ -8,9 +8,11 @@ says where each document begins.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +27,7 @@ _METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # written beside documents, no
 _SENTENCE = re.compile(  # on one line, to its end
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
+_SAID = 12  # characters from which the words of an LLM in a tool's result are no coincidence
 _FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
@@ -133,6 +136,7 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
     Each result once below one parent: the calls of an agent are shown it again and again.
     """
     told = [step.output or "" for step in tree.fragments if step.kind == "tool"]
+    said = [call.output for call in tree.generators if len(call.output or "") >= _SAID]
     known = [p.text for one in retrievals for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
     for call in tree.generators:
@@ -143,6 +147,8 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
             if key in seen or not is_text or not says_it_retrieves(result):
                 continue
             seen.add(key)
+            if any(place(text or "", [result.text]) for text in said):
+                continue  # an agent of its own answered
             if place(result.text, told) is None and not any(place(t, [result.text]) for t in known):
                 yield _told_by(call, number, result)
 
@@ -214,11 +220,12 @@ def passages_told(tool: Step) -> tuple[Passage, ...] | None:
     return None if found and any(_METADATA.fullmatch(p.text) for p in found) else found
 
 
-def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...]:
-    """Return the documents in ``text``: one, unless its form tells where each begins.
+def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
+    """Return the documents in ``text``, as its form tells where each begins; None if it does not.
 
-    That of paragraphs does where each is one line of whole sentences, or ``known`` by itself: then
-    they were joined. A document of its own has headings, lists and lines that go on.
+    Paragraphs are documents that were joined where each is one line of whole sentences, or
+    ``known`` by itself. Those with headings, lists and lines that go on may be of one document, or
+    of several: nobody can tell.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -228,7 +235,7 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...]:
     joined = all(_SENTENCE.fullmatch(part.text.strip()) for part in found)
     if joined or any(normalised(part.text) in alone for part in found[1:]):
         return found
-    return (Passage(text=text.strip()),) if text.strip() else ()
+    return found if len(found) < 2 else None  # noqa: PLR2004  # one paragraph is one document
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
@@ -237,9 +244,22 @@ def paragraphs(text: str) -> tuple[Passage, ...]:
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
 
 
-def joined_lines(text: str) -> tuple[Passage, ...]:
+def joined_lines(text: str) -> tuple[Passage, ...] | None:
     """Return the lines of ``text``, if each is one of whole sentences; else its documents."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
         return tuple(Passage(text=line) for line in lines)
     return parts_of(text)
+
+
+def is_verdict(text: str) -> bool:
+    """Tell whether ``text`` says no more than yes or no, or grades; JSON by what is in it."""
+    with suppress(ValueError, RecursionError):
+        data = json.loads(text) if text.lstrip()[:1] == "{" else None
+        if isinstance(data, Mapping):
+            return all(not isinstance(v, str | list | dict) or _is_word(v) for v in data.values())
+    return re.fullmatch(r"\W*(yes|no|true|false)\W*", text, re.IGNORECASE) is not None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value.split()) == 1

@@ -6,13 +6,14 @@ other, or a part was redacted, the turn is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
@@ -22,6 +23,9 @@ from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _NO_TIME = 5_000_000  # ns in which no LLM can have answered
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
+_DEMANDS_VERDICT = re.compile(
+    r"\byes\b\W{1,3}(or|and|/)\W{0,3}no\b|\byes\W{1,3}no\b|\bbinary\b", re.IGNORECASE
+)
 _PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
 
 
@@ -63,6 +67,8 @@ def _sample(turn: Turn) -> Sample:
         raise Refused(reason="ambiguous" if turn.is_whole else "partial")
     if generator is not None and not _is_told(turn) and may_grade(generator, turn):
         raise Refused(reason="ambiguous")
+    if generator is not None and _judged(generator, turn):
+        raise Refused(reason="ambiguous")
     contexts = contexts_of(turn, generator)
     if isinstance(contexts, str):
         raise Refused(reason=contexts)
@@ -89,15 +95,42 @@ def _answer(turn: Turn) -> str:
     answer = _spoken(turn.line, "output")
     if "output" not in turn.explicit and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
-    answer = answer or _spoken(turn.calls, "output")
-    if answer is None:
+    answer = answer or _unnamed_answer(turn) or _spoken(turn.calls, "output")
+    if answer is None or (is_verdict(answer) and answer.lstrip()[:1] == "{"):
         raise Refused(reason="no_answer")
     return answer
 
 
+def _unnamed_answer(turn: Turn) -> str | None:
+    """Return what the turn returned under a name of its own: the text that a call has said.
+
+    Of several that no verdict on another one is.
+    """
+    asked = [step.input for step in (*turn.line, *turn.retrievers)]
+    for step in reversed(turn.line):
+        said = {
+            call.output or "": call
+            for call in turn.calls
+            for t in step.tells
+            if is_same(t, call.output)
+        }
+        texts = [text for text in said if not any(is_same(text, one) for one in asked)]
+        final = [t for t in texts if not _judges(said[t], [one for one in texts if one != t])]
+        if len(final) == 1:
+            return final[0]
+    return None
+
+
+def _judges(call: Step, texts: Sequence[str]) -> bool:
+    """Tell whether ``call`` was shown one of ``texts``, and had little to say."""
+    short = len(call.output or "") < ANSWER_LENGTH
+    return short and any(place(text, call.prompt) is not None for text in texts)
+
+
 def _is_told(turn: Turn) -> bool:
     """Tell whether the answer is what the turn returned, not just what its last call said."""
-    return "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+    told = "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+    return told or _unnamed_answer(turn) is not None
 
 
 def _spoken(steps: Iterable[Step], part: Part) -> str | None:
@@ -145,6 +178,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     if explicit is not None:
         return explicit
     asked = _spoken([step for step in line if not _is_prompt(step.input, contexts)], "input")
+    asked = asked or _unnamed_question(turn)
     searched = _first(retriever.input for retriever in turn.retrievers)
     message = (generator.input if generator is not None else None) or ""
     clean = message.strip() and not any(p.text in message for p in contexts if p.text)
@@ -159,6 +193,21 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     if turn.is_whole or _is_replaced(turn, message, searched):
         return message if clean else searched
     raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
+
+
+def _unnamed_question(turn: Turn) -> str | None:
+    """Return what the turn was handed under a name of its own: the text that the LLMs were shown.
+
+    Or that was searched for. A single word is a name, a language, or something else beside it.
+    """
+    shown = [text for call in (*turn.rewrites, *turn.calls) for text in call.prompt]
+    shown += [one.input or "" for one in turn.retrievers]
+    for step in reversed(turn.line):
+        several = [text for text in step.asks if len(text.split()) > 1 or len(step.asks) == 1]
+        used = [text for text in several if any(is_in(text, one) for one in shown)]
+        if used:
+            return used[0] if len(used) == 1 else None
+    return None
 
 
 def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
@@ -239,6 +288,19 @@ def generator_of(turn: Turn, answer: str) -> Step | None:
     return found[-1] if found else None
 
 
+def _judged(generator: Step, turn: Turn) -> bool:
+    """Tell whether the reply is a verdict that the prompt, and not the user, demanded.
+
+    What looks like a turn then only checks the answer of another one.
+    """
+    if not is_verdict(generator.output or ""):
+        return False
+    asked = [step.input or "" for step in turn.line if step.kind != "llm"]
+    return any(_DEMANDS_VERDICT.search(text) for text in generator.prompt) and not any(
+        map(_DEMANDS_VERDICT.search, asked)
+    )
+
+
 def _length(call: Step) -> int:
     return len(call.output or "")
 
@@ -278,6 +340,8 @@ def doubt_of(
         return None
     if _asks_with_an_answer(turn) or _has_stray_answer(turn, generator, answer):
         return "ambiguous"
+    if "documents" not in said and _hands_on_others(turn):
+        return "no_contexts"
     if turn.is_whole or not _is_lossy(turn, generator, contexts):
         return None
     return "partial"
@@ -292,6 +356,18 @@ def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     if "documents" in turn.explicit:
         return False
     return _lacks_retrieval(turn, prompts) or not _kept_on_purpose(turn, contexts, prompts)
+
+
+def _hands_on_others(turn: Turn) -> bool:
+    """Tell whether a step handed on documents, by their ids, of which no text is known.
+
+    Some may be what calls have said: those of a sub-question's answer.
+    """
+    known = {p.id for one in turn.retrievers for p in one.documents or ()}
+    made = len(turn.calls) - 1
+    return any(
+        known.intersection(step.kept) and len(set(step.kept) - known) > made for step in turn.steps
+    )
 
 
 def _asks_with_an_answer(turn: Turn) -> bool:
@@ -328,6 +404,8 @@ def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
         call is not generator
         and not call.calls_tools
         and len(call.output or "") >= ANSWER_LENGTH
+        and call.id not in turn.selecting
+        and not is_in(call.output or "", answer)
         and not is_used(call, turn)
         and place(generator.output or "", call.prompt) is None
         for call in turn.calls
@@ -354,7 +432,7 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
         return any(one.kind == "reranker" for one in turn.retrievers)
-    graders = [call for call in turn.calls if 0 < len(call.output or "") < ANSWER_LENGTH]
+    graders = [call for call in turn.calls if len(call.output or "") < ANSWER_LENGTH]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 

@@ -53,6 +53,8 @@ class Turn:
     """The chains below the anchor, where it may not be whole."""
     tools: tuple[Step, ...] = ()
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
+    selecting: frozenset[Hashable] = frozenset()
+    """The ids of the calls within steps that handed on documents and no text: they rank them."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
     span: SpanView | None = None
@@ -126,8 +128,11 @@ def find_turns(
     found_turns += _by_themselves(tree, retrievals)
     used = {one.id for turn in found_turns for one in turn.retrievers}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
-    below = _below(tree, owners)
-    found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
+    below, around = _below(tree, owners), _around(tree, found_turns, owners)
+    found_turns = [
+        _surrounded(tree, turn, below[turn.anchor.id], around[turn.anchor.id])
+        for turn in found_turns
+    ]
     is_whole = loss == "none"
     found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
     return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
@@ -176,13 +181,36 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
     return found
 
 
-def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step]) -> Turn:
-    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing."""
+def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
+    """Return what is below the line of each turn, and below no anchor."""
+    lines = {step.id: turn.anchor.id for turn in turns for step in turn.line[1:]}
+    found: dict[Hashable, list[Step]] = defaultdict(list)
+    for one in tree.fragments if lines else ():
+        for above in tree.line(one):
+            if above.id in owners:
+                break
+            if above.id in lines:
+                found[lines[above.id]].append(one)
+                break
+    return found
+
+
+def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]) -> Turn:
+    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing.
+
+    And with those ``around`` it, that are below no other.
+    """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
-    steps = (one for one in below if one.kind in {"chain", "agent"})
+    steps = [one for one in below if one.kind in {"chain", "agent"}]
+    ranking = {one.id for one in steps if (one.kept or one.shown) and one.output is None}
+    ranking.discard(turn.anchor.id)
+    beside = [one for one in around if one.kind == "chain"]
     return replace(
         turn,
-        steps=(turn.anchor, *steps),
+        steps=(turn.anchor, *steps, *beside),
+        selecting=frozenset(
+            c.id for c in turn.calls if ranking & {a.id for a in tree.ancestors(c)}
+        ),
         tools=tuple(tools),
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
     )

@@ -124,12 +124,15 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
     """Build the fragment of a chain, agent or tool."""
     losses = Losses()
     output = losses.text("output", told, answer_in(told, view.keys))
+    question = losses.text("input", asked, question_in(asked, view.keys))
     streams = isinstance(told, str) and is_stream(told)
     return fragment(
         view,
         kind,
-        input=losses.text("input", asked, question_in(asked, view.keys)),
+        input=question,
         output=output,
+        asks=() if question else texts_in(asked),
+        tells=() if output else texts_in(told),
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
         handed=tuple(shown_in([asked])) if kind != "tool" else (),
@@ -137,6 +140,13 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
         losses=losses,
         **more,
     )
+
+
+def texts_in(data: Found) -> tuple[str, ...]:
+    """Return the texts in a record whose keys say nothing of what they are."""
+    found = data.values() if isinstance(data, Mapping) else ()
+    texts = (usable(text) for text in found if isinstance(text, str))
+    return tuple(text for text in texts if text is not None)
 
 
 def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
