@@ -129,7 +129,9 @@ class Capture:
     @property
     def truths(self) -> list[tuple[str, tuple[str, ...], str]]:
         """The samples as question, contexts and answer, sorted."""
-        return sorted((s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.samples)
+        return sorted(
+            (s.question, tuple(p.text for p in s.contexts), s.answer) for s in self.samples
+        )
 
     @contextmanager
     def within(self, name: str, attributes: Attributes = None) -> Iterator[Span]:

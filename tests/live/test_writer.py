@@ -23,7 +23,7 @@ from recording import (
     capture,
     fail,
     finish,
-        run_turn,
+    run_turn,
 )
 
 
