@@ -112,6 +112,7 @@ def test_every_dialect_says_what_its_content_is() -> None:
         "mlflow": "mlflow.spanOutputs",
         "openinference": "llm.input_messages.3.message.content",
         "openinference_haystack": "output.value",
+        "openinference_llamaindex": "output.value",
         "smolagents": "smolagents.task",
         "strands": "system_prompt",
         "traceloop": "gen_ai.prompt.0.content",

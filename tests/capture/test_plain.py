@@ -106,7 +106,8 @@ def spans_of(value: Any) -> list[SpanView]:
     marks += [{"langsmith.span.kind": "llm"}, {"mlflow.spanType": "RETRIEVER"}]
     marks += [{"haystack.component.type": kind} for kind in ("OpenAIGenerator", "Agent", value)]
     scopes = ["strands.telemetry.tracer", "llamaindex.opentelemetry.tracer"]
-    frameworks = ("autogen_agentchat", "crewai", "dspy", "google_adk", "haystack", "smolagents")
+    frameworks = ("autogen_agentchat", "crewai", "dspy", "google_adk", "haystack")
+    frameworks += ("llama_index", "smolagents")
     scopes += [f"openinference.instrumentation.{name}" for name in frameworks]
     both = [("somebody", mark) for mark in marks]
     both += [(scope, mark) for scope in scopes for mark in (*marks[:3], marks[8], marks[9])]

@@ -19,6 +19,7 @@ from rag_eval_otel.capture.dialects import (
     native,
     openinference,
     openinference_haystack,
+    openinference_llamaindex,
     smolagents,
     strands,
     traceloop,
@@ -73,6 +74,11 @@ DIALECTS: Final = (
     _dialect_of("dspy", dspy, scopes=[dspy.SCOPE]),
     _dialect_of(
         "openinference_haystack", openinference_haystack, scopes=[openinference_haystack.SCOPE]
+    ),
+    _dialect_of(
+        "openinference_llamaindex",
+        openinference_llamaindex,
+        scopes=[openinference_llamaindex.SCOPE],
     ),
     _dialect_of("smolagents", smolagents, scopes=[smolagents.SCOPE]),
     _dialect_of("openinference", openinference, "openinference.span.kind"),

@@ -23,11 +23,22 @@ _EVENTS: Mapping[str, Kind] = {
     "RetrievalStartEvent": "retriever",
     "StreamChatStartEvent": "llm",
 }
+RERANKS: Final = re.compile(r"(Rerank|Reranker)\._?a?postprocess_nodes$")
 _NAMES: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"Retriever\.\w+$"), "retriever"),
     (re.compile(r"(Tool\.a?call|\.call_tool)$"), "tool"),
     (re.compile(r"Agent\.run$"), "agent"),
+    (RERANKS, "reranker"),
 )
+
+_EVALUATES: Final = re.compile(
+    r"Please tell if a given piece of information is supported by the context"
+    r"|Your task is to evaluate if the (response|retrieved context)"
+    r"|You are an expert evaluation system for a question answering chatbot"
+)
+"""What the prompts of its evaluators say: they retrieve and ask, and answer nobody's question."""
+_OBSERVES = "Observation: "
+_THOUGHT = re.compile(r"\s*Thought:.*?\n(?P<what>Answer|Action):\s*(?P<rest>.*)", re.DOTALL)
 
 CONTENT: Final = (r"llamaindex\.step\.input_summary",)
 """What attributes are called that hold texts of users and models."""
@@ -48,10 +59,31 @@ def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     if view.scope != SCOPE:
         return None
-    for name, _ in view.events:
+    for name, told in view.events:
         if name in _EVENTS:
-            return _EVENTS[name]
+            found = _EVENTS[name]
+            return "other" if found == "llm" and any(map(evaluates, told.values())) else found
     return next((of for name, of in _NAMES if name.search(view.name)), "chain")
+
+
+def evaluates(asked: object) -> bool:
+    """Tell whether an LLM is asked to judge an answer."""
+    return isinstance(asked, str) and _EVALUATES.search(asked) is not None
+
+
+def observes(text: object) -> bool:
+    """Tell whether a message by the user is what an agent was told by a tool."""
+    return isinstance(text, str) and text.startswith(_OBSERVES)
+
+
+def thought(call: Step) -> Step:
+    """Return ``call`` with what an agent answers in the end, where it thinks in text before."""
+    found = _THOUGHT.match(call.output or "")
+    if found is None:
+        return call
+    if found["what"] == "Action":
+        return replace(call, output=None, calls_tools=True)
+    return replace(call, output=found["rest"].strip())
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -66,7 +98,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         nodes = _get(view, "ReRankEnd", "nodes")
         return build.retrieval(view, asked=None, documents=nodes, kind=of)
     if of == "llm":
-        return build.llm(view, messages=_messages(view), said=_said(view))
+        return thought(build.llm(view, messages=_messages(view), said=_said(view)))
     asked = _get(view, "QueryStart", "query", "query.query_str")
     step = build.step(view, of, asked=asked, told=_told(view))
     sources = _get(view, "SynthesizeEnd", "response.source_nodes")
@@ -74,7 +106,15 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _messages(view: PlainSpan) -> Any:
-    return _get(view, "LLMChat", "messages") or _get(view, "LLMCompletionStart", "prompt")
+    messages = _get(view, "LLMChat", "messages") or _get(view, "LLMCompletionStart", "prompt")
+    if not isinstance(messages, list):
+        return messages
+    return [{**one, "role": "tool"} if _is_observation(one) else one for one in messages]
+
+
+def _is_observation(message: Any) -> bool:
+    is_users = isinstance(message, Mapping) and message.get("role") == "user"
+    return is_users and observes(message.get("content"))
 
 
 def _said(view: PlainSpan) -> Any:

@@ -1,0 +1,119 @@
+"""LlamaIndex, by OpenInference and natively: agents that think in text, rerankers, evaluators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from plain_views import View
+from rag_eval_otel.capture.dialects import kind_of, read
+
+QUESTION, ANSWER = "When was it founded?", "It was founded in 1987."
+ACTION = 'Thought: I need a tool.\nAction: search\nAction Input: {"input": "founded"}'
+DONE = f"Thought: I can answer.\nAnswer: {ANSWER}"
+OBSERVATION = "Observation: Founded in 1987."
+JUDGES = (
+    "Please tell if a given piece of information is supported by the context.\nYou need to answer"
+)
+
+
+def openinference(
+    name: str, kind: str, *, messages: Sequence[tuple[str, str]] = (), told: str = ""
+) -> View:
+    """Return a span by OpenInference."""
+    shown = {
+        f"llm.input_messages.{n}.message.{key}": text
+        for n, message in enumerate(messages)
+        for key, text in zip(("role", "content"), message, strict=True)
+    }
+    said = {
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": told,
+    }
+    return View(
+        name=name,
+        scope="openinference.instrumentation.llama_index",
+        attributes={
+            "openinference.span.kind": kind,
+            "input.value": json.dumps({"messages": messages}),
+            "output.value": told,
+            **(shown | said if kind == "LLM" else {}),
+        },
+    )
+
+
+def native(name: str, *, messages: Sequence[tuple[str, str]] = (), told: str = "") -> View:
+    """Return a span by LlamaIndex itself."""
+    shown = [
+        {"role": role, "blocks": [{"block_type": "text", "text": text}]} for role, text in messages
+    ]
+    said = json.dumps([{"block_type": "text", "text": told}])
+    events = [
+        ("LLMChatStartEvent", {"messages": json.dumps(shown)}),
+        ("LLMChatEndEvent", {"response.message.blocks": said}),
+    ]
+    return View(
+        name=name, scope="llamaindex.opentelemetry.tracer", events=events if messages else []
+    )
+
+
+def call(source: str, *messages: tuple[str, str], told: str) -> View:
+    """Return the span of a model's call."""
+    if source == "native":
+        return native("Model.chat", messages=messages, told=told)
+    return openinference("Model.chat", "LLM", messages=messages, told=told)
+
+
+both = pytest.mark.parametrize("source", ["native", "openinference"])
+
+
+@both
+def test_a_thought_is_no_answer(source: str) -> None:
+    """What an agent thinks before it answers is left out."""
+    messages = [("user", QUESTION), ("assistant", ACTION), ("user", OBSERVATION)]
+    step = read(call(source, *messages, told=DONE))
+    assert (step.input, step.output, step.calls_tools) == (QUESTION, ANSWER, False)
+
+
+@both
+def test_an_action_calls_a_tool(source: str) -> None:
+    """An agent that says which tool it wants has answered nothing yet."""
+    step = read(call(source, ("user", QUESTION), told=ACTION))
+    assert (step.output, step.calls_tools) == (None, True)
+
+
+@both
+def test_an_observation_is_what_a_tool_said(source: str) -> None:
+    """What the agent tells itself as the user comes from a tool."""
+    step = read(call(source, ("user", QUESTION), ("user", OBSERVATION), told=DONE))
+    assert [result.text for result in step.results] == [OBSERVATION]
+
+
+@both
+def test_an_evaluator_answers_nobody(source: str) -> None:
+    """The call of an evaluator is none that a turn is made of."""
+    view = call(source, ("user", f"{JUDGES} with either YES or NO."), told="YES")
+    assert kind_of(view) == read(view).kind == "other"
+
+
+@both
+def test_a_reranker_is_one_by_its_name(source: str) -> None:
+    """What a model says to a reranker is none of a turn's calls."""
+    name = "LLMRerank._postprocess_nodes"
+    view = native(name) if source == "native" else openinference(name, "CHAIN")
+    assert kind_of(view) == read(view).kind == "reranker"
+
+
+@pytest.mark.parametrize("name", ["RetrieverQueryEngine.query", "CompactAndRefine.asynthesize"])
+def test_a_structured_answer_is_its_json(name: str) -> None:
+    """An engine that answers with a record of the application's own answers with its JSON."""
+    told = json.dumps({"founder": "Wile", "year": 1987})
+    assert read(openinference(name, "CHAIN", told=told)).output == told
+
+
+def test_a_response_is_no_structured_answer() -> None:
+    """A response whose text is still to come is not an answer of its other members."""
+    told = json.dumps({"response_gen": "<generator object>", "source_nodes": []})
+    assert read(openinference("RetrieverQueryEngine.query", "CHAIN", told=told)).output is None
