@@ -13,13 +13,11 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.blocks import retrieval_in
-from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
-from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.retrieval import find_retrievals, retrieval_in
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
-from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
+from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
 from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
