@@ -36,6 +36,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "question_key": ("frage", "frage"),
     "answer_key": ("antwort", "antwort"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
+    "contexts_from_prompt": ("on", "on"),
+    "vector_stores": ("off", "off"),
     "errors": ("raise", "raise"),
 }
 """For each option a value of its variable, and what it becomes."""
@@ -46,6 +48,8 @@ CHOICES = {
     "content": "keep, strip",
     "capture_content": "off, span",
     "explanations": "off, on",
+    "contexts_from_prompt": "off, on",
+    "vector_stores": "on, off",
     "drift": "on, off",
     "errors": "swallow, raise",
 }
