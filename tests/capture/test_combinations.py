@@ -16,7 +16,6 @@ PATHS = sorted((Path(__file__).parent / "shapes" / "recordings").glob("*.json"))
 REFUSED: dict[str, SkipReason] = {
     # the turn does not say what it returned, and its last call may grade, translate or be it
     "openinference-langchain__own_names_and_a_grade": "ambiguous",
-    "openinference-langchain__own_names_and_a_verdict": "ambiguous",
     "openinference-langchain__plain_function_graded": "ambiguous",
     "openinference-langchain__plain_function_graded_short": "ambiguous",
     "openinference-langchain__plain_function_translated": "ambiguous",
