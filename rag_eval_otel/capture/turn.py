@@ -200,7 +200,7 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
     And with those ``around`` it, that are below no other.
     """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
-    steps = [one for one in below if one.kind in {"chain", "agent"}]
+    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
     ranking = {one.id for one in steps if (one.kept or one.shown) and one.output is None}
     ranking.discard(turn.anchor.id)
     beside = [one for one in around if one.kind == "chain"]
