@@ -48,8 +48,8 @@ CHOICES = {
     "content": "keep, strip",
     "capture_content": "off, span",
     "explanations": "off, on",
-    "vector_stores": "on, off",
     "contexts_from_prompt": "off, on",
+    "vector_stores": "on, off",
     "drift": "on, off",
     "errors": "swallow, raise",
 }

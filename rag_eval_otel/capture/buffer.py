@@ -18,17 +18,20 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
-from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
+    Bystander,
+    OpenSpans,
     Trace,
     TraceLimits,
+    is_bystander,
     size_of,
     size_of_log,
     stands_for_turn,
+    trace_of,
     units_over,
 )
 from rag_eval_otel.types import ContextsFromPrompt

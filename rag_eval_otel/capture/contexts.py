@@ -9,10 +9,9 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.blocks import Block, block_in
-from rag_eval_otel.capture.placing import Messages, Place, bare
+from rag_eval_otel.capture.retrieval import Block, block_in
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import is_in, normalised, place
+from rag_eval_otel.capture.text import Messages, Place, bare, is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.types import Passage, SkipReason
 

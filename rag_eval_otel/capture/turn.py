@@ -13,12 +13,10 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.blocks import retrieval_in
-from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
-from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.retrieval import find_retrievals, retrieval_in
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
-from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
+from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
 from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -415,13 +413,33 @@ def parted(turn: Turn) -> list[Turn]:
     grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
+    callers = [one for one in (*turn.rewrites, *turn.calls) if one.calls_tools]
     parts = [
-        replace(turn, anchor=call, line=(call,), calls=(call,), rewrites=(), retrievers=used)
+        replace(
+            turn,
+            anchor=call,
+            line=(call,),
+            calls=(call,),
+            rewrites=tuple(one for one in callers if one.start < call.start),  # wrote its query
+            retrievers=used,
+        )
         for call, used in grounded
     ]
-    return [
-        replace(part, doubt="ambiguous") if may_grade(part.anchor, turn) else part for part in parts
-    ]
+    return [replace(part, doubt=part.doubt or _doubt_of_part(part, turn)) for part in parts]
+
+
+def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
+    """Return why ``part`` of a flat ``turn`` may not be what it seems.
+
+    It may grade another answer, or have been shown what a retrieval found whose texts are unknown.
+    """
+    if may_grade(part.anchor, turn):
+        return "ambiguous"
+    used = {one.id for one in part.retrievers}
+    unknown = [one for one in turn.retrievers if one.documents is None and one.id not in used]
+    known = any(one.documents for one in part.retrievers)
+    is_mixed = known and any(one.start < part.anchor.start for one in unknown)
+    return "no_contexts" if is_mixed else None
 
 
 def may_grade(call: Step, turn: Turn) -> bool:

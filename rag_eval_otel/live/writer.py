@@ -15,8 +15,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.values import messages_in, plain
-from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ContentCapture, Spans

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fragments import chain, llm, retriever, tool
-from rag_eval_otel.capture.blocks import block_in
-from rag_eval_otel.capture.retrieval import parts_of
+from rag_eval_otel.capture.retrieval import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.capture.turn import Turn, find_turns

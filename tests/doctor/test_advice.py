@@ -138,7 +138,6 @@ def test_documents_in_the_prompt() -> None:
     assert outcome(in_the_prompt, contexts_from_prompt="on") == {("scored", None): 1}
 
 
-@pytest.mark.xfail(reason="the span leaves before its trace is read", strict=True)
 def test_documents_in_the_prompt_are_said_on_the_span() -> None:
     """The span of such a turn says where its contexts are from."""
     with attached(contexts_from_prompt="on") as app:

@@ -25,8 +25,7 @@ from rag_eval_otel.capture.dialects.values import (
     read,
     usable,
 )
-from rag_eval_otel.capture.identities import metadata_in
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import PlainSpan, metadata_in
 from rag_eval_otel.capture.step import Kind, Part, Result, Step
 from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
@@ -156,6 +155,9 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
     that a framework has made: nothing but a retrieval returns these.
     """
     losses = Losses()
+    if isinstance(told, Mapping) and len(told) == 1:
+        (inner,) = told.values()
+        told = inner if isinstance(inner, Mapping) and "role" in inner else told
     artifact = passages_in(_of(told, "artifact")) or ()
     documents = None if isinstance(told, Lost) else artifact or documents_in(told)
     return fragment(
