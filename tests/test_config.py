@@ -33,11 +33,11 @@ GIVEN: dict[str, tuple[str, object]] = {
     "capture_content": ("span", "span"),
     "redact": (" \\d{4,} \n\n (?i)secret", ("\\d{4,}", "(?i)secret")),
     "explanations": ("on", "on"),
+    "vector_stores": ("off", "off"),
+    "contexts_from_prompt": ("on", "on"),
     "question_key": ("frage", "frage"),
     "answer_key": ("antwort", "antwort"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
-    "contexts_from_prompt": ("on", "on"),
-    "vector_stores": ("off", "off"),
     "errors": ("raise", "raise"),
 }
 """For each option a value of its variable, and what it becomes."""

@@ -84,7 +84,10 @@ def _shown(
     """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
-        return reranked or retrieved
+        if any(one.wider for one in turn.retrievers):
+            return "ambiguous"  # whether the text around a document was shown in its place
+        chosen = _selected(turn, retrieved)
+        return chosen if chosen is not None else reranked or retrieved
     behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
     messages = Messages(text for _, text in behind)
     own = Messages(text for at, text in behind if at is None)
@@ -101,6 +104,18 @@ def _shown(
     return _rewritten(turn, generator, reranked or retrieved, shown=messages)
 
 
+def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
+    """Return what the last step that tells it by ids handed on; None where no step does."""
+    telling = [step for step in turn.steps if step.kept]
+    if not telling:
+        return None
+    by_id = {passage.id: passage for passage in retrieved}
+    last = max(telling, key=lambda step: step.end or step.start)
+    if len(by_id) < len(retrieved) or not set(last.kept) <= set(by_id):
+        return "ambiguous"
+    return tuple(by_id[name] for name in last.kept)
+
+
 def _as_they_are(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
@@ -111,7 +126,7 @@ def _as_they_are(
     direct = [(at, p) for at, p in used if at[0] < count]
     if len(used) == len(direct):
         return _widened(turn, direct, Messages(messages.texts[:count]))
-    if not direct and _lacks_passages(turn, generator):
+    if _lacks_passages(turn, generator):
         return "partial"
     return {p: (None if direct else behind[at[0]][0], p) for at, p in used}
 
@@ -168,9 +183,9 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
     """Tell whether the generator builds upon a call of which no passage is known, nor a query."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
+    shown = Messages(generator.prompt)
     return not turn.is_whole and any(
-        len(call.output or "") >= _LINK
-        and place(call.output or "", generator.prompt) is not None
+        _link(call.output or "", shown) is not None
         and place(call.output or "", queries) is None
         and not _shows_any(Messages(prompts_behind(turn, call)), found)
         for call in (*turn.calls, *turn.rewrites)

@@ -133,8 +133,9 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
     said = [call.output for call in tree.generators if len(call.output or "") >= _SAID]
     known = [p.text for one in retrievals for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
+    loops = _loops(tree)
     for call in tree.generators:
-        parent = call.parent if call.parent in tree.by_id else call.id
+        parent = loops[call.id]
         for number, result in enumerate(call.results):
             key = parent, normalised(result.text)
             is_text = result.text.strip() and not _FAILED.match(result.text)
@@ -144,14 +145,31 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
             if any(place(text or "", [result.text]) for text in said):
                 continue  # an agent of its own answered
             if place(result.text, told) is None and not any(place(t, [result.text]) for t in known):
-                yield _told_by(call, number, result)
+                yield _told_by(call, number, parent=parent)
 
 
-def _told_by(call: Step, number: int, result: Result) -> Step:
-    """Return the retrieval that ``call`` was shown the result of."""
+def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
+    """Return for each call the step below which something went before it, as an agent's loop."""
+    first: dict[Hashable, int] = {}
+    for one in tree.fragments:
+        if one.kind in {"llm", "tool"}:
+            for above in tree.ancestors(one):
+                first[above.id] = min(one.start, first.get(above.id, one.start))
+    return {
+        call.id: next(
+            (above.id for above in tree.ancestors(call) if first[above.id] < call.start),
+            call.parent if call.parent in tree.by_id else call.id,
+        )
+        for call in tree.generators
+    }
+
+
+def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
+    """Return the retrieval of which ``call`` was shown a result."""
+    result = call.results[number]
     return Step(
         id=(call.id, number),
-        parent=call.parent,
+        parent=None if parent == call.id else parent,
         kind="retriever",
         name=result.tool,
         start=call.start,

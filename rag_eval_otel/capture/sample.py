@@ -7,8 +7,9 @@ other, or a part was redacted, the turn is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
@@ -26,6 +27,7 @@ _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _DEMANDS_VERDICT = re.compile(
     r"\byes\b\W{1,3}(or|and|/)\W{0,3}no\b|\byes\W{1,3}no\b|\bbinary\b", re.IGNORECASE
 )
+_OF_LLM = re.compile(r"llm|chat|model", re.IGNORECASE)  # what is called so may have asked one
 _PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
 
 
@@ -41,17 +43,9 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
 def extract(turn: Turn) -> Sample | SkipReason:
     """Return the sample of ``turn``, or why it can't be scored."""
     try:
-        return _sample(_with_said(turn))
+        return _sample(turn)
     except Refused as refused:
         return refused.reason
-
-
-def _with_said(turn: Turn) -> Turn:
-    """Return ``turn`` with what the application has said on its span until that ended."""
-    if turn.span is None:
-        return turn
-    around = (step for step in turn.line if step.id != turn.span.span_id)
-    return replace(turn, line=(*around, read(turn.span)))
 
 
 def _sample(turn: Turn) -> Sample:
@@ -260,10 +254,13 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
     The step that did took no time: no LLM was asked to reword it.
     """
+    parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
         and step.end is not None
         and step.end - step.start < _NO_TIME
+        and step.id not in parents
+        and not _OF_LLM.search(step.name)
         and is_same(step.output, searched)
         and is_same(searched, message)
         for step in turn.steps
@@ -355,7 +352,7 @@ def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     prompts = prompts_behind(turn, generator)
     if "documents" in turn.explicit:
         return False
-    if _lacks_retrieval(turn, prompts) or _lacks_tool(turn, generator):
+    if turn.lacks_retrieval or _lacks_retrieval(turn, prompts) or _lacks_tool(turn, generator):
         return True
     return not _kept_on_purpose(turn, contexts, prompts)
 
@@ -430,7 +427,7 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
     if not left or not prompts:
         return True
-    if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):
+    if kept in _handed_together(turn.steps):
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept and set(step.kept) == names for step in turn.steps):
@@ -441,6 +438,14 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return any(one.kind == "reranker" for one in turn.retrievers)
     graders = [call for call in turn.calls if len(call.output or "") < ANSWER_LENGTH]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
+
+
+def _handed_together(steps: Sequence[Step]) -> list[set[str]]:
+    """Return what each step handed on; of several of one name, as one for each document, all."""
+    found: dict[tuple[str, Hashable | None], set[str]] = defaultdict(set)
+    for step in steps:
+        found[step.name, step.parent].update(normalised(p.text) for p in step.shown)
+    return list(found.values())
 
 
 def _drops(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.retrieval import find_retrievals, retrieval_in
-from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
@@ -55,8 +54,8 @@ class Turn:
     """The ids of the calls within steps that handed on documents and no text: they rank them."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
-    span: SpanView | None = None
-    """The span that stands for it, where the application has said something on it."""
+    lacks_retrieval: bool = False
+    """Whether a retrieval that one of its tools should have made is not there."""
 
     @property
     def is_blind(self) -> bool:
@@ -140,7 +139,7 @@ def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]
     """Yield the calls around which there is nothing, and that were shown what tools had found."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
-        if one.parent not in tree.by_id and one.kind == "retriever" and isinstance(one.id, tuple):
+        if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
             shown[one.id[0]].append(one)
     for call in tree.generators:
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
@@ -199,7 +198,7 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
     And with those ``around`` it, that are below no other.
     """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
-    steps = [one for one in below if one.kind in {"chain", "agent"}]
+    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
     ranking = {one.id for one in steps if (one.kept or one.shown) and one.output is None}
     ranking.discard(turn.anchor.id)
     beside = [one for one in around if one.kind == "chain"]
@@ -211,7 +210,16 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
         ),
         tools=tuple(tools),
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
+        lacks_retrieval=_lacks_retrieval(tree, turn, below),
     )
+
+
+def _lacks_retrieval(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
+    """Tell whether a tool retrieved in one call and not in another."""
+    above = tree.searching | {a.id for one in turn.retrievers for a in tree.line(one)}
+    called = [one for one in below if one.kind == "tool" and one.error is None]
+    retrieving = {tool.name for tool in called if tool.id in above}
+    return any(tool.name in retrieving and tool.id not in above for tool in called)
 
 
 def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
