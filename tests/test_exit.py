@@ -65,6 +65,8 @@ def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
             "RAG_EVAL_JUDGE": "openai/judge",
             "RAG_EVAL_JUDGE_BASE_URL": base_url,
             "RAG_EVAL_JUDGE_API_KEY": "none",
+            "RAG_EVAL_HOLD_SECONDS": "60",  # a busy machine imports the judge's client for long
+            "RAG_EVAL_SHUTDOWN_SECONDS": "60",
         }
         environment.pop("PYTEST_CURRENT_TEST", None)
         subprocess.run(  # our own script

@@ -53,9 +53,10 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn."""
+        """The spans that stand for a turn; a second record of one says that it is skipped."""
+        status = "rag.evaluation.status"
         spans = self.receiver.spans()
-        return [span for span in spans if "rag.evaluation.status" in span.attributes]
+        return [s for s in spans if s.attributes.get(status) not in {None, "skipped"}]
 
     def of_scope(self, part: str) -> list[ReceivedSpan]:
         """The spans of the instrumentation whose scope has ``part`` in its name."""
