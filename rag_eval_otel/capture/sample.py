@@ -19,7 +19,7 @@ from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import StepTree
-from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, find_turns, may_grade
+from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, find_turns, may_grade, says_little
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _NO_TIME = 5_000_000  # ns in which no LLM can have answered
@@ -117,8 +117,7 @@ def _unnamed_answer(turn: Turn) -> str | None:
 
 def _judges(call: Step, texts: Sequence[str]) -> bool:
     """Tell whether ``call`` was shown one of ``texts``, and had little to say."""
-    short = len(call.output or "") < ANSWER_LENGTH
-    return short and any(place(text, call.prompt) is not None for text in texts)
+    return says_little(call) and any(place(text, call.prompt) is not None for text in texts)
 
 
 def _is_told(turn: Turn) -> bool:
@@ -262,7 +261,7 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
         and step.id not in parents
         and not _OF_LLM.search(step.name)
         and is_same(step.output, searched)
-        and is_same(searched, message)
+        and is_in(searched or "", message)
         for step in turn.steps
     )
 
@@ -312,13 +311,14 @@ def _other_writers(turn: Turn) -> list[Step]:
     if turn.calls and not (turn.calls[-1].output or "").strip():
         return [turn.calls[-1]]
     found = [call for call in turn.calls if _length(call) >= least and not is_used(call, turn)]
+    found = [call for call in found if not is_verdict(call.output or "")]
     return [call for call in found if not may_grade(call, turn)] if turn.is_whole else found
 
 
 def is_used(call: Step, turn: Turn) -> bool:
     """Tell whether something later was made of what ``call`` said, other than a verdict on it."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
-    made = [one for one in later if one.kind != "llm" or not 0 < _length(one) < ANSWER_LENGTH]
+    made = [one for one in later if one.kind != "llm" or not one.output or not says_little(one)]
     return place(call.output or "", list(_asked(made))) is not None
 
 
@@ -376,7 +376,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
     """
     return any(
         one.start > call.start
-        and len(call.output or "") >= ANSWER_LENGTH
+        and not says_little(call)
         and is_in(call.output or "", one.input or "")
         and not is_same(call.output, one.input)
         for call in turn.calls
@@ -397,12 +397,12 @@ def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
 
     That does not matter where the turn is known to return just what the generator said.
     """
-    if is_same(turn.anchor.output, answer) and is_same(generator.output, answer):
+    if _is_told(turn) and is_same(generator.output, answer):
         return False
     return any(
         call is not generator
         and not call.calls_tools
-        and len(call.output or "") >= ANSWER_LENGTH
+        and not says_little(call)
         and call.id not in turn.selecting
         and not is_in(call.output or "", answer)
         and not is_used(call, turn)
@@ -431,7 +431,7 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
         return any(one.kind == "reranker" for one in turn.retrievers)
-    graders = [call for call in turn.calls if len(call.output or "") < ANSWER_LENGTH]
+    graders = [call for call in turn.calls if says_little(call)]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 

@@ -71,6 +71,7 @@ class Keys:
         "q",
     )
     answer: tuple[str, ...] = (
+        "structured_response",
         "answer",
         "result",
         "output",
