@@ -189,7 +189,7 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
         and place(call.output or "", queries) is None
         and not _shows_any(Messages(prompts_behind(turn, call)), found)
         for call in (*turn.calls, *turn.rewrites)
-        if call is not generator
+        if call.id != generator.id
     )
 
 
@@ -263,7 +263,7 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return prompts that the generator has seen or builds upon, each with where it shows there."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
-    open_calls = [call for call in turn.calls if call is not generator]
+    open_calls = [call for call in turn.calls if call.id != generator.id]
     grown = True
     while grown:
         messages = Messages(text for _, text in seen)

@@ -414,6 +414,8 @@ def parted(turn: Turn) -> list[Turn]:
     grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
+    if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
+        return [turn]  # it says itself what it was asked and answered, and nothing else was
     callers = [one for one in (*turn.rewrites, *turn.calls) if one.calls_tools]
     parts = [
         replace(
