@@ -241,11 +241,15 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
 
 
 def _handed_together(steps: Sequence[Step]) -> list[set[str]]:
-    """Return what each step handed on; of several of one name, as one for each document, all."""
-    found: dict[tuple[str, Hashable | None], set[str]] = defaultdict(set)
+    """Return what each step handed on; of several of one name with a document each, all."""
+    several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
-        found[step.name, step.parent].update(normalised(p.text) for p in step.shown)
-    return list(found.values())
+        shown = {normalised(passage.text) for passage in step.shown}
+        if len(shown) > 1:
+            several.append(shown)
+        else:
+            single[step.name, step.parent] |= shown
+    return [*several, *single.values()]
 
 
 def _drops(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:

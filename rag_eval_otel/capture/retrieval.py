@@ -22,6 +22,11 @@ _SENTENCE = re.compile(  # on one line, to its end
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
 _SAID = 12  # characters from which the words of an LLM in a tool's result are no coincidence
+_VERDICT = re.compile(
+    r"\W*(yes|no|true|false|pass(ed)?|fail(ed)?|(ir|not )?relevant|(un)?safe|(un)?grounded)\W*",
+    re.IGNORECASE,
+)
+_GRADES = re.compile(r"score|grade|verdict|binary|relevan|decision|rating|route|source|^is_|next")
 _FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
@@ -269,12 +274,15 @@ def is_verdict(text: str) -> bool:
     with suppress(ValueError, RecursionError):
         data = json.loads(text) if text.lstrip()[:1] == "{" else None
         if isinstance(data, Mapping):
-            return all(not isinstance(v, str | list | dict) or _is_word(v) for v in data.values())
-    return re.fullmatch(r"\W*(yes|no|true|false)\W*", text, re.IGNORECASE) is not None
+            return all(_is_grade(key, value) for key, value in data.items())
+    return _VERDICT.fullmatch(text) is not None
 
 
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and len(value.split()) == 1
+def _is_grade(key: str, value: object) -> bool:
+    if isinstance(value, str):
+        is_word = len(value.split()) == 1
+        return is_word and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
+    return value is None or isinstance(value, int | float)
 
 
 _NAMES = (
