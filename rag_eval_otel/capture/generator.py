@@ -157,9 +157,14 @@ def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     prompts = prompts_behind(turn, generator)
     if "documents" in turn.explicit:
         return False
-    if turn.lacks_retrieval or _lacks_retrieval(turn, prompts):
+    if turn.lacks_retrieval or _lacks_retrieval(turn, prompts) or _lacks_tool(turn, generator):
         return True
     return not _kept_on_purpose(turn, contexts, prompts)
+
+
+def _lacks_tool(turn: Turn, generator: Step) -> bool:
+    """Tell whether the LLM was shown results of more tools than there are, where tools are seen."""
+    return bool(turn.tools) and len(generator.results) > len(turn.tools)
 
 
 def _hands_on_others(turn: Turn) -> bool:

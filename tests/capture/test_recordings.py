@@ -19,7 +19,7 @@ from rag_eval_otel.types import Sample
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))
-ENOUGH_EXACT = 220
+ENOUGH_EXACT = 240
 
 pytestmark = pytest.mark.skipif(not PATHS, reason="the shared recordings are not here")
 

@@ -71,7 +71,7 @@ DIALECTS: Final = (
     _dialect_of("adk", adk, scopes=adk.SCOPES),
     _dialect_of("autogen", autogen, scopes=[autogen.SCOPE]),
     _dialect_of("crewai", crewai, scopes=[crewai.SCOPE]),
-    _dialect_of("dspy", dspy, scopes=[dspy.SCOPE]),
+    _dialect_of("dspy", dspy, "openinference.span.kind"),
     _dialect_of(
         "openinference_haystack", openinference_haystack, scopes=[openinference_haystack.SCOPE]
     ),

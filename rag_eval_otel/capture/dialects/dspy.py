@@ -16,7 +16,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import build, openinference
 from rag_eval_otel.capture.dialects.documents import passages_in, passages_in_text
 from rag_eval_otel.capture.dialects.values import Lost, plain, value
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
@@ -26,6 +26,7 @@ _CONTEXT = ("context", "contexts", "passages", "documents", "docs", "retrieved")
 _FIELD = re.compile(
     r"^\[\[ ## (\w+) ## \]\][ \t]*\n?(.*?)(?=^\[\[ ## \w+ ## \]\]|\Z)", re.MULTILINE | re.DOTALL
 )
+_SAID, _MARK = "llm.output_messages.0.message.content", "[[ ## "
 _CALLS_TOOLS = "next_tool_name"
 
 CONTENT: Final[tuple[str, ...]] = ()
@@ -34,7 +35,8 @@ CONTENT: Final[tuple[str, ...]] = ()
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view)
+    said = word(view, _SAID) or ""  # by the client below it, which somebody else traces
+    return openinference.kind(view) if view.scope == SCOPE or said.startswith(_MARK) else None
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

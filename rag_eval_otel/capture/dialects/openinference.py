@@ -117,6 +117,8 @@ def _llm(view: PlainSpan, told: Any) -> Step:
         said = said[-1:]
     elif said is None and (prompts or not isinstance(told, Mapping | list)):
         said = told  # in full only where there are no messages that could have been hidden
+    elif said is None:
+        said = _streamed(told)
     call = build.llm(
         view,
         messages=messages,
@@ -127,6 +129,17 @@ def _llm(view: PlainSpan, told: Any) -> Step:
     if found is None:
         return call
     return replace(call, documents=found, explicit=frozenset({"documents"}))
+
+
+def _streamed(told: Any) -> Any:
+    """Return what a response of OpenAI's says that was streamed: nobody makes messages of it."""
+    found = told[-1] if isinstance(told, list) and told else told
+    output = found.get("output") if isinstance(found, Mapping) else None
+    if not isinstance(output, list) or found.get("object") != "response":
+        return None
+    calls = [item for item in output if isinstance(item, Mapping) and "arguments" in item]
+    said = [item for item in output if isinstance(item, Mapping) and item.get("content")]
+    return {**(said[-1] if said else {"content": ""}), "role": "assistant", "tool_calls": calls}
 
 
 def _hosted(said: Any) -> tuple[Passage, ...] | None:

@@ -45,6 +45,7 @@ _STREAMS = re.compile(
     r"<?(async_)?generator\b|<.*(generator|stream|iterator).*>|\w*Iterator\(|\w*Generator\(",
     re.IGNORECASE,
 )
+_BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 
 
@@ -98,8 +99,8 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
 
 
 def _looks_like_json(text: str) -> bool:
-    """Tell whether broken ``text`` was JSON once, not just a text that begins like it."""
-    return re.match(r'(\{\s*"[^"]*"\s*:|\[\s*[\[{"]|"[^"]*$)', text) is not None
+    """Tell whether broken ``text`` was JSON once: not a text that begins like it, nor a repr."""
+    return _BEGINS_JSON.match(text) is not None
 
 
 def plain(data: Any) -> Any:

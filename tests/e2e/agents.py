@@ -1,0 +1,192 @@
+"""What small agents of every framework have in common: pages to search, and a scripted model.
+
+The model calls the tool that searches, then answers from what the tool returned. It speaks chat
+completions, streamed or not, and the responses API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from apps import company
+from e2e.checks import QUESTIONS, TRUTHS, assert_scored
+from e2e.watched import Watched
+from rag_eval_otel.testing import HttpReply
+from rag_eval_otel.testing.openai_server import LoopbackServer
+
+SEARCH, FINAL = "search_docs", "final_answer"
+MODEL = "gpt-4o-mini"
+ASKED = QUESTIONS[:2]
+
+
+def pages(question: str) -> list[str]:
+    """Return the two pages that a search for ``question`` finds."""
+    return list(TRUTHS[question].contexts)
+
+
+def joined(question: str) -> str:
+    """Return them as one text."""
+    return "\n\n".join(pages(question))
+
+
+def records(question: str) -> list[dict[str, Any]]:
+    """Return them as dicts."""
+    return [{"text": text, "score": 0.5, "source": "handbook.md"} for text in pages(question)]
+
+
+def in_json(question: str) -> str:
+    """Return them as the JSON of dicts."""
+    return json.dumps(records(question))
+
+
+RETURNS = (pages, joined, records, in_json)
+"""What tools return; a framework may not take all of it."""
+
+
+def assert_each_scored(watch: Watched, ask: Callable[[str], object]) -> None:
+    """Two turns in a row are scored for what was asked, found and answered."""
+
+    def use() -> None:
+        for question in ASKED:
+            assert TRUTHS[question].answer in str(ask(question))
+
+    assert_scored(watch, use, *ASKED)
+
+
+def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
+    """So are two that are awaited, in one event loop."""
+
+    async def both() -> None:
+        for question in ASKED:
+            assert TRUTHS[question].answer in str(await ask(question))
+
+    assert_scored(watch, lambda: asyncio.run(both()), *ASKED)
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[str]:
+    """Serve a model that uses tools; give the base URL. ``reply`` answers in another way."""
+    server = LoopbackServer(lambda path, _, raw: _answer(path, json.loads(raw), reply or said))
+    server.start()
+    try:
+        yield f"{server.url}/v1"
+    finally:
+        server.stop()
+
+
+def said(body: Mapping[str, Any]) -> Any:
+    """Return what the model says: the call of a tool as name and arguments, or a text."""
+    asked, found = _asked_and_found(body)
+    tools = {tool.get("function", tool)["name"] for tool in body.get("tools") or ()}
+    if not found and tools:
+        return next(name for name in tools if SEARCH in name), {"query": asked}
+    answer = company.answer(asked, "\n".join(found))
+    return (FINAL, {"answer": answer}) if FINAL in tools else answer
+
+
+def question_in(text: str) -> str:
+    """Return the question that stands in ``text``, among what a framework wrote around it."""
+    return next(question for question in TRUTHS if question in text)
+
+
+def _asked_and_found(body: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the question, and what tools have returned since."""
+    messages = body.get("messages") or body["input"]
+    messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    asked = [n for n, one in enumerate(messages) if _is_question(one)][-1]
+    found = [_text(one) for one in messages[asked + 1 :] if _is_result(one)]
+    return question_in(_text(messages[asked])), found
+
+
+def _is_question(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "user" and any(q in _text(message) for q in TRUTHS)
+
+
+def _is_result(message: Mapping[str, Any]) -> bool:
+    text = _text(message)
+    is_result = message.get("role") == "tool" or message.get("type") == "function_call_output"
+    return is_result or text.startswith("Observation:")
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content", message.get("output")) or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in content)
+
+
+def _answer(path: str, body: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], Any]) -> Any:
+    what = reply(body)
+    if path.endswith("/responses"):
+        return HttpReply(body=_response(body, what))
+    if body.get("stream"):
+        return HttpReply(body=_chunks(body, what), headers={"Content-Type": "text/event-stream"})
+    message = {"role": "assistant", "content": None, "refusal": None, **_spoken(what)}
+    return HttpReply(body=_chat(body, "chat.completion", message=message, finish=_finish(what)))
+
+
+def _spoken(what: Any) -> dict[str, Any]:
+    if isinstance(what, str):
+        return {"content": what}
+    name, arguments = what
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+
+
+def _finish(what: Any) -> str:
+    return "stop" if isinstance(what, str) else "tool_calls"
+
+
+def _chat(body: Mapping[str, Any], kind: str, *, finish: str | None, **said: Any) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": finish, "logprobs": None, **said}
+    head = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": body["model"]}
+    usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+    return {**head, "choices": [choice], "usage": usage}
+
+
+def _chunks(body: Mapping[str, Any], what: Any) -> str:
+    spoken = _spoken(what)
+    calls = [{"index": 0, **call} for call in spoken.get("tool_calls", ())]
+    words: Sequence[str] = str(spoken.get("content", "")).split(" ")
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"tool_calls": calls}] if calls else [{"content": word} for word in _pieces(words)]
+    kind = "chat.completion.chunk"
+    chunks = [_chat(body, kind, delta=delta, finish=None) for delta in deltas]
+    chunks.append(_chat(body, kind, delta={}, finish=_finish(what)))
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+def _pieces(words: Sequence[str]) -> list[str]:
+    return [word if n == 0 else f" {word}" for n, word in enumerate(words)]
+
+
+def _response(body: Mapping[str, Any], what: Any) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": "item_1", "status": "completed"}
+    if isinstance(what, str):
+        part = {"type": "output_text", "text": what, "annotations": [], "logprobs": []}
+        item |= {"type": "message", "role": "assistant", "content": [part]}
+    else:
+        name, arguments = json.loads(json.dumps(what))
+        called = {"call_id": "call_1", "name": name, "arguments": json.dumps(arguments)}
+        item |= {"type": "function_call", **called}
+    details = {"input_tokens_details": {"cached_tokens": 0}}
+    details |= {"output_tokens_details": {"reasoning_tokens": 0}}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "model": body["model"],
+        "output": [item],
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {"input_tokens": 5, "output_tokens": 5, "total_tokens": 10, **details},
+    }
