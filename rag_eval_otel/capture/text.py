@@ -280,6 +280,11 @@ class Messages:
         found = place(text, self.texts)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
+    def count(self, text: str) -> int:
+        """Return how often ``text`` stands there, in letters and digits."""
+        own = bare(text)
+        return sum(one.count(own) for one in self._bare) if own else 0
+
     def place_changed(self, text: str) -> Place | None:
         """Return where ``text`` stands in any form that leaves its letters and digits."""
         own = bare(text)
