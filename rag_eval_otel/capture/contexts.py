@@ -100,7 +100,7 @@ def _shown(
     left = [p for p in left if p not in found]
     found |= _altered(left, messages, known=[*_asked(turn), *(p.text for p in found)])
     if found:
-        return _ordered(retrieved, found)
+        return _ordered(retrieved, _without_inner(found, messages))
     return _rewritten(turn, generator, reranked or retrieved, shown=messages)
 
 
@@ -108,12 +108,26 @@ def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] |
     """Return what the last step that tells it by ids handed on; None where no step does."""
     telling = [step for step in turn.steps if step.kept]
     if not telling:
-        return None
+        return _listed_last(turn, retrieved)
     by_id = {passage.id: passage for passage in retrieved}
     last = max(telling, key=lambda step: step.end or step.start)
     if len(by_id) < len(retrieved) or not set(last.kept) <= set(by_id):
         return "ambiguous"
     return tuple(by_id[name] for name in last.kept)
+
+
+def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
+    """Return what the last step handed on that returned nothing but documents that are known."""
+    known = {normalised(passage.text): passage for passage in retrieved}
+    listing = [
+        step
+        for step in turn.steps
+        if step.documents and all(normalised(p.text) in known for p in step.documents)
+    ]
+    last = max(listing, key=lambda step: step.end or step.start, default=None)
+    if last is None:
+        return None
+    return tuple(known[normalised(passage.text)] for passage in last.documents or ())
 
 
 def _as_they_are(
@@ -148,6 +162,22 @@ def _rewritten(
     others = Messages(t for c in turn.calls if c is not generator for t in c.prompt)
     seen = any(others.place(passage.text) for passage in retrieved)
     return retrieved if has_room and not seen else "ambiguous"
+
+
+def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mapping[Passage, _Shown]:
+    """Return what was ``found`` without what stands there only as a part of another passage."""
+    around = {
+        inner: outer
+        for inner in found
+        for outer in found
+        if len(inner.text) < len(outer.text) and normalised(inner.text) in normalised(outer.text)
+    }
+    parts = {
+        inner
+        for inner, outer in around.items()
+        if messages.count(inner.text) <= messages.count(outer.text)
+    }
+    return {passage: shown for passage, shown in found.items() if passage not in parts}
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
@@ -189,7 +219,7 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
         and place(call.output or "", queries) is None
         and not _shows_any(Messages(prompts_behind(turn, call)), found)
         for call in (*turn.calls, *turn.rewrites)
-        if call is not generator
+        if call.id != generator.id
     )
 
 
@@ -263,7 +293,7 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return prompts that the generator has seen or builds upon, each with where it shows there."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
-    open_calls = [call for call in turn.calls if call is not generator]
+    open_calls = [call for call in turn.calls if call.id != generator.id]
     grown = True
     while grown:
         messages = Messages(text for _, text in seen)

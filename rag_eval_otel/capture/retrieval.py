@@ -12,7 +12,7 @@ from typing import Final
 
 from rag_eval_otel.capture.dialects.documents import passages_in_text
 from rag_eval_otel.capture.step import RETRIEVALS, Result, Step
-from rag_eval_otel.capture.text import normalised, place
+from rag_eval_otel.capture.text import bare, normalised, place
 from rag_eval_otel.capture.tree import StepTree, in_order
 from rag_eval_otel.types import Passage
 
@@ -22,6 +22,11 @@ _SENTENCE = re.compile(  # on one line, to its end
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
 _SAID = 12  # characters from which the words of an LLM in a tool's result are no coincidence
+_VERDICT = re.compile(
+    r"\W*(yes|no|true|false|pass(ed)?|fail(ed)?|(ir|not )?relevant|(un)?safe|(un)?grounded)\W*",
+    re.IGNORECASE,
+)
+_GRADES = re.compile(r"score|grade|verdict|binary|relevan|decision|rating|route|source|^is_|next")
 _FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
@@ -57,8 +62,11 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     complete += _told_by_tools(tree, outermost)
     complete += [_searched(f) for f in tree.fragments if _is_explicit(f)]
     complete += _told_by_messages(tree, complete)
-    if all(one.documents is None and not (one.hidden or one.cut) for one in complete):
-        complete = list(_handed_on(tree)) or complete
+    if not any(one.hidden or one.cut for one in complete):
+        known = [p.text for one in complete for p in one.documents or ()]
+        unseen = all(one.documents is None for one in complete)
+        others = list(_handed_on(tree, known))
+        complete = others if others and unseen else [*complete, *others]
     return tuple(sorted(complete, key=in_order))
 
 
@@ -179,17 +187,20 @@ def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
     )
 
 
-def _handed_on(tree: StepTree) -> Iterator[Step]:
+def _handed_on(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
     """Yield retrievals that are known only from the documents that steps handed on.
 
-    The innermost step that returned documents it had not been handed is taken to have found them;
-    without one, they were found before the first step that was handed some. Where the outermost
-    step was handed documents, nobody retrieved them.
+    The innermost step that returned documents it had not been handed, and that are not made of
+    ``known`` ones, is taken to have found them; where nothing is known otherwise, they were found
+    before the first step that was handed some. Where the outermost step was handed documents,
+    nobody retrieved them.
     """
-    having = [one for one in tree.fragments if one.shown and one.kind in {"agent", "chain"}]
+    chains = (one for one in tree.fragments if one.kind in {"agent", "chain"})
+    having = [one for one in chains if one.shown or one.documents]
     if any(one.handed and not any(tree.ancestors(one)) for one in having):
         return
-    found = {one.id: _found_by(one) for one in having}
+    texts_of_known = [bare(text) for text in known]
+    found = {one.id: _found_by(one, texts_of_known) for one in having}
     above = {a.id for one in having if found[one.id] for a in tree.ancestors(one)}
     finders = [one for one in having if found[one.id] and one.id not in above]
     for step in finders:
@@ -198,15 +209,25 @@ def _handed_on(tree: StepTree) -> Iterator[Step]:
         within = any(place(text, call.prompt) for call in below for text in texts)
         start = step.start if within else step.end or step.start
         yield _retrieval_in(step, start, found[step.id], parent=step.id)
-    for step in () if finders else having[:1]:
+    for step in () if finders or known else [one for one in having if one.handed][:1]:
         around = next((a for a in tree.ancestors(step) if a.input), step)
         yield _retrieval_in(around, step.start, step.handed, parent=step.parent)
 
 
-def _found_by(step: Step) -> tuple[Passage, ...]:
-    """Return the documents that ``step`` returned and had not been handed."""
+def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
+    """Return the new documents that ``step`` returned: not handed to it, nor made of ``known``."""
     handed = {normalised(passage.text) for passage in step.handed}
-    return tuple(p for p in step.shown if normalised(p.text) not in handed)
+    listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
+    new = {normalised(p.text): p for p in (*step.shown, *listed)}
+    return tuple(
+        passage
+        for text, passage in new.items()
+        if text not in handed and not any(_overlap(bare(text), other) for other in known)
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one in other or (bool(other) and other in one)
 
 
 def _retrieval_in(
@@ -269,12 +290,15 @@ def is_verdict(text: str) -> bool:
     with suppress(ValueError, RecursionError):
         data = json.loads(text) if text.lstrip()[:1] == "{" else None
         if isinstance(data, Mapping):
-            return all(not isinstance(v, str | list | dict) or _is_word(v) for v in data.values())
-    return re.fullmatch(r"\W*(yes|no|true|false)\W*", text, re.IGNORECASE) is not None
+            return all(_is_grade(key, value) for key, value in data.items())
+    return _VERDICT.fullmatch(text) is not None
 
 
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and len(value.split()) == 1
+def _is_grade(key: str, value: object) -> bool:
+    if isinstance(value, str):
+        is_word = len(value.split()) == 1
+        return is_word and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
+    return value is None or isinstance(value, int | float)
 
 
 _NAMES = (

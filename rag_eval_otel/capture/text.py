@@ -71,6 +71,7 @@ class Keys:
         "q",
     )
     answer: tuple[str, ...] = (
+        "structured_response",
         "answer",
         "result",
         "output",
@@ -278,6 +279,11 @@ class Messages:
         """Return where ``text`` stands as it is, escaped or re-spaced."""
         found = place(text, self.texts)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
+
+    def count(self, text: str) -> int:
+        """Return how often ``text`` stands there, in letters and digits."""
+        own = bare(text)
+        return sum(one.count(own) for one in self._bare) if own else 0
 
     def place_changed(self, text: str) -> Place | None:
         """Return where ``text`` stands in any form that leaves its letters and digits."""

@@ -13,7 +13,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.retrieval import find_retrievals, retrieval_in
+from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict, retrieval_in
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
@@ -399,7 +399,8 @@ def _was_shown(call: Step, turn: Turn) -> bool:
     return any(place(text, call.prompt) for text in found)
 
 
-ANSWER_LENGTH = 20  # characters from which the output of an LLM may be an answer
+ANSWER_LENGTH = 20
+"""Characters from which the output of an LLM may be an answer."""
 _BESIDE = 200  # calls beside each other that are told apart: it takes the square of their number
 
 
@@ -413,6 +414,8 @@ def parted(turn: Turn) -> list[Turn]:
     grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
+    if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
+        return [turn]  # it says itself what it was asked and answered, and nothing else was
     callers = [one for one in (*turn.rewrites, *turn.calls) if one.calls_tools]
     parts = [
         replace(
@@ -442,6 +445,11 @@ def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
     return "no_contexts" if is_mixed else None
 
 
+def says_little(call: Step) -> bool:
+    """Tell whether what an LLM said is too little for an answer that others are made of."""
+    return len(call.output or "") < ANSWER_LENGTH or is_verdict(call.output or "")
+
+
 def may_grade(call: Step, turn: Turn) -> bool:
     """Tell whether ``call`` was shown what an earlier one made of the same passages.
 
@@ -469,7 +477,7 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 def _is_answer(call: Step, turn: Turn) -> bool:
     """Tell whether nothing later was made of what ``call`` said."""
     text = call.output or ""
-    if len(text) < ANSWER_LENGTH:
+    if says_little(call):
         return False
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     asked = [message for one in later for message in (*one.prompt, one.input or "")]

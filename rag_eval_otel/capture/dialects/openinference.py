@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
-from rag_eval_otel.capture.dialects.documents import documents_in, passages_of, wider_of
+from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, wider_of
 from rag_eval_otel.capture.dialects.values import (
     CUT,
     HIDDEN,
@@ -63,7 +63,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     if of == "reranker":
         asked = value(view, "reranker.query", "input.value")
         documents = _documents(view, told, prefix="reranker.output_documents")
-        return build.retrieval(view, asked=asked, documents=documents, kind="reranker")
+        kept = tuple(ids_in(told))
+        return build.retrieval(view, asked=asked, documents=documents, kind="reranker", kept=kept)
     if of == "llm":
         return _llm(view, told)
     if of == "tool":
