@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from apps import company
-from e2e.checks import QUESTIONS, TRUTHS, assert_scored
+from e2e.checks import QUESTIONS, TRUTHS
 from e2e.watched import Watched
 from rag_eval_otel.testing import HttpReply
 from rag_eval_otel.testing.openai_server import LoopbackServer
@@ -47,24 +49,33 @@ RETURNS = (pages, joined, records, in_json)
 """What tools return; a framework may not take all of it."""
 
 
-def assert_each_scored(watch: Watched, ask: Callable[[str], object]) -> None:
-    """Two turns in a row are scored for what was asked, found and answered."""
+def assert_each_scored(watch: Watched, ask: Callable[[str], object], *, end: str = "") -> None:
+    """Two turns in a row are scored for what was asked, found and answered.
+
+    ``end`` is what the framework adds to the text of an answer.
+    """
 
     def use() -> None:
         for question in ASKED:
             assert TRUTHS[question].answer in str(ask(question))
 
-    assert_scored(watch, use, *ASKED)
+    run = watch.run(use)
+    truths = [TRUTHS[question] for question in ASKED]
+    assert run.truths == Counter(replace(truth, answer=truth.answer + end) for truth in truths)
+    assert run.outcomes == {("scored", None): len(truths)}
 
 
 def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
     """So are two that are awaited, in one event loop."""
 
-    async def both() -> None:
-        for question in ASKED:
-            assert TRUTHS[question].answer in str(await ask(question))
+    async def both() -> list[object]:
+        return [await ask(question) for question in ASKED]
 
-    assert_scored(watch, lambda: asyncio.run(both()), *ASKED)
+    answers: list[object] = []
+    run = watch.run(lambda: answers.extend(asyncio.run(both())))
+    assert run.truths == Counter(TRUTHS[question] for question in ASKED)
+    assert run.outcomes == {("scored", None): len(ASKED)}
+    assert answers == [TRUTHS[question].answer for question in ASKED]
 
 
 # --- the model ------------------------------------------------------------------------------------
