@@ -49,10 +49,13 @@ RETURNS = (pages, joined, records, in_json)
 """What tools return; a framework may not take all of it."""
 
 
-def assert_each_scored(watch: Watched, ask: Callable[[str], object], *, end: str = "") -> None:
+def assert_each_scored(
+    watch: Watched, ask: Callable[[str], object], *, before: str = "", end: str = ""
+) -> None:
     """Two turns in a row are scored for what was asked, found and answered.
 
-    ``end`` is what the framework adds to the text of an answer.
+    ``before`` is what the application puts before a question, ``end`` what the framework adds to
+    the text of an answer.
     """
 
     def use() -> None:
@@ -61,7 +64,10 @@ def assert_each_scored(watch: Watched, ask: Callable[[str], object], *, end: str
 
     run = watch.run(use)
     truths = [TRUTHS[question] for question in ASKED]
-    assert run.truths == Counter(replace(truth, answer=truth.answer + end) for truth in truths)
+    assert run.truths == Counter(
+        replace(truth, question=before + truth.question, answer=truth.answer + end)
+        for truth in truths
+    )
     assert run.outcomes == {("scored", None): len(truths)}
 
 
