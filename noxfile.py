@@ -150,6 +150,7 @@ def llamaindex(session: nox.Session) -> None:
     test_beside(
         session,
         "llama-index-core",
+        "llama-index-llms-openai-like",
         "llama-index-observability-otel",
         "openinference-instrumentation-llama-index",
     )
@@ -181,7 +182,12 @@ def gevent(session: nox.Session) -> None:
 @nox.session
 def haystack(session: nox.Session) -> None:
     """Measure in a Haystack pipeline, and score one that Haystack itself traces."""
-    test_beside(session, "haystack-ai>=3", "opentelemetry-haystack>=2")
+    test_beside(
+        session,
+        "haystack-ai>=3",
+        "opentelemetry-haystack>=2",
+        "openinference-instrumentation-haystack",
+    )
 
 
 @nox.session

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from _common import NullEmbedder, NullJudge, median, setting, spread
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import Span, SpanContext, Tracer, set_span_in_context
+from opentelemetry.trace import Span, Tracer, set_span_in_context
 
-from rag_eval_otel import Handle, Passage, instrument
-from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel import Handle, instrument
 
 REPETITIONS = 41
 TRACES = 150  # in each repetition: 750 spans, fewer than the batch processor's queue takes
+PLAIN_TURN = "plain, with what makes a turn"
 TEXT = "All about kites. " * 375
 ATTRIBUTES = {f"gen_ai.request.attribute_{i}": f"value {i}" for i in range(10)}
 
@@ -79,21 +78,6 @@ def trace_once(tracer: Tracer, before_end: Callable[[Span], object]) -> None:
     root.end()
 
 
-def rag_turn() -> Turn:
-    """Return a turn as the LangChain side would recognise it."""
-    question, answer = "When was it founded?", "It was founded in 1987. " * 10
-    found = tuple(Passage(text=TEXT[:700]) for _ in range(4))
-    fragments = [
-        Step(id=1, parent=None, kind="chain", name="rag", start=1, end=9, input=question,
-                 output=answer),
-        Step(id=2, parent=1, kind="retriever", name="r", start=2, end=3, input=question,
-                 documents=found),
-        Step(id=3, parent=1, kind="llm", name="m", start=4, end=5, input=question,
-                 output=answer, prompt=(TEXT, question)),
-    ]  # fmt: skip
-    return find_turns(fragments)[0]
-
-
 def plain() -> tuple[TracerProvider, CountingExporter]:
     """Return a provider as an application has it."""
     exporter = CountingExporter()
@@ -111,25 +95,43 @@ def ours() -> tuple[TracerProvider, CountingExporter, Handle]:
     return provider, exporter, handle
 
 
+def record_turn(root: Span) -> None:
+    """Record on ``root`` what makes it a turn."""
+    root.set_attributes(
+        {
+            "rag.question": "When was it founded?",
+            "rag.contexts": [TEXT[:700]] * 4,
+            "rag.answer": "It was founded in 1987. " * 10,
+        }
+    )
+
+
+def pending_elsewhere() -> tuple[TracerProvider, CountingExporter]:
+    """Return an instrumented provider with a trace of RAG under way."""
+    provider, exporter, _ = ours()
+    tracer = provider.get_tracer("openinference.instrumentation.bench")
+    root = tracer.start_span("elsewhere")
+    PENDING.append(root)
+    kind = {"openinference.span.kind": "RETRIEVER", "input.value": "When was it founded?"}
+    tracer.start_span("retriever", context=set_span_in_context(root), attributes=kind).end()
+    return provider, exporter
+
+
+PENDING: list[Span] = []
+"""Roots that have not ended."""
+
+
 def ways() -> list[Way]:
     """Return the ways to compare, the plain one first."""
     nothing: Callable[[Span], object] = lambda _: None  # noqa: E731
     idle, idle_exporter, _ = ours()
-    pending, pending_exporter, waiting = ours()
-    held, held_exporter, handle = ours()
-    elsewhere = SpanContext(trace_id=1, span_id=1, is_remote=False)
-    turn = rag_turn()
-    assert waiting.intake.expect(elsewhere, turn)
+    held, held_exporter, _ = ours()
     return [
         Way("plain BatchSpanProcessor", *plain(), nothing),
         Way("ours, no turn", idle, idle_exporter, nothing),
-        Way("ours, a turn pending elsewhere", pending, pending_exporter, nothing),
-        Way(
-            "ours, the root held and scored",
-            held,
-            held_exporter,
-            lambda root: handle.intake.expect(root.get_span_context(), turn),
-        ),
+        Way("ours, a turn pending elsewhere", *pending_elsewhere(), nothing),
+        Way("plain, with what makes a turn", *plain(), record_turn),
+        Way("ours, the root held and scored", held, held_exporter, record_turn),
     ]
 
 
@@ -146,7 +148,8 @@ def main() -> None:
             times[way.name].append(way.run())
     for way in compared:
         runs = repetitions + 1
-        assert way.exporter.spans == runs * TRACES * 5, (way.name, way.exporter.spans)
+        others = way.exporter.spans - runs * TRACES * 5
+        assert 0 <= others <= 1, (way.name, way.exporter.spans)  # the retriever elsewhere
         assert way.exporter.scored == (runs * TRACES if "held" in way.name else 0), way.name
     print(setting("opentelemetry-sdk", "rag-eval-otel"))
     report(times, base=compared[0].name)
@@ -164,6 +167,7 @@ def report(times: dict[str, list[tuple[float, float]]], *, base: str) -> None:
     print(f"{len(times[base])} repetitions of {TRACES} traces; app's thread, medians (quartiles)")
     print(f"{'':32}{'CPU us':>8}{'ratio':>8}{'':15}{'fastest':>8}{'wall us':>9}{'ratio':>8}")
     for name, found in times.items():
+        base = PLAIN_TURN if "held" in name else base
         pairs = list(zip(found, times[base], strict=True))
         cpu, wall = ([one[kind] / other[kind] for one, other in pairs] for kind in (0, 1))
         print(

@@ -15,13 +15,13 @@ from _common import setting
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer, set_span_in_context
 
-from rag_eval_otel.capture.watch import SpanWatch
+from rag_eval_otel.capture.buffer import TraceBuffer
 
 PASSAGE = "All about kites, and how to fly them. " * 40
 KIND = "openinference.span.kind"
 
 
-def open_trace(tracer: Tracer, watch: SpanWatch, number: int) -> list[object]:
+def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
     """Make a turn without its end, and show its spans to ``watch``; return what is open."""
     root = tracer.start_span("chain", attributes={KIND: "CHAIN", "input.value": f"Which? {number}"})
     context = set_span_in_context(root)
@@ -40,7 +40,7 @@ def main() -> None:
     """Print what is kept, with and without the watch."""
     traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     tracer = TracerProvider().get_tracer("app")
-    watch = SpanWatch(lambda _: None, hold=lambda _span, _size: True)
+    watch = TraceBuffer(lambda _: None, hold=lambda _span, _size: True)
     tracemalloc.start()
     kept = [open_trace(tracer, watch, number) for number in range(traces)]
     gc.collect()

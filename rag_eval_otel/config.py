@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.types import Fusion
+from rag_eval_otel.types import ContextsFromPrompt, Fusion
 
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
@@ -26,9 +26,12 @@ Explanations = Literal["off", "on"]
 VectorStores = Literal["on", "off"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
+KeySource = Literal["variable", "code", "none"]
 _log = logging.getLogger("rag_eval_otel")
 
 PREFIX = "RAG_EVAL_"
+DOCTOR = "RAG_EVAL_DOCTOR"
+"""The variable by which `doctor_notes` is asked for; it is no option."""
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
 
@@ -94,6 +97,8 @@ class Config:
     """Whether the judge's explanations, which quote user data, are exported."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
+    contexts_from_prompt: ContextsFromPrompt = "off"
+    """Whether contexts are read out of the prompt, below a heading, where no retrieval is seen."""
     question_key: str | None = None
     """The key of a chain's input that holds the question, where it is not a usual one."""
     answer_key: str | None = None
@@ -151,7 +156,7 @@ def _refuse_unknown(options: Mapping[str, object]) -> None:
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
     """Name variables that look like ours and are not: a typo must not be ignored in silence."""
-    known = [_variable(name) for name in _PARSERS]
+    known = [DOCTOR, *(_variable(name) for name in _PARSERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
             _log.warning("%s is no variable of rag_eval_otel%s", name, meant)
@@ -175,6 +180,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "capture_content": get_args(ContentCapture),
     "explanations": get_args(Explanations),
     "vector_stores": get_args(VectorStores),
+    "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
 }
@@ -302,3 +308,18 @@ def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
     environ = os.environ if environ is None else environ
     special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+
+
+def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
+    """Return where a pipeline is to report on itself: a folder, ``1`` for stderr, or nowhere."""
+    environ = os.environ if environ is None else environ
+    return environ.get(DOCTOR, "").strip()
+
+
+def key_source(key: str | None, environ: Mapping[str, str] | None = None) -> KeySource:
+    """Return where the judge's ``key`` is from."""
+    environ = os.environ if environ is None else environ
+    known = [environ.get(name) for name in (_variable("judge_api_key"), "OPENAI_API_KEY")]
+    if key and key not in known:
+        return "code"
+    return "variable" if any(known) else "none"

@@ -12,7 +12,7 @@ from time import perf_counter
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
-from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.judge.tasks import prompt_hash
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus

@@ -116,6 +116,9 @@ HoldStatus = Literal[
 ]
 """What ``rag.evaluation.status`` says on an exported turn span."""
 
+ContextsFromPrompt = Literal["off", "on"]
+"""Whether contexts are read out of a prompt by a heading, where no retrieval tells of them."""
+
 ContextsSource = Literal["retrieval", "tool", "prompt"]
 """Where the contexts of a turn were read: a retrieval, a tool's result, or the prompt."""
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal, TypeAlias, get_args
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -154,8 +153,7 @@ class Pipeline:
         """Start a span that stands for a turn: the application says on it what was asked."""
         given = dict(options.pop("attributes", {}))
         recorded = {key: value for key, value in RECORDED.items() if key not in given}
-        span = self.tracer.start_span(name, attributes={**given, **recorded}, **options)
-        return span
+        return self.tracer.start_span(name, attributes={**given, **recorded}, **options)
 
     def run_turns(self, number: int) -> list[str]:
         """Run ``number`` turns and return the names of their spans, no two the same."""

@@ -5,6 +5,7 @@ Jobs run in the thread that submits them, so that spans are there as soon as a r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,16 +38,17 @@ from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
 
 class InlineEvaluator(BackgroundEvaluator):
-    """Does every job at once, in the thread that submits it. No job may wait for anything."""
+    """Does one job at a time, in the thread that submits it. No job may wait for anything."""
 
     def submit(self, job: Job) -> bool:
         """Do ``job``."""
-        job.begin()
-        running = job.run()
-        try:
-            running.send(None)
-        except StopIteration:
-            return True
+        with self._lock:
+            job.begin()
+            running = job.run()
+            try:
+                running.send(None)
+            except StopIteration:
+                return True
         msg = "the job waits"
         raise AssertionError(msg)
 
@@ -59,9 +61,11 @@ class NotingInstruments(InstrumentSink):
         super().__init__(MeterProvider())
         self.reasons: list[SkipReason] = []
         self.errors: list[str] = []
+        self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
     def turn(self, outcome: Any, reason: Any = None) -> None:
-        """Note why a turn is skipped."""
+        """Note what became of a turn."""
+        self.outcomes[outcome, reason] += 1
         if outcome == "skipped":
             self.reasons.append(reason)
 
@@ -108,6 +112,8 @@ class Capture:
     """Why there is no turn, or no sample of one."""
     errors: list[str]
     """Where something of ours failed."""
+    outcomes: Counter[tuple[str, str | None]]
+    """What was counted of turns, and why."""
     told: dict[int, Any] = field(default_factory=dict)
     """What runs by hand will end with."""
 
@@ -173,6 +179,7 @@ def capture(
     sampler: Sampler = ALWAYS_ON,
     metadata_keys: Sequence[str] = (),
     config: Config | None = None,
+    evaluator: BackgroundEvaluator | None = None,
     **options: Any,
 ) -> Capture:
     """Put a capture layer together; ``options`` are the recorder's."""
@@ -190,7 +197,10 @@ def capture(
     object.__setattr__(measurement, "samples", [])
     pipeline = Pipeline(config, provider=provider, instruments=instruments)
     scorer = NotingScorer(
-        measurement, evaluator=InlineEvaluator(), instruments=instruments, edge=pipeline.edge
+        measurement,
+        evaluator=evaluator or InlineEvaluator(),
+        instruments=instruments,
+        edge=pipeline.edge,
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
@@ -212,6 +222,7 @@ def capture(
         turns=scorer.turns,
         reasons=instruments.reasons,
         errors=instruments.errors,
+        outcomes=instruments.outcomes,
     )
 
 

@@ -32,8 +32,10 @@ class Call:
         work: Callable[[], Coroutine[None, None, None]] = _nothing,
         given_up: Callable[[GivenUp], None] = lambda _: None,
         size: int = 1,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep all."""
+        self.begin = begin
         self.run = work
         self.give_up = given_up
         self.size = size
@@ -107,6 +109,18 @@ def test_concurrency_is_bounded() -> None:
     assert evaluator.flush(10)
     assert most == 3
     evaluator.shutdown(1)
+
+
+def test_jobs_begin_though_others_wait() -> None:
+    """What a job does at its beginning does not wait for the judge of another."""
+    evaluator, gate, begun = BackgroundEvaluator(concurrency=1), Gate(), Future[int]()
+    assert evaluator.submit(Call(gate))
+    gate.begun.result(10)
+    assert evaluator.submit(Call(begin=lambda: begun.set_result(threading.get_ident())))
+    assert begun.result(10) in evaluator.threads
+    gate.opened.set_result(None)
+    assert evaluator.flush(10)
+    evaluator.shutdown(10)
 
 
 def test_flush_waits_for_what_was_there() -> None:

@@ -33,6 +33,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "capture_content": ("span", "span"),
     "redact": (" \\d{4,} \n\n (?i)secret", ("\\d{4,}", "(?i)secret")),
     "explanations": ("on", "on"),
+    "vector_stores": ("off", "off"),
+    "contexts_from_prompt": ("on", "on"),
     "question_key": ("frage", "frage"),
     "answer_key": ("antwort", "antwort"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
@@ -46,6 +48,8 @@ CHOICES = {
     "content": "keep, strip",
     "capture_content": "off, span",
     "explanations": "off, on",
+    "contexts_from_prompt": "off, on",
+    "vector_stores": "on, off",
     "drift": "on, off",
     "errors": "swallow, raise",
 }

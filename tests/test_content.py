@@ -287,14 +287,14 @@ def flush(app: Pipeline) -> None:
     ("options", "leave", "status"),
     [
         ({"judge": good_judge()}, None, "scored"),
-        ({"sample_rate": 0.0}, None, None),
+        ({"sample_rate": 0.0}, None, "skipped"),
         ({"hold_seconds": 0.0, "evaluation_timeout": 0.2}, None, "timeout"),
         ({"evaluation_timeout": 0.2}, flush, "flushed"),
         ({"shutdown_seconds": 0.0}, None, "shutdown"),
-        ({"max_held_bytes": 1}, None, None),
+        ({"max_held_bytes": 1}, None, "overload"),
     ],
 )
-def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str | None) -> None:
+def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str) -> None:
     """However a span leaves, and whether it stands for a turn or not, its texts stay behind."""
     with running(**{"judge": GatedJudge(), "content": "strip", **options}) as app:
         run_turn(app)

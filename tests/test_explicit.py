@@ -150,10 +150,10 @@ def test_a_wrong_call_is_told_once(
 
 
 def test_without_a_recorded_span_nothing_happens() -> None:
-    """Outside of any span, and on one that is not sampled, a call does nothing, wrong or not."""
+    """Outside of any span, and on one that is not sampled, a call does nothing."""
     app = App(sampler=ALWAYS_OFF)
     record_question(QUESTION)
-    record_retrieval(5, CONTEXT)  # type: ignore[arg-type]  # nobody looks at it
+    record_retrieval(QUESTION, [CONTEXT])
     with app.tracer.start_as_current_span("ask"):
         record_answer(ANSWER)
     assert not app.spans

@@ -26,7 +26,13 @@ ONLY_IN = {
     "opentelemetry._logs": {"sinks/events.py", "runtime/providers.py"},
     "opentelemetry.sdk._logs": {"sinks/events.py", "runtime/providers.py"},
     "langchain": {"capture/langchain.py", "judge/langchain.py", "embed.py", "demo/app.py"},
-    "langchain_core": {"capture/langchain.py", "judge/langchain.py", "embed.py", "demo/app.py"},
+    "langchain_core": {
+        "capture/langchain.py",
+        "capture/vectorstores.py",
+        "judge/langchain.py",
+        "embed.py",
+        "demo/app.py",
+    },
     "langchain_classic": set[str](),
     "langgraph": {"demo/app.py"},
     "aiokafka": {"worker/kafka.py"},
@@ -39,7 +45,7 @@ PRIVATE_SDK_NAME = "_active_span_processor"
 PRIVATE_SDK_NAME_IN = {"live/processor.py"}
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
-ENVIRONMENT_IN = {"config.py", "doctor/environment.py", "doctor/bootstrap/sitecustomize.py"}
+ENVIRONMENT_IN = {"config.py", "doctor/environment.py"}
 
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),

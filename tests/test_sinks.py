@@ -21,7 +21,7 @@ from opentelemetry.trace import get_current_span
 from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes, span_context
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.sinks.instruments import InstrumentSink, outcome_of
-from rag_eval_otel.types import Evaluation, Score, SpanRef, Usage
+from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, SpanRef, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
@@ -52,10 +52,15 @@ def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
     return exporter.get_finished_spans()[0]
 
 
+def ending_of(evaluation: Evaluation) -> Ending:
+    """Return the ending of a turn that got ``evaluation``."""
+    return Ending(evaluation.status, evaluation=evaluation)
+
+
 @given(st.lists(SCORES, max_size=4))
 def test_attributes_are_leaves_and_finite(scores: list[Score]) -> None:
     """No attribute is a namespace of another, none is an array, every score a finite float."""
-    found = score_attributes(Evaluation(scores=tuple(scores)), "scored", explanations="on")
+    found = score_attributes(ending_of(Evaluation(scores=tuple(scores))), explanations="on")
     for key, value in found.items():
         assert isinstance(value, str | float)
         assert not any(other.startswith(f"{key}.") for other in found)
@@ -68,18 +73,27 @@ def test_explanations_are_opt_in_and_cut() -> None:
     """What quotes user data is exported on request only, and not without end."""
     evaluation = Evaluation(scores=(OK,))
     key = "rag.evaluation.faithfulness.explanation"
-    assert key not in score_attributes(evaluation, "scored")
-    assert score_attributes(evaluation, "scored", explanations="on")[key] == "x" * MAX_EXPLANATION
+    assert key not in score_attributes(ending_of(evaluation))
+    assert score_attributes(ending_of(evaluation), explanations="on")[key] == "x" * MAX_EXPLANATION
 
 
 def test_without_an_evaluation_there_is_the_status() -> None:
     """A span that was given up says why, and nothing else."""
-    assert score_attributes(None, "timeout") == {"rag.evaluation.status": "timeout"}
+    assert score_attributes(Ending("timeout")) == {"rag.evaluation.status": "timeout"}
+
+
+def test_a_refusal_says_why() -> None:
+    """Status and reason are all that a skipped turn leaves; what has no status leaves nothing."""
+    assert score_attributes(Ending("skipped", "no_answer")) == {
+        "rag.evaluation.status": "skipped",
+        "rag.evaluation.reason": "no_answer",
+    }
+    assert score_attributes(UNTOUCHED) == {}
 
 
 def test_failed_scores_have_a_reason_and_no_number() -> None:
     """An undefined or failed metric leaves its reason and no score attribute."""
-    found = score_attributes(Evaluation(scores=(UNDEFINED, FAILED)), "partial")
+    found = score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED))))
     assert found == {
         "rag.evaluation.status": "partial",
         "rag.evaluation.duration": 0.0,
@@ -142,7 +156,7 @@ def test_cost_is_counted() -> None:
 def test_other_scales_are_brought_to_one_for_the_histogram() -> None:
     """The span has the score on its own scale and on [0, 1]; the buckets get the latter."""
     evaluation = Evaluation(scores=(Score(name="correctness", value=4, normalized=0.75),))
-    attributes = score_attributes(evaluation, "scored")
+    attributes = score_attributes(ending_of(evaluation))
     assert attributes["rag.evaluation.correctness.score"] == 4.0
     assert attributes["rag.evaluation.correctness.normalized_score"] == 0.75
     assert recorded(evaluation)["rag.evaluation.score"][0].sum == 0.75
@@ -160,11 +174,11 @@ NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
 def test_other_scales_are_on_the_span_both_ways() -> None:
     """The score as people know it, and the same on [0, 1] beside it; never the latter alone."""
-    found = score_attributes(Evaluation(scores=(OK, NORMAL)), "scored")
+    found = score_attributes(ending_of(Evaluation(scores=(OK, NORMAL))))
     assert found["rag.evaluation.correctness.score"] == 4.0
     assert found["rag.evaluation.correctness.normalized_score"] == 0.75
     assert "rag.evaluation.faithfulness.normalized_score" not in found
-    whole = score_attributes(Evaluation(scores=(replace(NORMAL, normalized=1),)), "scored")
+    whole = score_attributes(ending_of(Evaluation(scores=(replace(NORMAL, normalized=1),))))
     assert isinstance(whole["rag.evaluation.correctness.normalized_score"], float)
 
 
@@ -212,7 +226,7 @@ def test_events_keep_the_scale_of_the_metric() -> None:
 def test_a_model_named_by_half_a_letter_costs_nothing() -> None:
     """What a server calls its model goes onto spans, events and metrics as it can be encoded."""
     odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
-    found = score_attributes(odd, "scored")
+    found = score_attributes(ending_of(odd))
     assert found["rag.evaluation.judge"] == "?m"
     assert found["rag.evaluation.faithfulness.version"] == "v/?"
     assert emitted(odd)[0]["rag.evaluation.judge"] == "?m"

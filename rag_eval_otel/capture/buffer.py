@@ -18,19 +18,23 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
-from rag_eval_otel.capture.open_spans import Bystander, OpenSpans, is_bystander, trace_of
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
+    Bystander,
+    OpenSpans,
     Trace,
     TraceLimits,
+    is_bystander,
     size_of,
     size_of_log,
     stands_for_turn,
+    trace_of,
     units_over,
 )
+from rag_eval_otel.types import ContextsFromPrompt
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -60,6 +64,7 @@ class TraceBuffer:
         limits: TraceLimits | None = None,
         on_begun: Callable[[], object] = lambda: None,
         on_evicted: Callable[[Trace], None] = lambda _: None,
+        contexts_from_prompt: ContextsFromPrompt = "off",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty."""
@@ -68,6 +73,7 @@ class TraceBuffer:
         self._on_begun = on_begun
         self._limits = limits or TraceLimits()
         self._on_evicted = on_evicted
+        self._contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
         self._clock = clock
         self._is_open = True
         self.is_fed = False
@@ -178,7 +184,13 @@ class TraceBuffer:
         kept = view if kind != "other" else Bystander.of(view)
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return stands_for_turn(trace, view, kind, spans=self.open_spans)
+        return stands_for_turn(
+            trace,
+            view,
+            kind,
+            spans=self.open_spans,
+            contexts_from_prompt=self._contexts_from_prompt,
+        )
 
     def sweep(self) -> None:
         """Hand on the traces, and the parts of them, that are complete."""

@@ -9,10 +9,9 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.placing import Messages, Place, bare
-from rag_eval_otel.capture.retrieval import paragraphs, parts_of
+from rag_eval_otel.capture.retrieval import Block, block_in
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import is_in, normalised, place
+from rag_eval_otel.capture.text import Messages, Place, bare, is_in, normalised, place
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.types import Passage, SkipReason
 
@@ -46,10 +45,8 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     recorded = [one for one in turn.retrievers if "documents" in one.explicit]
     if recorded:
         return tuple(_distinct(recorded))
-    blind = [one for one in turn.retrievers if one.documents is None]
-    told = [one for one in turn.retrievers if one.contexts_source == "tool" and one.documents]
-    if len(blind) > len(told):  # what one found may also be known from the tool it was made in
-        return _of_variables(turn, generator)
+    if turn.is_blind:
+        return _of_prompt(turn, generator)
     retrieved = tuple(_distinct(turn.retrievers))
     if generator is None:
         return retrieved
@@ -62,17 +59,23 @@ def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
     return "truncated" if any("documents" in one.cut for one in retrievers) else None
 
 
-def _of_variables(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the documents in the prompt's context, if they are not known to be more or fewer."""
+def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
+    """Return the documents in the prompt's context, if they are as many as were found.
+
+    What was retrieved is known to be there; a template's variable or a heading tells where.
+    """
+    counts = [one.found for one in turn.retrievers if one.documents is None]
+    count = None if None in counts else sum(one or 0 for one in counts)
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
-    counts = [one.found for one in turn.retrievers]
-    if text is None:
-        return "no_contexts"
-    if None in counts:
-        return parts_of(text)
-    found = paragraphs(text)
-    return found if len(found) == sum(count or 0 for count in counts) else "no_contexts"
+    block = None if text is None else Block(text=text)
+    if block is None and generator is not None:
+        block = block_in(generator.prompt)
+    found = block.passages(count) if block is not None else None
+    if found:
+        return found
+    said = block is not None or any(one.output for one in turn.retrievers)
+    return "ambiguous" if said else "no_contexts"  # where one document ends, nobody can tell
 
 
 def _shown(
@@ -81,7 +84,10 @@ def _shown(
     """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
-        return reranked or retrieved
+        if any(one.wider for one in turn.retrievers):
+            return "ambiguous"  # whether the text around a document was shown in its place
+        chosen = _selected(turn, retrieved)
+        return chosen if chosen is not None else reranked or retrieved
     behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
     messages = Messages(text for _, text in behind)
     own = Messages(text for at, text in behind if at is None)
@@ -98,6 +104,18 @@ def _shown(
     return _rewritten(turn, generator, reranked or retrieved, shown=messages)
 
 
+def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
+    """Return what the last step that tells it by ids handed on; None where no step does."""
+    telling = [step for step in turn.steps if step.kept]
+    if not telling:
+        return None
+    by_id = {passage.id: passage for passage in retrieved}
+    last = max(telling, key=lambda step: step.end or step.start)
+    if len(by_id) < len(retrieved) or not set(last.kept) <= set(by_id):
+        return "ambiguous"
+    return tuple(by_id[name] for name in last.kept)
+
+
 def _as_they_are(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
@@ -108,7 +126,7 @@ def _as_they_are(
     direct = [(at, p) for at, p in used if at[0] < count]
     if len(used) == len(direct):
         return _widened(turn, direct, Messages(messages.texts[:count]))
-    if not direct and _lacks_passages(turn, generator):
+    if _lacks_passages(turn, generator):
         return "partial"
     return {p: (None if direct else behind[at[0]][0], p) for at, p in used}
 
@@ -165,14 +183,18 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
     """Tell whether the generator builds upon a call of which no passage is known, nor a query."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
+    shown = Messages(generator.prompt)
     return not turn.is_whole and any(
-        len(call.output or "") >= _LINK
-        and place(call.output or "", generator.prompt) is not None
+        _link(call.output or "", shown) is not None
         and place(call.output or "", queries) is None
-        and not any(map(Messages(prompts_behind(turn, call)).place, found))
+        and not _shows_any(Messages(prompts_behind(turn, call)), found)
         for call in (*turn.calls, *turn.rewrites)
         if call is not generator
     )
+
+
+def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
+    return any(messages.place(text) or messages.trace(text, ()) for text in texts)
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:

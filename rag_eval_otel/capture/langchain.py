@@ -230,7 +230,8 @@ class LangChainCapture(BaseCallbackHandler):
             if run is None:
                 return _DONE
             try:
-                run.told = [note_document(document) for document in documents]
+                if isinstance(documents, list | tuple):
+                    run.told = [note_document(document) for document in documents]
             finally:
                 self._end(run)
         return _DONE
@@ -435,8 +436,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 def note_document(document: Any) -> Any:
     """Return text, id and metadata of a document."""
     if not isinstance(document, Document):
-        text = getattr(document, "page_content", None)
-        return {"page_content": text} if isinstance(text, str) else note(document)
+        return _note_like_document(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
     metadata = fields.get("metadata")
     return {
@@ -444,6 +444,14 @@ def note_document(document: Any) -> Any:
         "id": fields.get("id"),
         "metadata": dict(metadata) if metadata else {},
     }
+
+
+def _note_like_document(document: Any) -> Any:
+    """Return a document of another make: what has a ``page_content``."""
+    text, name = getattr(document, "page_content", None), getattr(document, "id", None)
+    if not isinstance(text, str):
+        return note(document)
+    return {"page_content": text, "id": None if name is None else str(name)}
 
 
 def note_found(found: Any) -> Any:

@@ -1,17 +1,13 @@
-"""Which fragments of a trace are retrievals, and where their documents are written.
-
-Retrievals that nobody recorded are known from the tools that made them: from a tool that says, by
-its name or its description, that it retrieves, or that returned documents, and from what an LLM was
-shown of such a tool's result. Text is no list of documents by itself: it is split where its form
-says where each document begins.
-"""
+"""Which steps of a trace are retrievals, and where their documents are written."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rag_eval_otel.capture.dialects.documents import passages_in_text
@@ -25,6 +21,7 @@ _METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # written beside documents, no
 _SENTENCE = re.compile(  # on one line, to its end
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
+_SAID = 12  # characters from which the words of an LLM in a tool's result are no coincidence
 _FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
@@ -133,25 +130,46 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
     Each result once below one parent: the calls of an agent are shown it again and again.
     """
     told = [step.output or "" for step in tree.fragments if step.kind == "tool"]
+    said = [call.output for call in tree.generators if len(call.output or "") >= _SAID]
     known = [p.text for one in retrievals for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
+    loops = _loops(tree)
     for call in tree.generators:
-        parent = call.parent if call.parent in tree.by_id else call.id
+        parent = loops[call.id]
         for number, result in enumerate(call.results):
             key = parent, normalised(result.text)
             is_text = result.text.strip() and not _FAILED.match(result.text)
             if key in seen or not is_text or not says_it_retrieves(result):
                 continue
             seen.add(key)
+            if any(place(text or "", [result.text]) for text in said):
+                continue  # an agent of its own answered
             if place(result.text, told) is None and not any(place(t, [result.text]) for t in known):
-                yield _told_by(call, number, result)
+                yield _told_by(call, number, parent=parent)
 
 
-def _told_by(call: Step, number: int, result: Result) -> Step:
-    """Return the retrieval that ``call`` was shown the result of."""
+def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
+    """Return for each call the step below which something went before it, as an agent's loop."""
+    first: dict[Hashable, int] = {}
+    for one in tree.fragments:
+        if one.kind in {"llm", "tool"}:
+            for above in tree.ancestors(one):
+                first[above.id] = min(one.start, first.get(above.id, one.start))
+    return {
+        call.id: next(
+            (above.id for above in tree.ancestors(call) if first[above.id] < call.start),
+            call.parent if call.parent in tree.by_id else call.id,
+        )
+        for call in tree.generators
+    }
+
+
+def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
+    """Return the retrieval of which ``call`` was shown a result."""
+    result = call.results[number]
     return Step(
         id=(call.id, number),
-        parent=call.parent,
+        parent=None if parent == call.id else parent,
         kind="retriever",
         name=result.tool,
         start=call.start,
@@ -214,11 +232,12 @@ def passages_told(tool: Step) -> tuple[Passage, ...] | None:
     return None if found and any(_METADATA.fullmatch(p.text) for p in found) else found
 
 
-def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...]:
-    """Return the documents in ``text``: one, unless its form tells where each begins.
+def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
+    """Return the documents in ``text``, as its form tells where each begins; None if it does not.
 
-    That of paragraphs does where each is one line of whole sentences, or ``known`` by itself: then
-    they were joined. A document of its own has headings, lists and lines that go on.
+    Paragraphs are documents that were joined where each is one line of whole sentences, or
+    ``known`` by itself. Those with headings, lists and lines that go on may be of one document, or
+    of several: nobody can tell.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -228,10 +247,116 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...]:
     joined = all(_SENTENCE.fullmatch(part.text.strip()) for part in found)
     if joined or any(normalised(part.text) in alone for part in found[1:]):
         return found
-    return (Passage(text=text.strip()),) if text.strip() else ()
+    return found if len(found) < 2 else None  # noqa: PLR2004  # one paragraph is one document
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
     """Return the paragraphs of ``text``: what stands between blank lines."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
+
+
+def joined_lines(text: str) -> tuple[Passage, ...] | None:
+    """Return the lines of ``text``, if each is one of whole sentences; else its documents."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
+        return tuple(Passage(text=line) for line in lines)
+    return parts_of(text)
+
+
+def is_verdict(text: str) -> bool:
+    """Tell whether ``text`` says no more than yes or no, or grades; JSON by what is in it."""
+    with suppress(ValueError, RecursionError):
+        data = json.loads(text) if text.lstrip()[:1] == "{" else None
+        if isinstance(data, Mapping):
+            return all(not isinstance(v, str | list | dict) or _is_word(v) for v in data.values())
+    return re.fullmatch(r"\W*(yes|no|true|false)\W*", text, re.IGNORECASE) is not None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value.split()) == 1
+
+
+_NAMES = (
+    r"contexts?|documents|passages|sources|excerpts|snippets|background|references"
+    r"|knowledge(?: base)?|(?:search |retrieval )?results|(?:context |background )?information"
+)
+_ASKED = r"(?:user(?:'s)? |customer |original )?(?:question|query|request|message|input)"
+_TAGGED = re.compile(rf"<({_NAMES})>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_RULED = re.compile(
+    rf"\b(?:{_NAMES})\b[^\n]*\n[ \t]*([-=*_#`~]{{3,}})[ \t]*\n(.*?)\n[ \t]*\1",
+    re.DOTALL | re.IGNORECASE,
+)
+_ADJECTIVES = (
+    r"(?:(?:the|retrieved|relevant|given|provided|following|supporting|additional)[ \t]+)*"
+)
+_HEADED = re.compile(  # on a line of its own, or with nothing before it
+    rf"(?:^|\n)[ \t]*(?:[^\n:]{{0,200}}\b(?:{_NAMES})\b[^\n:.]{{0,40}}:[*]*[ \t]*\n"
+    rf"|[#*\[]*{_ADJECTIVES}(?:{_NAMES})[\]*]*[ \t]*:)",
+    re.IGNORECASE,
+)
+_NEXT = re.compile(
+    rf"\n\s*[#*\[]*(?:{_ASKED}|(?:helpful |final |your )?answer|response|assistant|human|user"
+    r"|customer|(?:chat |conversation )?history|instructions?|rules?|task|output|format)\b"
+    r"[^\n:]{0,20}:",
+    re.IGNORECASE,
+)
+_QUESTION = re.compile(
+    rf"(?:^|\n)\s*[#*\[]*(?:{_ASKED}|user|human|customer)[\]*]*\s*:[*]*\s*([^\n]+)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What stands below a heading, and what is asked beside it."""
+
+    text: str
+    question: str | None = None
+
+    def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
+        """Return the documents in it; None unless they are ``count``, where that is known."""
+        if count is None:
+            return joined_lines(self.text)
+        ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
+        return next((found for found in ways if found is not None and len(found) == count), None)
+
+
+def block_in(prompt: Sequence[str]) -> Block | None:
+    """Return the block below a heading in the last message of ``prompt`` that has one."""
+    for message in reversed(prompt):
+        text = next((found for found in _blocks(message) if found), None)
+        if text is not None:
+            asked = _QUESTION.search(message.replace(text, "\n"))
+            return Block(text=text, question=asked[1].strip() if asked else None)
+    return None
+
+
+def _blocks(message: str) -> Iterator[str]:
+    for found in _TAGGED.finditer(message):
+        yield found[2].strip()
+    for found in _RULED.finditer(message):
+        yield found[2].strip()
+    for found in _HEADED.finditer(message):
+        rest = message[found.end() :]
+        end = _NEXT.search(f"\n{rest}")
+        yield (rest if end is None else rest[: max(0, end.start() - 1)]).strip()
+
+
+def retrieval_in(call: Step) -> Step | None:
+    """Return the retrieval whose documents stand in the prompt of ``call``."""
+    graded = len((call.output or "").split()) < 2 or is_verdict(call.output or "")  # noqa: PLR2004
+    block = None if call.calls_tools or graded else block_in(call.prompt)
+    documents = block.passages() if block is not None else None
+    if block is None or not documents:
+        return None
+    return Step(
+        id=(call.id, "prompt"),
+        parent=call.parent,
+        kind="retriever",
+        name="prompt",
+        start=call.start,
+        end=call.start,
+        input=block.question,
+        documents=documents,
+        contexts_source="prompt",
+    )

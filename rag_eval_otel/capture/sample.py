@@ -6,13 +6,15 @@ other, or a part was redacted, the turn is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.retrieval import find_retrievals
+from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict
 from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
@@ -22,6 +24,10 @@ from rag_eval_otel.types import Passage, Sample, SkipReason
 
 _NO_TIME = 5_000_000  # ns in which no LLM can have answered
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
+_DEMANDS_VERDICT = re.compile(
+    r"\byes\b\W{1,3}(or|and|/)\W{0,3}no\b|\byes\W{1,3}no\b|\bbinary\b", re.IGNORECASE
+)
+_OF_LLM = re.compile(r"llm|chat|model", re.IGNORECASE)  # what is called so may have asked one
 _PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
 
 
@@ -37,17 +43,9 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
 def extract(turn: Turn) -> Sample | SkipReason:
     """Return the sample of ``turn``, or why it can't be scored."""
     try:
-        return _sample(_with_said(turn))
+        return _sample(turn)
     except Refused as refused:
         return refused.reason
-
-
-def _with_said(turn: Turn) -> Turn:
-    """Return ``turn`` with what the application has said on its span until that ended."""
-    if turn.span is None:
-        return turn
-    around = (step for step in turn.line if step.id != turn.span.span_id)
-    return replace(turn, line=(*around, read(turn.span)))
 
 
 def _sample(turn: Turn) -> Sample:
@@ -62,6 +60,8 @@ def _sample(turn: Turn) -> Sample:
     if generator is None and turn.calls and not said >= {"documents", "output"}:
         raise Refused(reason="ambiguous" if turn.is_whole else "partial")
     if generator is not None and not _is_told(turn) and may_grade(generator, turn):
+        raise Refused(reason="ambiguous")
+    if generator is not None and _judged(generator, turn):
         raise Refused(reason="ambiguous")
     contexts = contexts_of(turn, generator)
     if isinstance(contexts, str):
@@ -89,15 +89,42 @@ def _answer(turn: Turn) -> str:
     answer = _spoken(turn.line, "output")
     if "output" not in turn.explicit and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
-    answer = answer or _spoken(turn.calls, "output")
-    if answer is None:
+    answer = answer or _unnamed_answer(turn) or _spoken(turn.calls, "output")
+    if answer is None or (is_verdict(answer) and answer.lstrip()[:1] == "{"):
         raise Refused(reason="no_answer")
     return answer
 
 
+def _unnamed_answer(turn: Turn) -> str | None:
+    """Return what the turn returned under a name of its own: the text that a call has said.
+
+    Of several that no verdict on another one is.
+    """
+    asked = [step.input for step in (*turn.line, *turn.retrievers)]
+    for step in reversed(turn.line):
+        said = {
+            call.output or "": call
+            for call in turn.calls
+            for t in step.tells
+            if is_same(t, call.output)
+        }
+        texts = [text for text in said if not any(is_same(text, one) for one in asked)]
+        final = [t for t in texts if not _judges(said[t], [one for one in texts if one != t])]
+        if len(final) == 1:
+            return final[0]
+    return None
+
+
+def _judges(call: Step, texts: Sequence[str]) -> bool:
+    """Tell whether ``call`` was shown one of ``texts``, and had little to say."""
+    short = len(call.output or "") < ANSWER_LENGTH
+    return short and any(place(text, call.prompt) is not None for text in texts)
+
+
 def _is_told(turn: Turn) -> bool:
     """Tell whether the answer is what the turn returned, not just what its last call said."""
-    return "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+    told = "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+    return told or _unnamed_answer(turn) is not None
 
 
 def _spoken(steps: Iterable[Step], part: Part) -> str | None:
@@ -144,7 +171,8 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     explicit = next((step.input for step in line if "input" in step.explicit), None)
     if explicit is not None:
         return explicit
-    asked = _spoken(line, "input")
+    asked = _spoken([step for step in line if not _is_prompt(step.input, contexts)], "input")
+    asked = asked or _unnamed_question(turn)
     searched = _first(retriever.input for retriever in turn.retrievers)
     message = (generator.input if generator is not None else None) or ""
     clean = message.strip() and not any(p.text in message for p in contexts if p.text)
@@ -159,6 +187,27 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     if turn.is_whole or _is_replaced(turn, message, searched):
         return message if clean else searched
     raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
+
+
+def _unnamed_question(turn: Turn) -> str | None:
+    """Return what the turn was handed under a name of its own: the text that the LLMs were shown.
+
+    Or that was searched for. A single word is a name, a language, or something else beside it.
+    """
+    shown = [text for call in (*turn.rewrites, *turn.calls) for text in call.prompt]
+    shown += [one.input or "" for one in turn.retrievers]
+    for step in reversed(turn.line):
+        several = [text for text in step.asks if len(text.split()) > 1 or len(step.asks) == 1]
+        used = [text for text in several if any(is_in(text, one) for one in shown)]
+        if used:
+            return used[0] if len(used) == 1 else None
+    return None
+
+
+def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
+    """Tell whether ``text`` is no question, but a prompt made of one and of ``contexts``."""
+    long = (p.text for p in contexts if len(p.text) >= ANSWER_LENGTH)
+    return text is not None and any(one in text for one in long)
 
 
 def _unasked(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
@@ -205,10 +254,13 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
     The step that did took no time: no LLM was asked to reword it.
     """
+    parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
         and step.end is not None
         and step.end - step.start < _NO_TIME
+        and step.id not in parents
+        and not _OF_LLM.search(step.name)
         and is_same(step.output, searched)
         and is_same(searched, message)
         for step in turn.steps
@@ -231,6 +283,19 @@ def generator_of(turn: Turn, answer: str) -> Step | None:
     around = [call for call in around if is_in(answer, call.output or "")]
     found = wrote or parts or around or _other_writers(turn)
     return found[-1] if found else None
+
+
+def _judged(generator: Step, turn: Turn) -> bool:
+    """Tell whether the reply is a verdict that the prompt, and not the user, demanded.
+
+    What looks like a turn then only checks the answer of another one.
+    """
+    if not is_verdict(generator.output or ""):
+        return False
+    asked = [step.input or "" for step in turn.line if step.kind != "llm"]
+    return any(_DEMANDS_VERDICT.search(text) for text in generator.prompt) and not any(
+        map(_DEMANDS_VERDICT.search, asked)
+    )
 
 
 def _length(call: Step) -> int:
@@ -272,6 +337,8 @@ def doubt_of(
         return None
     if _asks_with_an_answer(turn) or _has_stray_answer(turn, generator, answer):
         return "ambiguous"
+    if "documents" not in said and _hands_on_others(turn):
+        return "no_contexts"
     if turn.is_whole or not _is_lossy(turn, generator, contexts):
         return None
     return "partial"
@@ -285,7 +352,26 @@ def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     prompts = prompts_behind(turn, generator)
     if "documents" in turn.explicit:
         return False
-    return _lacks_retrieval(turn, prompts) or not _kept_on_purpose(turn, contexts, prompts)
+    if turn.lacks_retrieval or _lacks_retrieval(turn, prompts) or _lacks_tool(turn, generator):
+        return True
+    return not _kept_on_purpose(turn, contexts, prompts)
+
+
+def _lacks_tool(turn: Turn, generator: Step) -> bool:
+    """Tell whether the LLM was shown results of more tools than there are, where tools are seen."""
+    return bool(turn.tools) and len(generator.results) > len(turn.tools)
+
+
+def _hands_on_others(turn: Turn) -> bool:
+    """Tell whether a step handed on documents, by their ids, of which no text is known.
+
+    Some may be what calls have said: those of a sub-question's answer.
+    """
+    known = {p.id for one in turn.retrievers for p in one.documents or ()}
+    made = len(turn.calls) - 1
+    return any(
+        known.intersection(step.kept) and len(set(step.kept) - known) > made for step in turn.steps
+    )
 
 
 def _asks_with_an_answer(turn: Turn) -> bool:
@@ -322,6 +408,8 @@ def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
         call is not generator
         and not call.calls_tools
         and len(call.output or "") >= ANSWER_LENGTH
+        and call.id not in turn.selecting
+        and not is_in(call.output or "", answer)
         and not is_used(call, turn)
         and place(generator.output or "", call.prompt) is None
         for call in turn.calls
@@ -339,7 +427,7 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
     if not left or not prompts:
         return True
-    if any({normalised(p.text) for p in step.shown} == kept for step in turn.steps):
+    if kept in _handed_together(turn.steps):
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept and set(step.kept) == names for step in turn.steps):
@@ -348,8 +436,16 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
         return any(one.kind == "reranker" for one in turn.retrievers)
-    graders = [call for call in turn.calls if 0 < len(call.output or "") < ANSWER_LENGTH]
+    graders = [call for call in turn.calls if len(call.output or "") < ANSWER_LENGTH]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
+
+
+def _handed_together(steps: Sequence[Step]) -> list[set[str]]:
+    """Return what each step handed on; of several of one name, as one for each document, all."""
+    found: dict[tuple[str, Hashable | None], set[str]] = defaultdict(set)
+    for step in steps:
+        found[step.name, step.parent].update(normalised(p.text) for p in step.shown)
+    return list(found.values())
 
 
 def _drops(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:

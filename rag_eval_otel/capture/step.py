@@ -67,6 +67,10 @@ class Step:
     """By the text of a document, one that holds it, which may be shown in its place."""
     said: tuple[str, ...] = ()
     """What an LLM was shown as its own earlier words."""
+    asks: tuple[str, ...] = ()
+    """The texts that it was handed, where none is known to be the question."""
+    tells: tuple[str, ...] = ()
+    """The texts that it handed on, where none is known to be the answer."""
     shown: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
     handed: tuple[Passage, ...] = ()

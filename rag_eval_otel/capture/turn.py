@@ -13,13 +13,11 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.capture.nesting import Groups, Nesting, Owners
-from rag_eval_otel.capture.retrieval import find_retrievals
-from rag_eval_otel.capture.span import SpanView
+from rag_eval_otel.capture.retrieval import find_retrievals, retrieval_in
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
-from rag_eval_otel.capture.tree import ACTIVE, StepTree, in_order
-from rag_eval_otel.types import SkipReason
+from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
+from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
@@ -52,10 +50,30 @@ class Turn:
     """The chains below the anchor, where it may not be whole."""
     tools: tuple[Step, ...] = ()
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
+    selecting: frozenset[Hashable] = frozenset()
+    """The ids of the calls within steps that handed on documents and no text: they rank them."""
     within_tools: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
-    span: SpanView | None = None
-    """The span that stands for it, where the application has said something on it."""
+    lacks_retrieval: bool = False
+    """Whether a retrieval that one of its tools should have made is not there."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the texts of what was retrieved are not recorded, nor in a tool's result."""
+        blind = sum(one.documents is None for one in self.retrievers)
+        return blind > sum(bool(one.documents) for one in self._of_source("tool"))
+
+    @property
+    def contexts_source(self) -> ContextsSource:
+        """Where its contexts are read: of several places the one that tells least for sure."""
+        if "documents" in self.explicit:
+            return "retrieval"
+        if self.is_blind or any(self._of_source("prompt")):
+            return "prompt"
+        return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
+
+    def _of_source(self, source: ContextsSource) -> Iterator[Step]:
+        return (one for one in self.retrievers if one.contexts_source == source)
 
     @property
     def explicit(self) -> frozenset[Part]:
@@ -65,7 +83,12 @@ class Turn:
         return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
 
 
-def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
+def find_turns(
+    fragments: Sequence[Step],
+    *,
+    loss: Loss = "none",
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> list[Turn]:
     """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
 
     ``loss``: whether some of what happened may be missing from ``fragments``.
@@ -73,6 +96,12 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     tree = StepTree(fragments)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
+    if contexts_from_prompt == "on":
+        grouped = {call.id for calls in groups.values() for call in calls}
+        others = (call for call in tree.generators if call.id not in grouped)
+        guessed = [one for one in map(retrieval_in, others) if one is not None]
+        retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
+        groups = _group(tree, retrievals)
     nesting = Nesting(tree, groups, retrievals)
     owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
@@ -96,8 +125,11 @@ def find_turns(fragments: Sequence[Step], *, loss: Loss = "none") -> list[Turn]:
     found_turns += _by_themselves(tree, retrievals)
     used = {one.id for turn in found_turns for one in turn.retrievers}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
-    below = _below(tree, owners)
-    found_turns = [_surrounded(tree, turn, below[turn.anchor.id]) for turn in found_turns]
+    below, around = _below(tree, owners), _around(tree, found_turns, owners)
+    found_turns = [
+        _surrounded(tree, turn, below[turn.anchor.id], around[turn.anchor.id])
+        for turn in found_turns
+    ]
     is_whole = loss == "none"
     found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
     return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
@@ -107,7 +139,7 @@ def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]
     """Yield the calls around which there is nothing, and that were shown what tools had found."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
-        if one.parent not in tree.by_id and one.kind == "retriever" and isinstance(one.id, tuple):
+        if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
             shown[one.id[0]].append(one)
     for call in tree.generators:
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
@@ -146,16 +178,48 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
     return found
 
 
-def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step]) -> Turn:
-    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing."""
+def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
+    """Return what is below the line of each turn, and below no anchor."""
+    lines = {step.id: turn.anchor.id for turn in turns for step in turn.line[1:]}
+    found: dict[Hashable, list[Step]] = defaultdict(list)
+    for one in tree.fragments if lines else ():
+        for above in tree.line(one):
+            if above.id in owners:
+                break
+            if above.id in lines:
+                found[lines[above.id]].append(one)
+                break
+    return found
+
+
+def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]) -> Turn:
+    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing.
+
+    And with those ``around`` it, that are below no other.
+    """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
-    steps = (one for one in below if one.kind in {"chain", "agent"})
+    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
+    ranking = {one.id for one in steps if (one.kept or one.shown) and one.output is None}
+    ranking.discard(turn.anchor.id)
+    beside = [one for one in around if one.kind == "chain"]
     return replace(
         turn,
-        steps=(turn.anchor, *steps),
+        steps=(turn.anchor, *steps, *beside),
+        selecting=frozenset(
+            c.id for c in turn.calls if ranking & {a.id for a in tree.ancestors(c)}
+        ),
         tools=tuple(tools),
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
+        lacks_retrieval=_lacks_retrieval(tree, turn, below),
     )
+
+
+def _lacks_retrieval(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
+    """Tell whether a tool retrieved in one call and not in another."""
+    above = tree.searching | {a.id for one in turn.retrievers for a in tree.line(one)}
+    called = [one for one in below if one.kind == "tool" and one.error is None]
+    retrieving = {tool.name for tool in called if tool.id in above}
+    return any(tool.name in retrieving and tool.id not in above for tool in called)
 
 
 def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
@@ -349,13 +413,33 @@ def parted(turn: Turn) -> list[Turn]:
     grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
+    callers = [one for one in (*turn.rewrites, *turn.calls) if one.calls_tools]
     parts = [
-        replace(turn, anchor=call, line=(call,), calls=(call,), rewrites=(), retrievers=used)
+        replace(
+            turn,
+            anchor=call,
+            line=(call,),
+            calls=(call,),
+            rewrites=tuple(one for one in callers if one.start < call.start),  # wrote its query
+            retrievers=used,
+        )
         for call, used in grounded
     ]
-    return [
-        replace(part, doubt="ambiguous") if may_grade(part.anchor, turn) else part for part in parts
-    ]
+    return [replace(part, doubt=part.doubt or _doubt_of_part(part, turn)) for part in parts]
+
+
+def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
+    """Return why ``part`` of a flat ``turn`` may not be what it seems.
+
+    It may grade another answer, or have been shown what a retrieval found whose texts are unknown.
+    """
+    if may_grade(part.anchor, turn):
+        return "ambiguous"
+    used = {one.id for one in part.retrievers}
+    unknown = [one for one in turn.retrievers if one.documents is None and one.id not in used]
+    known = any(one.documents for one in part.retrievers)
+    is_mixed = known and any(one.start < part.anchor.start for one in unknown)
+    return "no_contexts" if is_mixed else None
 
 
 def may_grade(call: Step, turn: Turn) -> bool:

@@ -13,8 +13,8 @@ from rag_eval_otel.errors import ConfigError
 
 _DESCRIPTION = """\
 Says what is installed, whether judge, embedder and OTLP endpoints answer, and what to do about each
-problem. With a COMMAND it runs that, attached as opentelemetry-instrument would do, and says what
-was captured, scored and skipped, and why:
+problem. With a COMMAND it runs that, and says what the pipelines that it attaches have captured,
+scored and skipped, and why:
 
   rag-eval-otel doctor -- python app.py --its-own options
 
@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> int:
     """Look, run, report."""
     from rag_eval_otel.doctor.diagnosis import diagnose  # noqa: PLC0415  # --help is to be quick
     from rag_eval_otel.doctor.environment import variables  # noqa: PLC0415
-    from rag_eval_otel.doctor.launch import run_watched  # noqa: PLC0415
+    from rag_eval_otel.doctor.launch import run_noted  # noqa: PLC0415
     from rag_eval_otel.doctor.report import as_data, as_text  # noqa: PLC0415
 
     command = _command(options.command)
     _check_output(options.output)
-    ran = run_watched(command) if command else None
+    ran = run_noted(command) if command else None
     diagnosis = diagnose(variables(), ran=ran, timeout=options.timeout)
     if options.form == "json":
         report = json.dumps(as_data(diagnosis), indent=2, ensure_ascii=False) + "\n"

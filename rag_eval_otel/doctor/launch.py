@@ -1,4 +1,4 @@
-"""Running the user's program under the observer; its input and output are its own."""
+"""Running the user's program; its input and output are its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from types import FrameType
 from typing import Final
 
 from rag_eval_otel.doctor.environment import for_program, search_path
-from rag_eval_otel.doctor.notes import ProcessNote, Strange, read_notes
+from rag_eval_otel.doctor.totals import read_notes
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live.notes import Note
 
 _PYTHONS: Final = frozenset({"python", "python3"})
 _SHELL: Final = 128  # a shell's status of a command that ended by signal n is 128 + n
@@ -25,7 +26,7 @@ _SHELL: Final = 128  # a shell's status of a command that ended by signal n is 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How the program went, and the notes of its processes.
+    """How the program went, and the notes of its pipelines.
 
     ``status`` is its exit status, negative the number of the signal that ended it. It was
     ``interrupted`` by the signals that we were sent, too.
@@ -34,8 +35,7 @@ class Ran:
     command: tuple[str, ...]
     status: int
     interrupted: tuple[int, ...] = ()
-    processes: tuple[ProcessNote, ...] = ()
-    strangers: tuple[Strange, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -62,7 +62,7 @@ def resolved(command: Sequence[str]) -> list[str]:
     return [found, *arguments]
 
 
-def run_watched(command: Sequence[str]) -> Ran:
+def run_noted(command: Sequence[str]) -> Ran:
     """Run ``command`` to its end, whatever that is; raises `ConfigError` if it cannot be started.
 
     Signals that ask us to end are handed on to the program.
@@ -79,13 +79,12 @@ def run_watched(command: Sequence[str]) -> Ran:
                 msg = f"{command[0]!r} cannot be started: {error.strerror or error}"
                 raise ConfigError(msg) from error
             status = hands.wait(child)
-        processes, strangers = read_notes(folder)
+        notes = read_notes(folder)
     return Ran(
         command=tuple(command),
         status=status,
         interrupted=tuple(hands.received),
-        processes=tuple(processes),
-        strangers=tuple(strangers),
+        notes=tuple(notes),
     )
 
 

@@ -9,24 +9,22 @@ from typing import Final
 
 from rag_eval_otel.doctor.causes import Finding, found
 from rag_eval_otel.doctor.launch import Ran
-from rag_eval_otel.doctor.notes import ProcessNote, ProviderNote
 from rag_eval_otel.doctor.reasons import cause_of
 from rag_eval_otel.doctor.totals import Totals, totals_of
+from rag_eval_otel.live.notes import Note, listed
 
 _ROOT = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{([0-9.e+-]+))")
 
-_SILENT: Final = frozenset(
-    {"no-spans", "no-turns", "no-dialect", "nothing-seen", "attached-by-doctor"}
-)
+_SILENT: Final = frozenset({"no-spans", "no-turns", "no-dialect", "callback-missing"})
 _EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
-    "sdk-disabled": _SILENT | {"provider-foreign", "provider-noop", "no-otlp-exporter"},
-    "attach-failed": _SILENT,
-    "sampler-off": _SILENT - {"attached-by-doctor"},
+    "program-failed": _SILENT | {"nothing-attached"},
+    "sdk-disabled": _SILENT | {"provider-foreign", "provider-noop", "no-exporter"},
+    "sampler-off": _SILENT,
     "provider-noop": _SILENT | {"provider-foreign"},
-    "provider-unwatched": frozenset({"no-spans", "no-turns", "no-dialect", "attached-by-doctor"}),
-    "provider-unset": frozenset({"no-otlp-exporter"}),
-    "nothing-seen": frozenset({"no-otlp-exporter"}),
-    "callback-missing": frozenset({"attached-by-doctor"}),
+    "provider-late": _SILENT | {"no-exporter"},
+    "exporter-missing": frozenset({"nothing-attached"}),
+    "config-invalid": frozenset({"nothing-attached"}),
+    "traces-not-exported": frozenset({"no-exporter"}),
 }
 """What needs no mention beside what explains it."""
 
@@ -43,19 +41,14 @@ def of_run(ran: Ran) -> Iterator[Finding]:
     """Yield what the run of a program tells."""
     if ran.failed:
         yield found("program-failed", ending(ran))
-    for stranger in dict.fromkeys((one.executable, one.error) for one in ran.strangers):
-        yield found("not-installed-there", ": ".join(stranger))
-    if not ran.processes:
-        if not ran.strangers:
-            yield found("program-unseen", f"no note of {ran.command[0]} or of what it starts")
+    if not ran.notes:
+        yield found("nothing-attached", f"{ran.command[0]} has ended, and no pipeline has reported")
         return
-    totals = totals_of(ran.processes)
-    yield from _of_processes(ran.processes, totals)
-    yield from _of_providers(ran.processes, totals)
-    yield from _of_attaching(ran.processes, totals)
-    yield from _of_silence(ran.processes, totals)
+    totals = totals_of(ran.notes)
+    for note in ran.notes:
+        yield from _of_pipeline(note)
+    yield from _of_silence(ran.notes, totals)
     yield from _of_turns(totals)
-    yield from _of_exports(totals)
 
 
 def ending(ran: Ran) -> str:
@@ -65,93 +58,54 @@ def ending(ran: Ran) -> str:
     return f"ended by {signal.Signals(-ran.status).name}"
 
 
-def _of_processes(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[Finding]:
-    for one in processes:
-        place = f"{one.program}, process {one.pid}"
-        if one.ended is None and (one.providers or one.pipelines):
-            yield found("killed", f"{place}: {_waiting(one)}")
-        elif one.ended == "os._exit" and _may_have_lost(one):
-            yield found(
-                "hard-exit", f"{place}: {_waiting(one)}", level=None if totals.turns else "problem"
-            )
-        for failure in one.failures:
-            yield found("attach-failed", failure)
-        if one.ignored_options:
-            seen = f"{one.program}: {one.ignored_options} calls with other options than the first"
-            yield found("options-ignored", seen)
+def _of_pipeline(note: Note) -> Iterator[Finding]:
+    if not note.ended and (note.spans or note.held):
+        ended = sum(note.spans.values())
+        seen = f"{note.program}, process {note.pid}: {note.held} turns were waiting for scores"
+        yield found(
+            "killed",
+            f"{seen}, {ended} spans had ended",
+            level="warning" if note.held else None,
+        )
+    for cause, lines in note.logged.items():
+        yield from (found(cause, line) for line in lines)
+    if "NoOp" in note.provider:
+        yield found("provider-noop", f"the tracer provider is {note.provider}")
+    elif not note.sees_spans:
+        yield found("provider-foreign", f"the tracer provider is {note.provider}")
+    if note.processors is not None and not note.processors:
+        yield found("no-exporter", f"{note.provider} has no span processor")
+    yield from _of_sampler(note)
 
 
-def _waiting(process: ProcessNote) -> str:
-    held = sum(pipeline.held for pipeline in process.pipelines)
-    ended = sum(provider.spans for provider in process.providers)
-    return f"{held} spans were waiting for scores, {ended} had ended"
-
-
-def _may_have_lost(process: ProcessNote) -> bool:
-    """Tell whether spans were waiting, or had ended and no exporter of ours has seen them."""
-    if any(pipeline.held for pipeline in process.pipelines):
-        return True
-    exported = any(one.signal == "traces" and one.succeeded for one in process.exports)
-    return not exported and any(provider.spans for provider in process.providers)
-
-
-def _of_providers(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[Finding]:
-    for name in dict.fromkeys(one.global_provider for one in processes):
-        if "NoOp" in name:
-            yield found("provider-noop", f"the global tracer provider is {name}")
-    for name in dict.fromkeys(name for one in processes for name in one.refused_providers):
-        yield found("provider-late", f"a {name} was refused as the global tracer provider")
-    for provider in totals.providers:
-        yield from _of_sampler(provider)
-        spans = {name: n for name, n in provider.dialects.items() if name != "none"}
-        if spans and not provider.is_attached:
-            kind = "the global provider" if provider.is_global else "a provider that is not global"
-            yield found("provider-unwatched", f"{kind}, {provider.type}: {listed(spans)}")
-
-
-def _of_sampler(provider: ProviderNote) -> Iterator[Finding]:
-    root = _ROOT.match(provider.sampler)
+def _of_sampler(note: Note) -> Iterator[Finding]:
+    root = _ROOT.match(note.sampler)
     if root is None:
         return
     if root[1] == "AlwaysOff" or float(root[2]) == 0:
-        if not provider.spans:
-            yield found("sampler-off", f"{provider.type} with {provider.sampler}: no span recorded")
+        if not note.spans:
+            yield found("sampler-off", f"{note.provider} with {note.sampler}: no span recorded")
     elif float(root[2]) < 1:
-        yield found("sampler-ratio", f"{provider.type} with {provider.sampler}")
+        yield found("sampler-ratio", f"{note.provider} with {note.sampler}")
 
 
-def _of_attaching(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[Finding]:
-    by_program = [one for one in totals.pipelines if one.by == "program"]
-    if totals.pipelines and not by_program and not totals.handlers:
-        yield found(
-            "attached-by-doctor", "the program has called neither instrument() nor a handler"
-        )
-    if by_program and not totals.handlers and totals.sources.get("callback"):
-        seen = f"{totals.sources['callback']} turns came from the doctor's own callback"
-        yield found("callback-missing", seen)
-    if any(not one.sees_spans for one in totals.pipelines):
-        names = sorted({one.global_provider for one in processes if one.pipelines})
-        yield found("provider-foreign", f"the tracer provider is {', '.join(names)}")
-
-
-def _of_silence(processes: Sequence[ProcessNote], totals: Totals) -> Iterator[Finding]:
+def _of_silence(notes: Sequence[Note], totals: Totals) -> Iterator[Finding]:
     """Yield why nothing was captured, if nothing was."""
-    if totals.turns or totals.sources.get("callback") or totals.waiting:
+    if totals.turns or totals.waiting:
         return
-    tracers = sorted({name for one in processes for name in one.tracers})
-    is_bare = not (totals.providers or totals.pipelines or totals.langchain_runs)
-    if is_bare and tracers:
-        yield found("provider-unset", f"no provider was set; tracers of {', '.join(tracers)}")
-    elif is_bare:
-        handlers = "; a handler was made, and no run reported to it" if totals.handlers else ""
-        yield found("nothing-seen", f"no provider, no LangChain run{handlers}")
-    elif not totals.spans and not totals.langchain_runs:
-        yield found("no-spans", f"{len(totals.providers)} providers, no span")
-    elif totals.langchain_runs or totals.sources:
-        seen = listed({**totals.sources, "LangChain calls": totals.langchain_runs})
-        yield found("no-turns", seen)
+    spans = sum(totals.spans.values())
+    if totals.own or totals.understood or totals.sources:
+        ours = {"rag_eval_otel": totals.own} if totals.own else {}
+        yield found("no-turns", f"spans by {listed({**totals.spans, **ours})}")
+    elif any(note.has_langchain for note in notes):
+        others = f"; {spans} spans, by {listed(totals.spans)}" if spans else ""
+        yield found(
+            "callback-missing", f"LangChain is in use, and no run of it is recorded{others}"
+        )
+    elif spans:
+        yield found("no-dialect", f"{spans} spans, by {listed(totals.spans)}")
     else:
-        yield found("no-dialect", f"{totals.spans} spans, by {listed(totals.scopes())}")
+        yield found("no-spans", "no span has ended on the provider that is attached")
 
 
 def _of_turns(totals: Totals) -> Iterator[Finding]:
@@ -167,25 +121,10 @@ def _of_turns(totals: Totals) -> Iterator[Finding]:
             yield found(cause, seen, level="problem")
         else:
             yield found(cause, seen)
+    if totals.repeated:
+        yield found("turns-duplicate", f"{totals.repeated} second records of the same turns")
     early = {s: n for s, n in totals.released.items() if s in {"timeout", "flushed"}}
     if early:
         yield found("unscored-spans", listed(early))
     if totals.failures:
         yield found("internal-errors", listed(totals.failures))
-
-
-def _of_exports(totals: Totals) -> Iterator[Finding]:
-    for one in totals.exports:
-        if one.failed:
-            seen = f"{one.failed} of {one.failed + one.succeeded} exports"
-            yield found(
-                "export-failing", f"{seen} of {one.signal} to {one.endpoint} over {one.protocol}"
-            )
-    if not any(one.signal == "traces" for one in totals.exports):
-        yield found("no-otlp-exporter", "no export of spans over OTLP")
-
-
-def listed(counts: Mapping[str, int]) -> str:
-    """Return ``counts`` as words, the largest first."""
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name or 'no name'} {count}" for name, count in most)

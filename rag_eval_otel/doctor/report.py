@@ -9,11 +9,12 @@ from typing import Any
 
 from rag_eval_otel.doctor.causes import Finding
 from rag_eval_otel.doctor.diagnosis import Diagnosis
-from rag_eval_otel.doctor.installed import OURS
 from rag_eval_otel.doctor.launch import Ran
-from rag_eval_otel.doctor.program import ending, listed
+from rag_eval_otel.doctor.program import ending
 from rag_eval_otel.doctor.reach import Reached
-from rag_eval_otel.doctor.totals import totals_of
+from rag_eval_otel.doctor.totals import Totals, totals_of
+from rag_eval_otel.live.notes import Note, listed
+from rag_eval_otel.runtime.installed import OURS
 
 _WIDTH = 100
 _INDENT = 12
@@ -49,24 +50,30 @@ def _reached(reached: Reached) -> Iterator[tuple[str, str]]:
 
 
 def _ran(ran: Ran) -> Iterator[tuple[str, str]]:
-    yield "program", f"{' '.join(ran.command[:3])}: {ending(ran)}, processes: {len(ran.processes)}"
-    totals = totals_of(ran.processes)
-    for provider in totals.providers:
-        attached = "attached" if provider.is_attached else "not attached"
-        place = "global" if provider.is_global else "not global"
-        sampler = provider.sampler.removeprefix("ParentBased{root:").partition(",")[0]
-        told = f"{provider.type}, {place}, {attached}, {sampler}"
-        yield (
-            "provider",
-            f"{told}: {provider.spans} spans, by {listed(provider.scopes) or 'nobody'}",
-        )
-    for pipeline in totals.pipelines:
-        yield "pipeline", f"by the {pipeline.by}; judge {pipeline.judge}, {pipeline.embedder}"
-    yield "read", listed(totals.sources) or "nothing"
-    yield "turns", f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}"
-    for one in totals.exports:
-        told = f"{one.signal} to {one.endpoint} over {one.protocol}"
-        yield "exports", f"{told}: {one.succeeded} delivered, {one.failed} failed"
+    yield "program", f"{' '.join(ran.command[:3])}: {ending(ran)}"
+    for note in ran.notes:
+        yield "pipeline", _pipeline(note)
+    if ran.notes:
+        totals = totals_of(ran.notes)
+        ours = {"rag_eval_otel": totals.own} if totals.own else {}
+        yield "spans", listed({**totals.spans, **ours}) or "none"
+        yield "read", listed(totals.sources) or "nothing"
+        yield "turns", _turns(totals)
+
+
+def _pipeline(note: Note) -> str:
+    sampler = note.sampler.removeprefix("ParentBased{root:").partition(",")[0]
+    parts = (
+        f"{note.program}, process {note.pid}",
+        ", ".join(filter(None, [note.provider, sampler, *(note.processors or ())])),
+        f"judge {note.judge}, {note.embedder}",
+    )
+    return "; ".join(parts)
+
+
+def _turns(totals: Totals) -> str:
+    told = f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}"
+    return f"{told}; recorded a second time: {totals.repeated}" if totals.repeated else told
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -127,15 +134,15 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _program(ran: Ran) -> dict[str, Any]:
-    totals = totals_of(ran.processes)
+    totals = totals_of(ran.notes)
     return {
         "status": ran.status,
         "failed": ran.failed,
         "turns": dict(totals.turns),
         "scored": totals.scored,
+        "repeated": totals.repeated,
         "sources": dict(totals.sources),
         "released": dict(totals.released),
-        "scopes": dict(totals.scopes()),
-        "exports": [asdict(one) for one in totals.exports],
-        "processes": [asdict(one) for one in ran.processes],
+        "spans": dict(totals.spans),
+        "pipelines": [asdict(one) for one in ran.notes],
     }

@@ -1,72 +1,71 @@
-"""The notes of a program's processes, added up."""
+"""The notes of a program's pipelines: read from their files, and added up."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rag_eval_otel import semconv
-from rag_eval_otel.doctor.notes import ExportNote, PipelineNote, ProcessNote, ProviderNote
+from rag_eval_otel.live.notes import Note
+
+_REPEATED = "skipped duplicate"
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """Return the notes in ``folder``, in the order in which they were last written."""
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [Note(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What all processes together have seen.
+    """What all pipelines together have seen.
 
-    ``turns`` by outcome and reason; ``sources`` are the spans by the dialect they were read in, and
-    the turns that came from the callback; ``released`` the spans by the status they left with.
+    ``turns`` by outcome and reason, each once; ``repeated`` are second records of the same turns.
+    ``sources`` are the spans by the dialect they were read in, and the turns that came from the
+    callback; ``released`` the spans by the status they left with. ``spans`` have ended, by the
+    scope that made them: those of the program and its instrumentations. ``own`` are ours.
     """
 
-    providers: Sequence[ProviderNote]
-    pipelines: Sequence[PipelineNote]
-    exports: Sequence[ExportNote]
     turns: Mapping[str, int]
+    repeated: int
     sources: Mapping[str, int]
     released: Mapping[str, int]
     failures: Mapping[str, int]
-    handlers: int
-    langchain_runs: int
+    spans: Mapping[str, int]
+    own: int
+    understood: Mapping[str, int]
+    waiting: int
 
     @property
     def scored(self) -> int:
         """How many turns have scores."""
         return sum(n for key, n in self.turns.items() if key.partition(" ")[0] == "scored")
 
-    @property
-    def waiting(self) -> int:
-        """How many spans were waiting for their scores at the end."""
-        return sum(one.held for one in self.pipelines)
 
-    @property
-    def spans(self) -> int:
-        """How many spans have ended that the program or its instrumentations made."""
-        return sum(self.scopes().values())
-
-    def scopes(self) -> Mapping[str, int]:
-        """Return these spans by the scope that made them."""
-        found = _added(one.scopes for one in self.providers)
-        return {scope: n for scope, n in found.items() if scope != semconv.SCOPE}
-
-
-def totals_of(processes: Sequence[ProcessNote]) -> Totals:
-    """Add up what ``processes`` have noted."""
-    pipelines = [one for process in processes for one in process.pipelines]
-
-    def counted(kind: str) -> Mapping[str, int]:
-        return _added(one.counts.get(kind, {}) for one in pipelines)
-
+def totals_of(notes: Sequence[Note]) -> Totals:
+    """Add up what ``notes`` tell."""
+    turns = _counted("turn", notes)
+    spans = _added(note.spans for note in notes)
+    dialects = _added(note.dialects for note in notes)
     return Totals(
-        providers=[one for process in processes for one in process.providers],
-        pipelines=pipelines,
-        exports=_exports(one for process in processes for one in process.exports),
-        turns=counted("turn"),
-        sources=counted("source"),
-        released=counted("released"),
-        failures=counted("failure"),
-        handlers=sum(process.handlers for process in processes),
-        langchain_runs=sum(process.langchain_runs for process in processes),
+        turns={key: n for key, n in turns.items() if key != _REPEATED},
+        repeated=turns.get(_REPEATED, 0),
+        sources=_counted("source", notes),
+        released=_counted("released", notes),
+        failures=_counted("failure", notes),
+        spans={scope: n for scope, n in spans.items() if scope != semconv.SCOPE},
+        own=spans.get(semconv.SCOPE, 0),
+        understood={name: n for name, n in dialects.items() if name != "none"},
+        waiting=sum(note.held for note in notes),
     )
+
+
+def _counted(kind: str, notes: Iterable[Note]) -> Mapping[str, int]:
+    return _added(note.counts.get(kind, {}) for note in notes)
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
@@ -74,22 +73,3 @@ def _added(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
     for one in counts:
         total.update(one)
     return dict(total)
-
-
-def _exports(notes: Iterable[ExportNote]) -> list[ExportNote]:
-    succeeded: Counter[tuple[str, str, str]] = Counter()
-    failed: Counter[tuple[str, str, str]] = Counter()
-    for note in notes:
-        key = (note.signal, note.protocol, note.endpoint)
-        succeeded[key] += note.succeeded
-        failed[key] += note.failed
-    return [
-        ExportNote(
-            signal=key[0],
-            protocol=key[1],
-            endpoint=key[2],
-            succeeded=succeeded[key],
-            failed=failed[key],
-        )
-        for key in succeeded
-    ]

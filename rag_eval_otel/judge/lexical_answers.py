@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_eval_otel.judge.lexical_claims import claims_of, evades
+from rag_eval_otel.judge.lexical_contexts import claims_of, evades
 from rag_eval_otel.judge.lexical_questions import (
     addresses,
     fit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rag_eval_otel.judge.lexical_claims import claims_of, evades
+from rag_eval_otel.judge.lexical_contexts import claims_of, evades
 from rag_eval_otel.judge.text import MAX_CHARACTERS, content, keys, sentences, terms
 from rag_eval_otel.judge.text_forms import given, is_sentence, told
 from rag_eval_otel.judge.text_kinds import MEASURED, AnswerKind, asked, read

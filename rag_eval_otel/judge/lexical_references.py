@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.lexical_claims import claims_of, support_of, verdict_on
+from rag_eval_otel.judge.lexical_contexts import claims_of, support_of, verdict_on
 from rag_eval_otel.judge.lexical_questions import relevancy
 from rag_eval_otel.judge.replies import Accuracy, ComparedStatements, FivePoint, JudgedStatement
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.text import keys, terms
-from rag_eval_otel.judge.text_passages import Passages
+from rag_eval_otel.judge.text import Passages, keys, terms
 
 _FULL, _PART = 0.8, 0.3  # agreement from which credit is full, or in part
 _EXACT = 0.9  # agreement where all numbers and names of the reference are found

@@ -14,6 +14,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 
 from rag_eval_otel.capture.logs import Listener, listen
 from rag_eval_otel.config import Config
+from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
 from rag_eval_otel.protocols import Sink
@@ -179,6 +180,7 @@ def instrument(
         )
         if seat is not None:
             seat.sign(handle)
+        take_notes(handle, provider)
         atexit.register(handle.drain)
         pipeline.instruments.watch_held(pipeline.count_held)
         return handle

@@ -80,12 +80,19 @@ class Pipeline:
             answer=(config.answer_key,) if config.answer_key else (),
         )
         self.sweeper = Sweeper(self._sweep)
-        reader = TurnReader(self.scorer, hold=self.hold, keys=self.keys, edge=self.edge)
+        reader = TurnReader(
+            self.scorer,
+            hold=self.hold,
+            keys=self.keys,
+            contexts_from_prompt=config.contexts_from_prompt,
+            edge=self.edge,
+        )
         self.buffer = TraceBuffer(
             reader.submit,
             hold=self._hold_span,
             on_begun=self.sweeper.wake,
             on_evicted=reader.evicted,
+            contexts_from_prompt=config.contexts_from_prompt,
             clock=clock,
         )
         self.recorder = RunRecorder(
@@ -131,6 +138,7 @@ class Pipeline:
             hold=self.hold,
             buffer=self.buffer,
             keys=self.keys,
+            contexts_from_prompt=config.contexts_from_prompt,
             explanations=config.explanations,
             edge=self.edge,
         )

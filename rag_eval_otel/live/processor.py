@@ -214,6 +214,12 @@ class Seat:
         """Whoever has taken the seat."""
         return getattr(self.multi, _MARK, None)
 
+    @property
+    def processors(self) -> tuple[str, ...] | None:
+        """The types of the provider's own processors; None where that cannot be told."""
+        found = getattr(self.multi, "_span_processors", None)
+        return None if found is None else tuple(type(one).__name__ for one in found)
+
     def take(self, processor: Callable[[Downstream], RagEvalSpanProcessor]) -> RagEvalSpanProcessor:
         """Put ``processor(downstream)`` in front; it gets every span from now on."""
         ours = processor(Saved(self.multi))

@@ -22,7 +22,7 @@ from rag_eval_otel.live.score import Done, TurnScorer
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, Outcome
-from rag_eval_otel.types import UNTOUCHED, Ending, Reason, SkipReason
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, Reason, SkipReason
 
 _STEPS = 300  # calls and retrievals of one turn; to compare them takes the square of their number
 
@@ -36,12 +36,14 @@ class TurnReader:
         *,
         hold: Holdback,
         keys: Keys,
+        contexts_from_prompt: ContextsFromPrompt = "off",
         edge: Callable[[str], Edge],
     ) -> None:
         """Release what ``hold`` holds; ``keys`` find questions and answers."""
         self._scorer = scorer
         self._hold = hold
         self._keys = keys
+        self._contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
         self._edge = edge("reading")
 
     def submit(self, trace: Trace) -> None:
@@ -102,7 +104,7 @@ class TurnReader:
         steps = [read(view, self._keys) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
             steps += tree.steps(self._keys, parent=span_id)
-        turns = find_turns(steps, loss="possible")
+        turns = find_turns(steps, loss="possible", contexts_from_prompt=self._contexts_from_prompt)
         return turns, None if turns else self._scorer.refuse_steps(steps)
 
     def _score(self, trace: Trace, turn: Turn) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.sample import extract, why_none
+from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
@@ -195,7 +195,7 @@ class TurnScorer:
         if not isinstance(result, Evaluation):
             self.refuse(result)
             return Ending("skipped", result)
-        return self._told(result)
+        return replace(self._told(result), contexts=turn.contexts_source)
 
     async def _evaluation(
         self, turn: Turn, span: SpanRef, *, ended: int

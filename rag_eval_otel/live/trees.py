@@ -33,7 +33,7 @@ from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, HoldStatus
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -55,6 +55,7 @@ class RunTurns:
         hold: Holdback,
         buffer: TraceBuffer | None,
         keys: Keys,
+        contexts_from_prompt: ContextsFromPrompt = "off",
         explanations: Explanations,
         edge: Callable[[str], Edge],
     ) -> None:
@@ -66,6 +67,7 @@ class RunTurns:
         self.scorer = scorer
         self.hold = hold
         self.keys = keys
+        self.contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
         self.explanations = explanations
         self.edge = edge("callback")
         self._buffer = buffer
@@ -203,7 +205,8 @@ class FinishedTree:
             with self._owner.edge:  # whatever happens here, the spans are written
                 self._read = self._reading()
             if self._read is _NOTHING_READ:
-                self._owner.scorer.instruments.turn("error", "internal")
+                with self._owner.edge:
+                    self._owner.scorer.instruments.turn("error", "internal")
             self._unscored = len(self._read.turns)
             token = otel_context.attach(self.tree.context)
             try:
@@ -221,7 +224,8 @@ class FinishedTree:
         if tree.lost:
             scorer.refuse("evicted")
             return _Read(by_id, {}, Ending("skipped", "evicted"))
-        turns = {turn.line[-1].id: turn for turn in find_turns(steps)}
+        found = find_turns(steps, contexts_from_prompt=self._owner.contexts_from_prompt)
+        turns = {turn.line[-1].id: turn for turn in found}
         reason = None if turns else scorer.refuse_steps(steps)
         return _Read(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
 

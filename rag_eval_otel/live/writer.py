@@ -15,8 +15,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.values import messages_in, plain
-from rag_eval_otel.capture.identities import about
 from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ContentCapture, Spans
@@ -69,11 +69,10 @@ class SpanWriter:
         return started
 
     def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
+        is_inner = run.kind == "retriever" and _is_inside_retriever(run, by_id)
         if self.spans == "all":
-            return True
-        if run.kind not in _ESSENTIAL:
-            return False
-        return not (run.kind == "retriever" and _is_inside_retriever(run, by_id))
+            return not (is_inner and run.is_search)  # LangChain has no run for it
+        return run.kind in _ESSENTIAL and not is_inner
 
     def _start(
         self,

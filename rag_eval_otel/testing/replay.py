@@ -2,7 +2,8 @@
 
 ``python -m rag_eval_otel.testing.replay PATH... [--json]`` feeds each recording in the order in
 which a span processor saw it, and prints question, contexts and answer of every turn, or why it
-was skipped. ``PATH`` is a recording or a folder of them.
+was skipped. ``PATH`` is a recording or a folder of them. ``--contexts-from-prompt on`` is the
+option of the same name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -28,7 +29,7 @@ from rag_eval_otel.live.score import RecentTurns
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 from rag_eval_otel.testing.recordings import Call, Recording, load
 from rag_eval_otel.testing.replayed import ReplayedSpan
-from rag_eval_otel.types import UNTOUCHED, Sample, SkipReason
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Sample, SkipReason
 
 if TYPE_CHECKING:
     from rag_eval_otel.live.score import TurnScorer
@@ -104,7 +105,12 @@ class _Exported(SpanProcessor):
         self.spans.append(span)
 
 
-def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
+def replay(
+    calls: Iterable[Call],
+    *,
+    timed: bool = True,
+    contexts_from_prompt: ContextsFromPrompt = "off",
+) -> list[Outcome]:
     """Feed ``calls`` to the span processor and return what becomes of the turns in them.
 
     ``timed``: traces end when the recorded time says so, else all at the end. Raises
@@ -112,7 +118,7 @@ def replay(calls: Iterable[Call], *, timed: bool = True) -> list[Outcome]:
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
-        Config(errors="raise"),
+        Config(errors="raise", contexts_from_prompt=contexts_from_prompt),
         provider=NoOpTracerProvider(),
         instruments=InstrumentSink(NoOpMeterProvider()),
         scorer=cast("TurnScorer", noting),
@@ -198,10 +204,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--json", action="store_true", help="one JSON object per line and file")
+    parser.add_argument(
+        "--contexts-from-prompt",
+        choices=get_args(ContextsFromPrompt),
+        default="off",
+        help="whether contexts are read out of prompts, by a heading",
+    )
     options = parser.parse_args(arguments)
     for path in _files(options.paths):
         recording = load(path)
-        report = as_json(recording, replay(recording.calls))
+        reads = options.contexts_from_prompt
+        report = as_json(recording, replay(recording.calls, contexts_from_prompt=reads))
         text = json.dumps(report, ensure_ascii=False) if options.json else _line(report)
         sys.stdout.write(text + "\n")
     return 0

@@ -15,14 +15,11 @@ PATHS = sorted((Path(__file__).parent / "shapes" / "recordings").glob("*.json"))
 
 REFUSED: dict[str, SkipReason] = {
     # the turn does not say what it returned, and its last call may grade, translate or be it
-    "openinference-haystack__graded_pipeline": "ambiguous",
     "openinference-langchain__own_names_and_a_grade": "ambiguous",
-    "openinference-langchain__own_names_and_a_verdict": "ambiguous",
     "openinference-langchain__plain_function_graded": "ambiguous",
     "openinference-langchain__plain_function_graded_short": "ambiguous",
     "openinference-langchain__plain_function_translated": "ambiguous",
     # the question was only ever written inside of prompts
-    "openinference-haystack__rewriting_pipeline": "no_question",
     "openinference-langchain__plain_function_with_rewrite": "no_question",
     # what the search tool found is not what any step says it handed on
     "traceloop-langchain__corrective_with_web": "partial",

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from rag_eval_otel.capture.open_spans import OpenSpans
+from rag_eval_otel.capture.trace import OpenSpans
 
 
 @dataclass

@@ -197,7 +197,9 @@ def test_a_call_recorded_by_two_instrumentations() -> None:
     one = replace(write(), source="framework", response_id="x")
     by_id = replace(write("l2", 51), source="client", response_id="x")
     by_time = replace(write("l2", 51), source="client", end=69)
-    another = replace(write("l2", 51), source="client", response_id="y")
+    another = replace(
+        write("l2", 51, said="Others say that it is older."), source="client", response_id="y"
+    )
     assert found(root(), search(), one, by_id) == [TOLD]
     assert found(root(), search(), one, by_time) == [TOLD]
     assert found(root(told=None), search(), one, another) == ["ambiguous"]

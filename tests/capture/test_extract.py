@@ -264,6 +264,48 @@ def test_a_silent_call_is_the_generator_of_a_structured_output() -> None:
     assert contexts(*fragments) == (PAGES[1],)
 
 
+@pytest.mark.parametrize("said", ['{"binary_score": "yes"}', '{"score": 0.3, "passed": true}'])
+def test_a_record_of_verdicts_is_no_answer(said: str) -> None:
+    """There is no text in it that anybody could read as an answer."""
+    assert outcomes(root(told=None), search(*PAGES), write(*PAGES, ASKED, said=said)) == [
+        "no_answer"
+    ]
+
+
+def test_a_verdict_that_the_prompt_demands_is_no_answer() -> None:
+    """What looks like a turn checks what another one said; not where the user wants it so."""
+    demand = "Is it supported by the context? Answer with either YES or NO."
+    fragments = search(*PAGES), write(demand, *PAGES, "1987.", said="YES")
+    assert outcomes(root(asked="1987.", told="YES"), *fragments) == ["ambiguous"]
+    asked = f"Founded in 1987? {demand}"
+    call = write(*PAGES, asked, said="YES")
+    assert sample(root(asked=asked, told="YES"), search(*PAGES), call).answer == "YES"
+
+
+def test_an_answer_under_a_name_of_its_own() -> None:
+    """It is what a call has said; a verdict on it is no answer, and several are not told apart."""
+    returned = replace(root(told=None), tells=("History", ANSWER, "fine"))
+    judge = write(f"Does this answer? {ANSWER}", said="fine", at=(70, 75))
+    fragments = search(*PAGES), write(*PAGES, ASKED), judge
+    assert sample(returned, *fragments).answer == ANSWER
+    other = write(*PAGES, ASKED, said="It was in 1987, I would say.", at=(62, 65))
+    both = replace(root(told=None), tells=(ANSWER, "It was in 1987, I would say."))
+    assert outcomes(both, *fragments[:2], other) == ["ambiguous"]
+
+
+def test_a_question_returned_is_no_answer() -> None:
+    """A state holds it under a key that elsewhere names an answer."""
+    assert sample(root(told=ASKED), search(*PAGES), write(*PAGES, ASKED)).answer == ANSWER
+
+
+def test_an_answer_that_was_put_in_the_place_of_the_llms() -> None:
+    """A guard did; the contexts are those of the call that it judged."""
+    guard = write(f"Safe? {ANSWER}", said="UNSAFE", at=(70, 75))
+    refused = root(told="I would rather not say.")
+    found = sample(refused, search(*PAGES), write(PAGES[0], ASKED), guard)
+    assert (found.answer, found.context_texts) == ("I would rather not say.", PAGES[:1])
+
+
 # --- questions ------------------------------------------------------------------------------------
 
 CONDENSED = "In which year did the kite company begin?"
@@ -331,6 +373,24 @@ def test_a_rewritten_question_is_not_the_users() -> None:
     before = root(asked=None), rewrite, found
     assert sample(*before, write(PAGES[0], "And when?")).question == "And when?"
     assert outcomes(*before, write(f"{PAGES[0]} Now answer.")) == ["no_question"]
+
+
+def test_a_question_under_a_name_of_its_own() -> None:
+    """It is the text that the LLM was shown; a single word beside it is something else."""
+    given = replace(root(asked=None), asks=("de", "Wann war das?"))
+    found = search(PAGES[0], query="founded")
+    assert sample(given, found, write(PAGES[0], "Wann war das?")).question == "Wann war das?"
+    assert sample(given, found, write(f"{PAGES[0]} Wann war das?")).question == "Wann war das?"
+    blind = write(f"{PAGES[0]} Now answer.")
+    assert outcomes(given, found, blind) == ["no_question"]
+
+
+def test_a_prompt_is_no_question() -> None:
+    """A chain was handed what the model was to be shown, pages and all."""
+    inner = chain("inner", "app", at=(40, 90), asked=f"{PAGES[0]} Query: {ASKED}", told=ANSWER)
+    found = search(PAGES[0])
+    call = llm("l", "inner", at=(50, 60), shown=[f"{PAGES[0]} Query: {ASKED}"], said=ANSWER)
+    assert sample(root(asked=None), found, inner, call).question == ASKED
 
 
 def test_branches_have_questions_of_their_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from framework_traces import PATHS, is_on_spans, load, stated
 from rag_eval_otel.capture.dialects import kind_of, read, tool_name
-from rag_eval_otel.sinks.content import ContentFilter
+from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.testing.replay import replay
 from rag_eval_otel.testing.replayed import ReplayedSpan
 from rag_eval_otel.testing.verdict import verdict

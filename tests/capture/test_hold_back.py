@@ -30,8 +30,8 @@ class Shape:
         return own.union(*map(self.below, own))
 
     def has_retrieval(self, number: int) -> bool:
-        """Tell whether a retrieval is below a span."""
-        return any(self.kinds[n] == "RETRIEVER" for n in self.below(number))
+        """Tell whether a retrieval, or a tool, which may be one, is below a span."""
+        return any(self.kinds[n] in {"RETRIEVER", "TOOL"} for n in self.below(number))
 
 
 @st.composite

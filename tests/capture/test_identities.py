@@ -11,7 +11,7 @@ import pytest
 from pipeline import running
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.identities import about, metadata_in
+from rag_eval_otel.capture.span import about, metadata_in
 from rag_eval_otel.testing.recordings import load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"

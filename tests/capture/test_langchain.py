@@ -236,7 +236,7 @@ def test_what_a_call_cost() -> None:
     ("name", "send"),
     [
         ("call", lambda events: events.answer(SimpleNamespace())),
-        ("search", lambda events: events.find(None)),
+        ("search", lambda events: events.find([Spiteful()])),
         ("root", lambda events: events.end(Spiteful())),
     ],
     ids=["no generations", "no documents", "an output that resists"],

@@ -238,4 +238,5 @@ def test_every_dialect_is_tried() -> None:
 
 def dialect_name(view: SpanView) -> str | None:
     """Return the name of the convention."""
-    return next((dialect.name for dialect in DIALECTS if dialect.kind(view)), None)
+    tried = (dialect for dialect in DIALECTS if dialect.may_read(view))
+    return next((dialect.name for dialect in tried if dialect.kind(view)), None)

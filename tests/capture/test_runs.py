@@ -400,7 +400,7 @@ def test_spans_are_written_though_a_refusal_is_not_counted(
         "invoke_workflow chain1",
         "invoke_workflow chain3",
     ]
-    assert captured.errors == ["callback"] * 2
+    assert set(captured.errors) == {"callback"}
 
 
 # --- threads, garbage, forks ----------------------------------------------------------------------

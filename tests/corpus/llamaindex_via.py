@@ -17,6 +17,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
+from rag_eval_otel import Handle
+
 from .sources import PassedOn, Source
 
 
@@ -67,7 +69,40 @@ def native() -> Iterator[Source]:
     yield source
 
 
+class LangfuseBeside:
+    """Langfuse's client on the provider that OpenInference writes to, as its guide has it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._made = source, 0
+
+    @contextmanager
+    def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
+        """Add a client to ``provider``."""
+        import langfuse
+
+        self._made += 1
+        client = langfuse.Langfuse(
+            public_key=f"corpus-llamaindex-{self._made}",
+            secret_key="of-no-account",
+            tracer_provider=provider,
+            span_exporter=InMemorySpanExporter(),
+        )
+        try:
+            with self._source.watching(provider, handle) as config:
+                yield config
+        finally:
+            client.shutdown()
+
+
+@contextmanager
+def langfuse() -> Iterator[Source]:
+    """Langfuse, which has OpenInference trace LlamaIndex."""
+    with openinference() as source:
+        yield LangfuseBeside(source)
+
+
 SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
+    "langfuse": langfuse,
     "llamaindex_native": native,
     "openinference": openinference,
     "traceloop": traceloop,

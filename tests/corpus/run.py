@@ -235,14 +235,15 @@ def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
 
     ``options`` are those of `instrument()` that are to be other than the default.
     """
-    found = []
     with SOURCES[via]() as source:
-        for app in apps:
-            if missing := app.missing():
-                found.append(Verdict(app=app, kind="skipped", reason=", ".join(missing)))
-            else:
-                found.append(judge(app, run_app(app, source, **options), via))
-    return found
+        return [verdict(app, source, via, **options) for app in apps]
+
+
+def verdict(app: App, source: Source, via: str, **options: Any) -> Verdict:
+    """Run ``app`` and compare what was scored with its truths."""
+    if missing := app.missing():
+        return Verdict(app=app, kind="skipped", reason=", ".join(missing))
+    return judge(app, run_app(app, source, **options), via)
 
 
 def report(found: Sequence[Verdict], via: str, seconds: float) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,27 +15,23 @@ from rag_eval_otel.doctor.causes import CAUSES, Finding, causes_text
 from rag_eval_otel.doctor.diagnosis import Diagnosis, diagnose
 from rag_eval_otel.doctor.findings import of_answers, of_variables
 from rag_eval_otel.doctor.launch import Ran, resolved
-from rag_eval_otel.doctor.notes import (
-    ExportNote,
-    PipelineNote,
-    ProcessNote,
-    ProviderNote,
-    Strange,
-    read_notes,
-    write_note,
-)
 from rag_eval_otel.doctor.otlp import Answer
 from rag_eval_otel.doctor.program import of_run, without_explained
 from rag_eval_otel.doctor.reach import Reached
 from rag_eval_otel.doctor.reasons import cause_of
 from rag_eval_otel.doctor.report import as_text
 from rag_eval_otel.doctor.targets import target_of
+from rag_eval_otel.doctor.totals import read_notes, totals_of
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live.notes import Note, as_line
 from rag_eval_otel.sinks.instruments import DropReason
 from rag_eval_otel.types import Reason, SkipReason
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "rag_eval_otel" / "doctor").glob("*.py"))
+SOURCES = [
+    *sorted((ROOT / "rag_eval_otel" / "doctor").glob("*.py")),
+    ROOT / "rag_eval_otel" / "live" / "notes.py",
+]
 QUIET = {
     "OTEL_TRACES_EXPORTER": "console",
     "OTEL_METRICS_EXPORTER": "none",
@@ -42,69 +39,40 @@ QUIET = {
 }
 
 
-def provider(**known: Any) -> ProviderNote:
-    """Return the note of a healthy provider, except for what is ``known``."""
-    usual: dict[str, Any] = {
-        "type": "sdk.TracerProvider",
-        "is_global": True,
-        "is_attached": True,
-        "sampler": "ParentBased{root:AlwaysOnSampler,x}",
-        "spans": 3,
-        "scopes": {"openinference": 3},
-        "dialects": {"openinference": 3},
-    }
-    return ProviderNote(**{**usual, **known})
-
-
-def pipeline(**known: Any) -> PipelineNote:
-    """Return the note of a pipeline of the program that has scored a turn, except for ``known``."""
-    usual: dict[str, Any] = {
-        "by": "program",
-        "sees_spans": True,
-        "counts": {"turn": {"scored": 1}, "source": {"openinference": 3}},
-        "held": 0,
-        "judge": "lexical",
-        "embedder": "hashing",
-        "judge_base_url": None,
-        "judge_key": "none",
-    }
-    return PipelineNote(**{**usual, **known})
-
-
-def counted(**kinds: Any) -> PipelineNote:
-    """Return the note of a pipeline with these counts."""
-    return pipeline(counts=kinds)
-
-
-def process(*parts: Any, **known: Any) -> ProcessNote:
-    """Return the note of a process with these providers, pipelines and exports."""
+def note(**known: Any) -> Note:
+    """Return the note of a healthy pipeline with a scored turn, except for what is ``known``."""
     usual: dict[str, Any] = {
         "pid": 1,
         "parent": 0,
         "program": "app.py",
         "executable": "python",
-        "ended": "exit",
-        "providers": tuple(p for p in parts if isinstance(p, ProviderNote)),
-        "pipelines": tuple(p for p in parts if isinstance(p, PipelineNote)),
-        "exports": tuple(p for p in parts if isinstance(p, ExportNote)),
+        "ended": True,
+        "provider": "sdk.TracerProvider",
+        "sees_spans": True,
+        "sampler": "ParentBased{root:AlwaysOnSampler,x}",
+        "processors": ["BatchSpanProcessor"],
+        "spans": {"openinference": 3},
+        "dialects": {"openinference": 3},
+        "counts": {"turn": {"scored": 1}, "source": {"openinference": 3}},
+        "judge": "lexical",
+        "embedder": "hashing",
     }
-    return ProcessNote(**{**usual, **known})
+    return Note(**{**usual, **known})
 
 
-def export(succeeded: int = 1, failed: int = 0) -> ExportNote:
-    """Return the note of an exporter of traces."""
-    return ExportNote(
-        signal="traces",
-        protocol="http",
-        endpoint="http://127.0.0.1:9/v1/traces",
-        succeeded=succeeded,
-        failed=failed,
-    )
+def counted(**kinds: Any) -> Note:
+    """Return the note of a pipeline with these counts."""
+    return note(counts=kinds)
 
 
-def run(*processes: ProcessNote, status: int = 0, **known: Any) -> Ran:
-    """Return a run with these processes."""
-    return Ran(command=("app",), status=status, processes=processes, **known)
+def silent(**known: Any) -> Note:
+    """Return the note of a pipeline that has captured nothing."""
+    return note(**{"counts": {}, "spans": {}, "dialects": {}, **known})
+
+
+def run(*notes: Note, status: int = 0, **known: Any) -> Ran:
+    """Return a run with these notes."""
+    return Ran(command=("app",), status=status, notes=notes, **known)
 
 
 def levels(findings: Iterable[Finding]) -> dict[str, str]:
@@ -114,93 +82,71 @@ def levels(findings: Iterable[Finding]) -> dict[str, str]:
 
 def test_a_healthy_run_has_no_finding() -> None:
     """A program that attaches, reads, scores and exports."""
-    assert levels(of_run(run(process(provider(), pipeline(), export())))) == {}
+    assert levels(of_run(run(note()))) == {}
 
 
-NO_EXPORT = {"no-otlp-exporter": "info"}
 CASES: dict[str, tuple[Ran, dict[str, str]]] = {
-    "unseen": (run(), {"program-unseen": "problem"}),
-    "another python": (
-        run(strangers=(Strange(executable="/usr/bin/python", error="ImportError: no"),)),
-        {"not-installed-there": "problem"},
+    "nothing attached": (run(), {"nothing-attached": "problem"}),
+    "interrupted": (run(note(), status=130, interrupted=(2,)), {}),
+    "killed with spans waiting": (
+        run(note(held=2, ended=False), status=-9),
+        {"program-failed": "problem", "killed": "warning"},
     ),
-    "interrupted": (
-        run(process(provider(), pipeline(), export()), status=130, interrupted=(2,)),
-        {},
-    ),
-    "killed": (
-        run(process(provider(), pipeline(held=2), export(), ended=None), status=-9),
-        {"program-failed": "problem", "killed": "info"},
-    ),
-    "a hard exit with spans waiting": (
-        run(process(provider(), pipeline(held=1), export(), ended="os._exit")),
-        {"hard-exit": "warning"},
-    ),
-    "a hard exit before anything": (
-        run(process(provider(), counted(source={"callback": 1}), ended="os._exit", handlers=1)),
-        {"hard-exit": "problem", **NO_EXPORT},
-    ),
+    "a worker that ends past Python": (run(note(), note(ended=False)), {"killed": "info"}),
+    "a forked process that did nothing": (run(note(), silent(ended=False)), {}),
     "no-op provider": (
-        run(process(pipeline(counts={}), export(), global_provider="trace.NoOpTracerProvider")),
+        run(silent(provider="trace.NoOpTracerProvider", sees_spans=False, processors=None)),
         {"provider-noop": "problem"},
     ),
     "provider of another make": (
-        run(process(pipeline(sees_spans=False), export(), global_provider="dd.Provider")),
+        run(note(sees_spans=False, processors=None, provider="dd.Provider")),
         {"provider-foreign": "warning"},
     ),
-    "a second provider": (
-        run(
-            process(provider(is_global=False, is_attached=False), provider(), pipeline(), export())
-        ),
-        {"provider-unwatched": "problem"},
+    "a provider that was set too late": (
+        run(silent(logged={"provider-late": ["Overriding"]})),
+        {"provider-late": "problem"},
     ),
-    "a sampler for some": (
-        run(process(provider(sampler="TraceIdRatioBased{0.1}"), pipeline(), export())),
-        {"sampler-ratio": "info"},
-    ),
+    "a sampler for some": (run(note(sampler="TraceIdRatioBased{0.1}")), {"sampler-ratio": "info"}),
     "a sampler for none": (
-        run(process(provider(sampler="TraceIdRatioBased{0.0}", spans=0, scopes={}), export())),
+        run(silent(sampler="TraceIdRatioBased{0.0}")),
         {"sampler-off": "problem"},
     ),
-    "no spans": (
-        run(process(provider(spans=0, scopes={}, dialects={}), counted(), export())),
-        {"no-spans": "problem"},
+    "nobody to export": (run(note(processors=[])), {"no-exporter": "warning"}),
+    "no spans": (run(silent()), {"no-spans": "problem"}),
+    "LangChain, and no span of it": (
+        run(silent(has_langchain=True, spans={"http": 1}, dialects={"none": 1})),
+        {"callback-missing": "problem"},
     ),
-    "spans of nobody we know": (
-        run(process(provider(dialects={"none": 3}), counted(), export())),
-        {"no-dialect": "problem"},
-    ),
-    "LangChain without retrieval": (
-        run(process(provider(), counted(), export(), langchain_runs=2, handlers=1)),
+    "LangChain, traced by an instrumentation": (
+        run(note(counts={"source": {"openinference": 3}}, has_langchain=True)),
         {"no-turns": "problem"},
     ),
-    "spans without a provider": (
-        run(process(tracers=("openinference",), global_provider="ProxyTracerProvider")),
-        {"provider-unset": "problem"},
+    "spans of nobody we know": (
+        run(silent(spans={"http": 3}, dialects={"none": 3})),
+        {"no-dialect": "problem"},
     ),
-    "a handler that no run reports to": (run(process(handlers=1)), {"nothing-seen": "problem"}),
     "early leavers": (
-        run(process(provider(), counted(turn={"scored": 1}, released={"timeout": 1}), export())),
+        run(counted(turn={"scored": 1}, released={"timeout": 1})),
         {"unscored-spans": "warning"},
     ),
     "our own failures": (
-        run(process(provider(), counted(turn={"scored": 1}, failure={"sink": 1}), export())),
+        run(counted(turn={"scored": 1}, failure={"sink": 1})),
         {"internal-errors": "problem"},
     ),
     "exports that fail": (
-        run(process(provider(), pipeline(), export(failed=2))),
+        run(note(logged={"export-failing": ["Failed to export traces", "Failed to export logs"]})),
         {"export-failing": "problem"},
     ),
     "a score that is missing": (
-        run(process(provider(), counted(turn={"scored timeout": 1}), export())),
+        run(counted(turn={"scored timeout": 1})),
         {"server-slow": "warning"},
     ),
     "scores without a value": (
-        run(process(provider(), counted(turn={"undefined no_claims": 1}), export())),
+        run(counted(turn={"undefined no_claims": 1})),
         {"scores-undefined": "warning"},
     ),
     "a key that is wrong": (
-        run(process(provider(), counted(turn={"error unauthorized": 1}), export())),
+        run(counted(turn={"error unauthorized": 1})),
         {"key-refused": "problem"},
     ),
 }
@@ -218,8 +164,16 @@ def test_what_follows_from_a_run(ran: Ran, expected: dict[str, str]) -> None:
 )
 def test_a_refusal_is_a_problem_where_nothing_is_scored(turns: dict[str, int], level: str) -> None:
     """Refusals beside scores are to be known; without any score they are what is wrong."""
-    found = levels(of_run(run(process(provider(), counted(turn=turns), export()))))
+    found = levels(of_run(run(counted(turn=turns))))
     assert found == {"turns-redacted": level}
+
+
+def test_a_turn_is_counted_once() -> None:
+    """Second records of the same turns are no turns of their own, and no problem."""
+    ran = run(counted(turn={"scored": 3, "skipped duplicate": 3}))
+    totals = totals_of(ran.notes)
+    assert (totals.turns, totals.scored, totals.repeated) == ({"scored": 3}, 3, 3)
+    assert levels(of_run(ran)) == {"turns-duplicate": "info"}
 
 
 @pytest.mark.parametrize(
@@ -279,30 +233,31 @@ def test_options_that_leave_nothing_to_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("note", "asked"),
+    ("known", "asked"),
     [
-        (pipeline(judge="an object, Mine"), ["embedder"]),
-        (pipeline(judge="openai/m", judge_key="code"), ["embedder"]),
-        (pipeline(embedder="an object, Mine"), ["judge"]),
+        ({"judge": "an object, Mine"}, ["embedder"]),
+        ({"judge": "openai/m", "judge_key": "code"}, ["embedder"]),
+        ({"embedder": "an object, Mine"}, ["judge"]),
     ],
 )
-def test_what_is_in_the_program_s_code_is_not_asked(note: PipelineNote, asked: list[str]) -> None:
+def test_what_is_in_the_program_s_code_is_not_asked(
+    known: dict[str, str], asked: list[str]
+) -> None:
     """An object, or a key, of the program's own cannot be tried from here, and that is said."""
-    found = diagnose(QUIET, ran=run(process(provider(), note, export())), timeout=5)
+    found = diagnose(QUIET, ran=run(note(**known)), timeout=5)
     assert [reply.part for reply in found.reached.replies] == asked
     assert ("judge-untried" in levels(found.findings)) is ("judge" not in asked)
 
 
-def test_an_endpoint_of_the_program_s_own_is_asked_if_it_failed() -> None:
-    """Exports that failed lead to their endpoint, wherever the variables point."""
-    ran = run(process(provider(), pipeline(), export(succeeded=0, failed=1)))
-    found = diagnose({**QUIET, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ran=ran, timeout=2)
-    (answer,) = found.reached.answers
-    assert (answer.target.endpoint, answer.verdict) == ("http://127.0.0.1:9/v1/traces", "refused")
-    assert levels(found.findings)["otlp-refused"] == "problem"
-    text = as_text(found)
-    assert "0 delivered, 1 failed" in text
-    assert "PROBLEM export-failing" in text
+@pytest.mark.parametrize(("logged", "asked"), [({}, 0), ({"export-failing": ["Failed"]}, 1)])
+def test_the_default_endpoint_is_asked_if_exports_failed(
+    logged: dict[str, list[str]], asked: int
+) -> None:
+    """Without a variable the program may export elsewhere; a failed export may have gone there."""
+    environ = {**QUIET, "OTEL_TRACES_EXPORTER": "otlp"}
+    found = diagnose(environ, ran=run(note(logged=logged)), timeout=5)
+    assert len(found.reached.answers) == asked
+    assert ("PROBLEM export-failing" in as_text(found)) is bool(logged)
 
 
 def test_the_status_is_the_program_s_failure_first() -> None:
@@ -324,15 +279,14 @@ def test_commands_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_notes_come_back(tmp_path: Path) -> None:
-    """What one process writes another reads; a folder that is gone stops nobody."""
-    note = process(provider(), pipeline(), export(), refused_providers=("x",))
-    write_note(tmp_path / "7-1.json", note)
-    (tmp_path / "8.strange").write_text("/usr/bin/python\nImportError: no")
-    write_note(tmp_path / "gone" / "9-1.json", note)
-    assert read_notes(tmp_path) == (
-        [note],
-        [Strange(executable="/usr/bin/python", error="ImportError: no")],
-    )
+    """What one process writes the doctor reads, and shows; a line for people says the same."""
+    one = note(logged={"record-lost": ["record_answer() has no effect"]})
+    (tmp_path / "7-0.json").write_text(json.dumps(asdict(one)))
+    (tmp_path / "8-0.part").write_text("{")
+    assert read_notes(tmp_path) == [one]
+    text = " ".join(as_text(Diagnosis(versions={}, reached=Reached(), ran=run(one))).split())
+    assert "sdk.TracerProvider, AlwaysOnSampler, BatchSpanProcessor; judge lexical" in text
+    assert "turns: scored 1." in as_line(one)
 
 
 # --- the page -------------------------------------------------------------------------------------

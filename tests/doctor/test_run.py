@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from rag_eval_otel.cli import main
-from rag_eval_otel.doctor.environment import NOTES_VARIABLE, with_bootstrap
 from rag_eval_otel.testing import OtlpReceiver
 
 pytestmark = pytest.mark.slow
@@ -27,9 +26,13 @@ ASK = "rag().invoke('When was Borealis Kites founded?'"
 PROVIDER = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 """
+ATTACHED = PROVIDER + "from rag_eval_otel import instrument; handle = instrument()\n"
 SPANS = """
 KIND, ASKED, SAID = "openinference.span.kind", "When was Borealis founded?", "Founded in 1987."
 PAGE = "Borealis was founded in 1987."
@@ -117,108 +120,127 @@ def test_a_healthy_program(
     assert report["program"]["sources"] == {"callback": 1}
     assert report["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     statuses = [span.attributes.get("rag.evaluation.status") for span in receiver.spans()]
-    assert sorted(statuses, key=str) == [None, None, "scored"]
+    assert statuses.count("scored") == 1
 
 
-def test_a_program_that_knows_nothing_of_us(run: Run) -> None:
-    """Spans of another instrumentation are read and scored; it is said who attached."""
-    exporter = (
-        "from opentelemetry.sdk.trace.export import SimpleSpanProcessor\n"
-        "from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter\n"
-        "provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))\n"
-    )
-    report = run(PROVIDER + exporter + SPANS + "answer(trace.get_tracer('openinference'))")
+def test_spans_of_another_instrumentation(run: Run, receiver: OtlpReceiver) -> None:
+    """instrument() and spans of somebody else's: read, scored, exported, and nothing to say."""
+    report = run(ATTACHED + SPANS + "answer(trace.get_tracer('openinference'))")
     assert report.exit_status == 0
-    assert report.levels == {"attached-by-doctor": "info", "judge-lexical": "info"}
+    assert report.levels == {"judge-lexical": "info"}
     assert report["program"]["turns"] == {"scored": 1}
     assert report["program"]["sources"] == {"openinference": 3}
-    (exports,) = report["program"]["exports"]
-    assert (exports["signal"], exports["failed"]) == ("traces", 0)
+    assert report["program"]["spans"] == {"openinference": 3}
+    assert len(receiver.spans()) == 3
 
 
-def test_nothing_happens(run: Run) -> None:
-    """A program without a trace of RAG is told so, though all who were asked answer."""
+def test_the_callback_beside_an_instrumentation(run: Run, receiver: OtlpReceiver) -> None:
+    """A turn is counted once where both record it, and the second record is told of."""
+    report = run(
+        RAG
+        + ATTACHED
+        + "kind, asked = 'openinference.span.kind', 'When was Borealis Kites founded?'\n"
+        + "with trace.get_tracer('openinference').start_as_current_span('chain') as span:\n"
+        + "    chain = rag()\n"
+        + "    said = chain.invoke(asked, config={'callbacks': [handle.callback]})\n"
+        + "    span.set_attributes({kind: 'CHAIN', 'input.value': asked, 'output.value': said})\n"
+        + "    from apps import company\n"
+        + "    page = company.documents()[0].page_content\n"
+        + "    trace.get_tracer('openinference').start_span('search', attributes={\n"
+        + "        kind: 'RETRIEVER', 'input.value': asked,\n"
+        + "        'retrieval.documents.0.document.content': page}).end()\n"
+        + "    trace.get_tracer('openinference').start_span('call', attributes={\n"
+        + "        kind: 'LLM', 'llm.input_messages.0.message.role': 'user',\n"
+        + "        'llm.input_messages.0.message.content': page + asked,\n"
+        + "        'llm.output_messages.0.message.role': 'assistant',\n"
+        + "        'llm.output_messages.0.message.content': said}).end()\n"
+    )
+    assert report["program"]["turns"] == {"scored": 1}
+    assert report["program"]["repeated"] == 1
+    assert report.levels == {"turns-duplicate": "info", "judge-lexical": "info"}
+
+
+def test_nothing_is_added_to_an_instrumented_program(run: Run, receiver: OtlpReceiver) -> None:
+    """LangChain runs that another instrumentation traces get no callback, and no span, of ours."""
+    report = run(
+        RAG + ATTACHED + SPANS + f"{ASK})\n" + "answer(trace.get_tracer('openinference'))\n"
+    )
+    assert report["program"]["turns"] == {"scored": 1}
+    assert {span.scope for span in receiver.spans()} == {"openinference"}
+    assert report.levels == {"judge-lexical": "info"}
+
+
+def test_nothing_is_attached(run: Run) -> None:
+    """A program that attaches nothing is told so, though all who were asked answer."""
     report = run("", command="")  # a bare script: run by our Python
     assert report.exit_status == 1
-    assert report.levels == {"nothing-seen": "problem", "judge-lexical": "info"}
+    assert report.levels == {"nothing-attached": "problem", "judge-lexical": "info"}
     assert [answer["verdict"] for answer in report["otlp"]] == ["ok"] * 3
+
+
+def test_langchain_without_its_callback(run: Run) -> None:
+    """instrument() alone records no LangChain run: the report says what to pass."""
+    report = run(RAG + ATTACHED + f"{ASK})")
+    assert report.exit_status == 1
+    assert report.levels == {"callback-missing": "problem", "judge-lexical": "info"}
 
 
 def test_its_own_failure(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     """A program that crashes has a report, too, and the doctor a status of its own for that."""
-    report = run(PROVIDER + SPANS + "answer(trace.get_tracer('oi')); raise RuntimeError('mine')")
+    report = run(ATTACHED + SPANS + "answer(trace.get_tracer('oi')); raise RuntimeError('mine')")
     assert report.exit_status == 3
     assert report.seen["program-failed"] == "exit status 1"
     assert report["program"]["turns"] == {"scored": 1}
     assert "RuntimeError: mine" in capfd.readouterr().err
 
 
-def test_the_program_s_options_win(run: Run) -> None:
-    """The doctor's pipeline makes way for the program's own, and tells of the callback it lacks."""
+def test_the_options_in_force(run: Run) -> None:
+    """Options of a second call are told of; what is in the program's code is not shown."""
     report = run(
         RAG
         + PROVIDER
-        + "trace.get_tracer('app').start_span('start-up').end()\n"
         + "from rag_eval_otel import HashingEmbedder, instrument\n"
         + "options = {'judge_api_key': 'in-code', 'embedder': HashingEmbedder()}\n"
         + "handle = instrument(hold_seconds=7, **options)\n"
-        + "assert handle.config.hold_seconds == 7\n"
         + "instrument(hold_seconds=8)\n"
-        + f"{ASK}); handle.shutdown()"
+        + f"{ASK}, config={{'callbacks': [handle.callback]}}); handle.shutdown()"
     )
     assert report.exit_status == 0
     assert report["program"]["turns"] == {"scored": 1}
-    warnings = {name for name, level in report.levels.items() if level == "warning"}
-    assert warnings == {"callback-missing", "options-ignored"}
-    (process,) = report["program"]["processes"]
-    assert [(one["by"], one["judge_key"], one["embedder"]) for one in process["pipelines"]] == [
-        ("doctor", "none", "hashing"),
-        ("program", "code", "an object, HashingEmbedder"),
-    ]
+    assert report.levels == {"options-ignored": "warning", "judge-lexical": "info"}
+    (one,) = report["program"]["pipelines"]
+    assert (one["judge_key"], one["embedder"]) == ("code", "an object, HashingEmbedder")
     assert "in-code" not in json.dumps(report)
 
 
-def test_children_are_watched(run: Run) -> None:
-    """Forked, spawned and executed processes are counted, each for itself."""
+def test_processes_report_for_themselves(run: Run) -> None:
+    """Forked and spawned processes are counted, each for itself, though they leave by os._exit."""
     report = run(
-        PROVIDER
+        ATTACHED
         + SPANS
-        + "import multiprocessing, os, sys\n"
-        + "from rag_eval_otel.live.processor import find_seat\n"
+        + "import multiprocessing\n"
         + "def work():\n"
         + "    answer(trace.get_tracer('openinference'))\n"
-        + "    find_seat(provider).owner.flush(60)\n"
+        + "    handle.flush()\n"
         + "if __name__ == '__main__':\n"
-        + "    work()\n"
         + "    for how in ('fork', 'spawn'):\n"
         + "        child = multiprocessing.get_context(how).Process(target=work)\n"
         + "        child.start(); child.join()\n"
-        + "    os.execl(sys.executable, sys.executable, '-c', 'import sys; sys.exit(3)')\n"
+        + "    work()\n"
     )
-    assert report["program"]["status"] == 3
     assert report["program"]["turns"] == {"scored": 3}
-    ended = [one["ended"] for one in report["program"]["processes"] if one["program"] != "-c"]
-    assert sorted(ended) == ["exec", "exit", "os._exit"]
+    assert len({one["pid"] for one in report["program"]["pipelines"]}) == 3
 
 
-@pytest.mark.parametrize(
-    ("setup", "cause"),
-    [
-        ("from opentelemetry.sdk.trace.sampling import ALWAYS_OFF as s\n", "sampler-off"),
-        ("s = None\n", "provider-unwatched"),
-        ("from opentelemetry import trace as p\n", "provider-unset"),
-    ],
-)
-def test_spans_that_nobody_sees(run: Run, setup: str, cause: str) -> None:
-    """No provider, one that nobody knows of, or a sampler that drops all: the one problem named."""
-    made = setup
-    if cause != "provider-unset":
-        made += "from opentelemetry.sdk.trace import TracerProvider as T; p = T(sampler=s)\n"
-    if cause == "sampler-off":
-        made += "from opentelemetry import trace; trace.set_tracer_provider(p)\n"
-    report = run(made + SPANS + "answer(p.get_tracer('openinference'))")
-    assert report.exit_status == 1
-    assert [name for name, level in report.levels.items() if level == "problem"] == [cause]
+def test_a_sampler_that_drops_all(run: Run) -> None:
+    """Nothing is recorded on the provider: the sampler is the one problem named."""
+    report = run(
+        "import os; os.environ['OTEL_TRACES_SAMPLER'] = 'always_off'\n"
+        + ATTACHED
+        + SPANS
+        + "answer(trace.get_tracer('openinference'))"
+    )
+    assert [name for name, level in report.levels.items() if level == "problem"] == ["sampler-off"]
 
 
 def test_a_provider_that_is_set_too_late(run: Run) -> None:
@@ -229,89 +251,82 @@ def test_a_provider_that_is_set_too_late(run: Run) -> None:
         + SPANS
         + "answer(provider.get_tracer('openinference'))"
     )
-    assert report.levels["provider-late"] == "problem"
-    assert report.levels["provider-unwatched"] == "problem"
+    problems = [name for name, level in report.levels.items() if level == "problem"]
+    assert problems == ["provider-late"]
 
 
-def test_bad_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that cannot be used is named, by what attached and by what would have asked."""
-    monkeypatch.setenv("RAG_EVAL_HOLD_SECONDS", "soon")
-    attempt = (
-        "from rag_eval_otel import instrument\n"
-        "try: instrument(judge='of fashion')\n"
-        "except ValueError: pass\n"
-    )
-    report = run(PROVIDER + attempt + SPANS + "answer(trace.get_tracer('openinference'))")
-    assert report.levels["attach-failed"] == report.levels["config-invalid"] == "problem"
-    told = [one["seen"] for one in report["findings"] if one["id"] == "attach-failed"]
-    assert all("RAG_EVAL_HOLD_SECONDS" in one for one in told)
-    (process,) = report["program"]["processes"]
-    assert len(process["failures"]) == 2  # the program's own attempt, and the doctor's
-
-
-def test_a_python_without_this_library(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It is named with its error; the program runs as ever, its own ``sitecustomize`` too."""
-    (tmp_path / "rag_eval_otel.py").write_text("raise ImportError('too old')")
-    (tmp_path / "sitecustomize.py").write_text("print('customized')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    report = run("print('done')")
-    assert capfd.readouterr() == ("customized\ndone\n", "")
-    assert report.levels["not-installed-there"] == "problem"
-    assert report.seen["not-installed-there"] == f"{sys.executable}: ImportError: too old"
-
-
-def test_a_python_that_outlives_the_doctor(tmp_path: Path) -> None:
-    """With nowhere to leave a note it runs as ever, and so does its own ``sitecustomize``."""
-    (tmp_path / "rag_eval_otel.py").write_text("raise ImportError('too old')")
-    (tmp_path / "sitecustomize.py").write_text("print('customized')")
-    environ = {
-        **os.environ,
-        NOTES_VARIABLE: str(tmp_path / "gone"),
-        "PYTHONPATH": with_bootstrap(str(tmp_path)),
-    }
-    ran = subprocess.run(
-        [sys.executable, "-c", "print('done')"], env=environ, capture_output=True, check=True
-    )
-    assert (ran.stdout.split(), ran.stderr) == ([b"customized", b"done"], b"")
-
-
-def test_calls_by_the_names_of_arguments(run: Run) -> None:
-    """What is looked on at takes its arguments by position or by name, as it does without us."""
+def test_what_was_recorded_nowhere(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """A record_*() call without a span is told of, and its warning is printed as ever, once."""
     report = run(
-        "import os, sys\n"
-        "from opentelemetry import trace\n"
-        "from opentelemetry.sdk.trace import TracerProvider\n"
-        "trace.get_tracer_provider().get_tracer(instrumenting_module_name='mine')\n"
-        "trace.set_tracer_provider(tracer_provider=TracerProvider())\n"
-        "last = [sys.executable, '-c', 'import os; os._exit(status=3)']\n"
-        "os.execve(path=last[0], argv=last, env=dict(os.environ))\n"
+        ATTACHED
+        + SPANS
+        + "from rag_eval_otel import record_answer\n"
+        + "record_answer('Founded in 1987.')\n"
+        + "answer(trace.get_tracer('openinference'))"
     )
-    assert report["program"]["status"] == 3
-    ended = [one["ended"] for one in report["program"]["processes"]]
-    assert sorted(ended) == ["exec", "os._exit"]
+    assert report.levels["record-lost"] == "warning"
+    assert capfd.readouterr().err.count("record_answer() has no effect") == 1
+
+
+def test_bad_options(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A variable that cannot be used is named, and explains that nothing is attached."""
+    monkeypatch.setenv("RAG_EVAL_HOLD_SECONDS", "soon")
+    report = run(ATTACHED)
+    assert report.exit_status == 3
+    problems = [name for name, level in report.levels.items() if level == "problem"]
+    assert sorted(problems) == ["config-invalid", "program-failed"]
+    assert "RAG_EVAL_HOLD_SECONDS" in capfd.readouterr().err
 
 
 def test_exports_that_fail(run: Run, receiver: OtlpReceiver) -> None:
-    """An exporter whose path is wrong: the failed exports, and why they did."""
-    exporter = (
-        "from opentelemetry.sdk.trace.export import SimpleSpanProcessor\n"
+    """An exporter whose path is wrong fails at the very end of the program: that is noted, too."""
+    report = run(
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import BatchSpanProcessor\n"
         "from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter\n"
+        "provider = TracerProvider()\n"
         f"there = OTLPSpanExporter('{receiver.http_endpoint}/nowhere')\n"
-        "provider.add_span_processor(SimpleSpanProcessor(there))\n"
+        "provider.add_span_processor(BatchSpanProcessor(there))\n"
+        "from rag_eval_otel import instrument; instrument(tracer_provider=provider)\n"
+        + SPANS
+        + "answer(provider.get_tracer('openinference'))"
     )
-    report = run(PROVIDER + exporter + SPANS + "answer(trace.get_tracer('openinference'))")
+    assert report["program"]["turns"] == {"scored": 1}
     problems = [name for name, level in report.levels.items() if level == "problem"]
-    assert sorted(problems) == ["export-failing", "otlp-path"]
-    assert "/nowhere" in report.seen["otlp-path"]
+    assert problems == ["export-failing"]
+    assert "404" in report.seen["export-failing"]
 
 
 def test_a_killed_program(run: Run) -> None:
     """What is known of a process that is killed is what it had noted."""
-    report = run(PROVIDER + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    report = run(ATTACHED + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert report.exit_status == 3
     assert report.seen["program-failed"] == "ended by SIGKILL"
+    assert [one["ended"] for one in report["program"]["pipelines"]] == [False]
+
+
+def test_a_line_without_the_doctor(tmp_path: Path) -> None:
+    """``RAG_EVAL_DOCTOR=1`` prints what a process has captured when it ends."""
+    script = tmp_path / "app.py"
+    script.write_text(ATTACHED + SPANS + "answer(trace.get_tracer('openinference'))")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "PYTEST"))}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={
+            **kept,
+            "PYTHONPATH": str(TESTS.parent),
+            "OTEL_METRICS_EXPORTER": "none",
+            "RAG_EVAL_DOCTOR": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = [one for one in done.stderr.splitlines() if one.startswith("rag-eval-otel, app.py")]
+    assert "read: openinference 3; turns: scored 1." in line
 
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
@@ -341,7 +356,7 @@ def test_a_signal_ends_both_with_a_report(tmp_path: Path, number: signal.Signals
         out, err = doctor.communicate(timeout=60)
     assert (doctor.returncode, out) == (1, b"")
     assert f"ended by {number.name}".encode() in err
-    assert b"PROBLEM nothing-seen" in err
+    assert b"PROBLEM nothing-attached" in err
 
 
 def test_an_interrupt_by_a_terminal(tmp_path: Path) -> None:

@@ -6,16 +6,28 @@ import json
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 from corpus.kit import all_apps
-from corpus.run import Verdict, quietly, verdicts
+from corpus.run import Verdict, quietly, verdict
+from corpus.sources import SOURCES, Source
+
+Sources: TypeAlias = Mapping[str, Callable[[], AbstractContextManager[Source]]]
 
 GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
 """Parts of the names of LangGraph's graphs in which a model grades what was found."""
 
 
-def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 0.02) -> None:
+def check_corpus(
+    via: str,
+    *frameworks: str,
+    sources: Sources = SOURCES,
+    exact: float = 0.9,
+    wrong: float = 0.02,
+) -> None:
     """Run the applications of ``frameworks`` under ``via`` and compare them with their truths.
 
     At least the share ``exact`` of those whose truth is recorded at all must be exact, at most the
@@ -23,7 +35,8 @@ def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 
     """
     with quietly():
         warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
-        found = verdicts(all_apps(*frameworks), via)
+        with sources[via]() as source:
+            found = [verdict(app, source, via) for app in all_apps(*frameworks)]
     _keep(found, via, frameworks)
     counts = Counter(one.kind for one in found)
     knowable = sum(n for kind, n in counts.items() if kind not in {"unknowable", "skipped"})

@@ -22,8 +22,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import Ask, ReplyCache, group_tasks
 from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements
-from rag_eval_otel.judge.tasks import Task, may_share
-from rag_eval_otel.judge.wire import part_names
+from rag_eval_otel.judge.tasks import Task, may_share, part_names
 from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.protocols import Judge
 from rag_eval_otel.testing.fakes import FakeJudge

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.judge import kinds
-from rag_eval_otel.judge.tasks import Kind, Task, may_share
-from rag_eval_otel.judge.wire import compose, prompt_text
+from rag_eval_otel.judge.tasks import Kind, Task, compose, may_share, prompt_text
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.metrics.rubric import parse_levels
 

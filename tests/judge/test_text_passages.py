@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.judge.text import content, sentences, terms
-from rag_eval_otel.judge.text_passages import Passages, Support
+from rag_eval_otel.judge.text import Passages, Support, content, sentences, terms
 
 LEAVE = (
     "A full-time employee gets 27 days of paid leave each year. "

@@ -14,8 +14,14 @@ import questions
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import kinds
 from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statements
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import compose, part_names, prompt_hash, prompt_text, read_parts
+from rag_eval_otel.judge.tasks import (
+    Task,
+    compose,
+    part_names,
+    prompt_hash,
+    prompt_text,
+    read_parts,
+)
 from support import GOOD, prompt_of
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")

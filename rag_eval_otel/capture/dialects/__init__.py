@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
     adk,
     autogen,
@@ -35,8 +34,9 @@ from rag_eval_otel.capture.text import USUAL, Keys
 class Dialect(NamedTuple):
     """One convention: ``kind`` tells from names, None for spans of others; ``read`` parses.
 
-    ``content`` are patterns of the attributes that hold texts of users and models, and
-    ``content_events`` pairs of patterns, of events and their attributes.
+    It is asked for spans of its ``scopes``, else for those with one of its ``marks`` among their
+    attributes; without either for all. ``content`` are patterns of the attributes that hold texts
+    of users and models, and ``content_events`` pairs of patterns, of events and their attributes.
     """
 
     name: str
@@ -44,71 +44,64 @@ class Dialect(NamedTuple):
     read: Callable[[PlainSpan, Kind], Step]
     content: tuple[str, ...]
     content_events: tuple[tuple[str, str], ...] = ()
+    scopes: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()
+
+    def may_read(self, view: SpanView) -> bool:
+        """Tell whether ``view`` may be of this dialect."""
+        if self.scopes:
+            return view.scope in self.scopes
+        return not self.marks or not self.marks.isdisjoint(view.attributes)
+
+
+def _dialect_of(name: str, module: Any, *marks: str, scopes: Iterable[str] = ()) -> Dialect:
+    events = getattr(module, "CONTENT_EVENTS", ())
+    return Dialect(
+        name,
+        module.kind,
+        module.to_step,
+        module.CONTENT,
+        events,
+        frozenset(scopes),
+        frozenset(marks),
+    )
 
 
 DIALECTS: Final = (
-    Dialect("adk", adk.kind, adk.to_step, adk.CONTENT),
-    Dialect("autogen", autogen.kind, autogen.to_step, autogen.CONTENT),
-    Dialect("crewai", crewai.kind, crewai.to_step, crewai.CONTENT),
-    Dialect("dspy", dspy.kind, dspy.to_step, dspy.CONTENT),
-    Dialect(
-        "openinference_haystack",
-        openinference_haystack.kind,
-        openinference_haystack.to_step,
-        openinference_haystack.CONTENT,
+    _dialect_of("adk", adk, scopes=adk.SCOPES),
+    _dialect_of("autogen", autogen, scopes=[autogen.SCOPE]),
+    _dialect_of("crewai", crewai, scopes=[crewai.SCOPE]),
+    _dialect_of("dspy", dspy, "openinference.span.kind"),
+    _dialect_of(
+        "openinference_haystack", openinference_haystack, scopes=[openinference_haystack.SCOPE]
     ),
-    Dialect(
+    _dialect_of(
         "openinference_llamaindex",
-        openinference_llamaindex.kind,
-        openinference_llamaindex.to_step,
-        openinference_llamaindex.CONTENT,
+        openinference_llamaindex,
+        scopes=[openinference_llamaindex.SCOPE],
     ),
-    Dialect("smolagents", smolagents.kind, smolagents.to_step, smolagents.CONTENT),
-    Dialect("openinference", openinference.kind, openinference.to_step, openinference.CONTENT),
-    Dialect("langfuse", langfuse.kind, langfuse.to_step, langfuse.CONTENT),
-    Dialect("langsmith", langsmith.kind, langsmith.to_step, langsmith.CONTENT),
-    Dialect("mlflow", mlflow.kind, mlflow.to_step, mlflow.CONTENT, mlflow.CONTENT_EVENTS),
-    Dialect("haystack", haystack.kind, haystack.to_step, haystack.CONTENT),
-    Dialect(
-        "llamaindex",
-        llamaindex.kind,
-        llamaindex.to_step,
-        llamaindex.CONTENT,
-        llamaindex.CONTENT_EVENTS,
-    ),
-    Dialect("vectordb", vectordb.kind, vectordb.to_step, vectordb.CONTENT, vectordb.CONTENT_EVENTS),
-    Dialect("traceloop", traceloop.kind, traceloop.to_step, traceloop.CONTENT),
-    Dialect("strands", strands.kind, strands.to_step, strands.CONTENT),
-    Dialect("genai", genai.kind, genai.to_step, genai.CONTENT, genai.CONTENT_EVENTS),
+    _dialect_of("smolagents", smolagents, scopes=[smolagents.SCOPE]),
+    _dialect_of("openinference", openinference, "openinference.span.kind"),
+    _dialect_of("langfuse", langfuse, "langfuse.observation.type"),
+    _dialect_of("langsmith", langsmith, "langsmith.span.kind"),
+    _dialect_of("mlflow", mlflow, "mlflow.spanType"),
+    _dialect_of("haystack", haystack),
+    _dialect_of("llamaindex", llamaindex, scopes=[llamaindex.SCOPE]),
+    _dialect_of("vectordb", vectordb, "db.system", "db.system.name"),
+    _dialect_of("traceloop", traceloop, "llm.request.type", "traceloop.span.kind"),
+    _dialect_of("strands", strands, scopes=[strands.SCOPE]),
+    _dialect_of("genai", genai, "gen_ai.operation.name"),
 )
 """In the order in which they are tried: many write what others read, too."""
 
-MARKS: Final = frozenset(
-    {
-        "db.system",
-        "db.system.name",
-        "gen_ai.operation.name",
-        "haystack.agent.max_steps",
-        "haystack.agent.step.llm.input",
-        "haystack.component.type",
-        "haystack.pipeline.input_data",
-        "haystack.tool.name",
-        "langfuse.observation.type",
-        "langsmith.span.kind",
-        "llm.request.type",
-        "mlflow.spanType",
-        "openinference.span.kind",
-        "traceloop.span.kind",
-        semconv.ANSWER,
-        semconv.CONTEXTS,
-        semconv.QUESTION,
-        semconv.RETRIEVAL_RECORDED,
-    }
+MARKS: Final = frozenset().union(
+    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.NAMES
 )
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
 
 
 _OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
+_ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
 _TOOL_NAMES: Final = (
     "tool.name",
     "gen_ai.tool.name",
@@ -135,6 +128,12 @@ def lists(view: SpanView) -> bool:
     """Tell whether a decorated function, by its output's first character, returned a list."""
     outputs = (view.attributes.get(key) for key in _OUTPUTS)
     return any(isinstance(output, str) and output[:1] == "[" for output in outputs)
+
+
+def lists_documents(view: SpanView) -> bool:
+    """Tell whether LangChain documents are in the output of ``view``, without parsing it."""
+    outputs = (view.attributes.get(key) for key in _ALL_OUTPUTS)
+    return any(isinstance(output, str) and "page_content" in output for output in outputs)
 
 
 def dialect_of(view: SpanView) -> str | None:
@@ -171,7 +170,7 @@ def _is_foreign(view: SpanView) -> bool:
 
 def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
     for dialect in DIALECTS:
-        kind = dialect.kind(view)
+        kind = dialect.kind(view) if dialect.may_read(view) else None
         if kind is not None:
             return dialect, kind
     return None, None

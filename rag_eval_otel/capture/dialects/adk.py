@@ -11,8 +11,7 @@ from rag_eval_otel.capture.dialects.values import Lost, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE: Final = "openinference.instrumentation.google_adk"
-_OWN_SCOPE = "gcp.vertex.agent"
+SCOPES: Final = ("openinference.instrumentation.google_adk", "gcp.vertex.agent")
 _SEVERAL = "invoke_agent"  # the calls of a model below it write over each other on this span
 
 CONTENT: Final = (r"gcp\.vertex\.agent\.(llm_request|llm_response|tool_call_args|tool_response)",)
@@ -21,7 +20,7 @@ CONTENT: Final = (r"gcp\.vertex\.agent\.(llm_request|llm_response|tool_call_args
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view) if view.scope in {SCOPE, _OWN_SCOPE} else None
+    return openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

@@ -21,7 +21,7 @@ CONTENT: Final = (r"llm\.input_messages\.\d+\.function\.\d+",)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view) if view.scope == SCOPE else None
+    return openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

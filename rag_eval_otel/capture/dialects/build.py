@@ -25,8 +25,7 @@ from rag_eval_otel.capture.dialects.values import (
     read,
     usable,
 )
-from rag_eval_otel.capture.identities import metadata_in
-from rag_eval_otel.capture.span import PlainSpan
+from rag_eval_otel.capture.span import PlainSpan, metadata_in
 from rag_eval_otel.capture.step import Kind, Part, Result, Step
 from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
@@ -124,12 +123,15 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
     """Build the fragment of a chain, agent or tool."""
     losses = Losses()
     output = losses.text("output", told, answer_in(told, view.keys))
+    question = losses.text("input", asked, question_in(asked, view.keys))
     streams = isinstance(told, str) and is_stream(told)
     return fragment(
         view,
         kind,
-        input=losses.text("input", asked, question_in(asked, view.keys)),
+        input=question,
         output=output,
+        asks=() if question else texts_in(asked),
+        tells=() if output else texts_in(told),
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
         shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
         handed=tuple(shown_in([asked])) if kind != "tool" else (),
@@ -139,6 +141,13 @@ def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any)
     )
 
 
+def texts_in(data: Found) -> tuple[str, ...]:
+    """Return the texts in a record whose keys say nothing of what they are."""
+    found = data.values() if isinstance(data, Mapping) else ()
+    texts = (usable(text) for text in found if isinstance(text, str))
+    return tuple(text for text in texts if text is not None)
+
+
 def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
     """Build the fragment of a tool; where it returned a list of documents, they are its own.
 
@@ -146,6 +155,9 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
     that a framework has made: nothing but a retrieval returns these.
     """
     losses = Losses()
+    if isinstance(told, Mapping) and len(told) == 1:
+        (inner,) = told.values()
+        told = inner if isinstance(inner, Mapping) and "role" in inner else told
     artifact = passages_in(_of(told, "artifact")) or ()
     documents = None if losses.lost("documents", told) else artifact or documents_in(told)
     return fragment(

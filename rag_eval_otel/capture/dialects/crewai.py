@@ -19,7 +19,7 @@ CONTENT: Final = (r"crew_(inputs|tasks)", r"task_(description|expected_output)")
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view) if view.scope == SCOPE else None
+    return openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

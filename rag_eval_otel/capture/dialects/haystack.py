@@ -14,6 +14,16 @@ from rag_eval_otel.capture.text import USUAL, Keys
 from rag_eval_otel.types import Passage
 
 PREFIX = "haystack."
+MARKS: Final = frozenset(
+    {
+        "haystack.agent.max_steps",
+        "haystack.agent.step.llm.input",
+        "haystack.component.type",
+        "haystack.pipeline.input_data",
+        "haystack.tool.name",
+    }
+)
+"""Attributes of which most of its spans have one."""
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",

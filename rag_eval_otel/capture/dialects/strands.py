@@ -20,7 +20,7 @@ CONTENT: Final = (r"system_prompt|gen_ai\.agent\.(input|output)",)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return genai.kind(view) if view.scope == SCOPE else None
+    return genai.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

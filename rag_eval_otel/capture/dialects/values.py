@@ -151,7 +151,7 @@ def role_named(name: object) -> str | None:
     return _ROLES.get(name.lower()) if isinstance(name, str) else None
 
 
-_CALL_IDS = ("tool_call_id", "tool_use_id", "id")
+_CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
 
 def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
@@ -196,15 +196,18 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Yield the id and the tool's name of each call in a message."""
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
-            inner = call.get("tool_call", call)
-            name = _of(inner, "name") or _of(inner, "function", "name")
-            yield str(_of(inner, "id")), name if isinstance(name, str) else ""
+            inner = call.get("tool_call", call.get("toolUse", call))
+            name = _of(inner, "name") or _of(inner, "tool_name") or _of(inner, "function", "name")
+            yield (
+                str(_of(inner, "id") or _of(inner, "toolUseId")),
+                name if isinstance(name, str) else "",
+            )
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield what each of several tools has answered, where one message tells of them all."""
     for block in filter(_is_result, blocks):
-        inner = block.get("tool_call_result", block)
+        inner = block.get("tool_call_result", block.get("toolResult", block))
         name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
         known = next((inner[key] for key in _CALL_IDS if _of(inner, key)), None)
         yield {"id": known, "name": name, "text": _result(block) or ""}
@@ -228,6 +231,7 @@ def _is_result(block: object) -> bool:
         block.get("type") in {"tool_call_response", "tool_result"}
         or "tool_call_result" in block
         or "toolResult" in block
+        or {"result", "origin"} <= block.keys()  # Haystack's, as its repr has it
     )
 
 
@@ -236,6 +240,7 @@ def _is_call(block: object) -> bool:
         block.get("type") in {"tool_call", "tool_use", "function_call"}
         or "tool_call" in block
         or "toolUse" in block
+        or {"tool_name", "arguments"} <= block.keys()
     )
 
 

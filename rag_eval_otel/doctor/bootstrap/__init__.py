@@ -1,1 +1,0 @@
-"""A folder for ``PYTHONPATH``: Python imports the ``sitecustomize`` that it finds there."""

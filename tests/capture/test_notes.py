@@ -1,0 +1,363 @@
+"""What is noted of an event: data that nobody changes any more, whatever the application does."""
+
+from __future__ import annotations
+
+import json
+from collections import UserDict
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID, uuid4
+
+import numpy as np
+import pandas as pd
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from pydantic import BaseModel
+
+from rag_eval_otel.config import Config
+from recording import Capture, capture
+
+QUESTION, ANSWER, PAGE = "When was it founded?", "In 1987, it says.", "Founded in 1987."
+TURN = [(QUESTION, (PAGE,), ANSWER)]
+BIG = "kites and sails " * 655_360  # 10 MB
+
+
+class Sent:
+    """The events of a turn, of which a test sends some in its own way."""
+
+    def __init__(self) -> None:
+        """Send to the handler of a new capture layer."""
+        self.captured = capture()
+        self.handler = self.captured.handler
+        self.root, self.search, self.call = uuid4(), uuid4(), uuid4()
+
+    def start(self, inputs: Any = QUESTION) -> None:
+        """Start the chain."""
+        self.handler.on_chain_start(None, inputs, run_id=self.root)
+
+    def found(self, documents: Any = None, query: Any = QUESTION) -> None:
+        """Retrieve."""
+        documents = [Document(PAGE)] if documents is None else documents
+        ids: dict[str, UUID] = {"run_id": self.search, "parent_run_id": self.root}
+        self.handler.on_retriever_start(None, query, **ids)
+        self.handler.on_retriever_end(documents, **ids)
+
+    def asked(self, messages: Any = None) -> None:
+        """Ask the model."""
+        messages = messages or [SystemMessage(PAGE), HumanMessage(QUESTION)]
+        ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
+        self.handler.on_chat_model_start(None, [messages], **ids)
+
+    def answered(self, message: AIMessage | None = None) -> None:
+        """Let the model answer."""
+        ids: dict[str, UUID] = {"run_id": self.call, "parent_run_id": self.root}
+        generation = ChatGeneration(message=message or AIMessage(ANSWER))
+        self.handler.on_llm_end(LLMResult(generations=[[generation]]), **ids)
+
+    def end(self, outputs: Any = ANSWER) -> Capture:
+        """End the chain."""
+        self.handler.on_chain_end(outputs, run_id=self.root)
+        return self.captured
+
+
+def turn(*, inputs: Any = QUESTION, outputs: Any = ANSWER, **found: Any) -> Capture:
+    """Send a whole turn."""
+    sent = Sent()
+    sent.start(inputs)
+    sent.found(**found)
+    sent.asked()
+    sent.answered()
+    return sent.end(outputs)
+
+
+# --- what is changed after the event --------------------------------------------------------------
+
+
+def test_containers_that_are_changed() -> None:
+    """A state that a graph goes on to fill, and a list of documents that is cleared."""
+    sent = Sent()
+    state: dict[str, Any] = {"question": QUESTION, "history": ["before"]}
+    documents = [Document(PAGE)]
+    sent.start(state)
+    sent.found(documents)
+    state["question"] = "Something else?"
+    state["history"].append("later")
+    documents.clear()
+    sent.asked()
+    sent.answered()
+    assert sent.end().truths == TURN
+
+
+def test_messages_that_are_changed() -> None:
+    """The list, a message in it, and the parts of its content."""
+    sent = Sent()
+    parts = [{"type": "text", "text": PAGE}]
+    messages: list[Any] = [SystemMessage(parts), HumanMessage(QUESTION)]
+    said = AIMessage(ANSWER)
+    sent.start({"messages": messages})
+    sent.found()
+    sent.asked(messages)
+    parts[0]["text"] = messages[1].content = "changed"
+    messages.clear()
+    sent.answered(said)
+    outputs = {"messages": [HumanMessage(QUESTION), said]}
+    root = sent.captured.recorder.runs[sent.root.int]
+    captured = sent.end(outputs)
+    said.content = "changed"
+    assert captured.truths == TURN
+    assert ANSWER in str(root.told)
+
+
+def test_messages_that_are_changed_before_they_are_read() -> None:
+    """A tree is read in the background: what the model said may have been edited by then."""
+    sent = Sent()
+    message = AIMessage(ANSWER)
+    sent.start()
+    sent.found()
+    sent.asked()
+    sent.answered(message)
+    message.content = "changed"
+    assert sent.end().truths == TURN
+
+
+def test_documents_that_are_changed() -> None:
+    """Text, id and metadata, as rerankers and compressors change them."""
+    sent = Sent()
+    document = Document(PAGE, id="d1", metadata={"source": "a", "nested": {"score": 1}})
+    sent.start()
+    sent.found([document])
+    document.page_content, document.id = "changed", "changed"
+    document.metadata.clear()
+    sent.asked()
+    sent.answered()
+    captured = sent.end()
+    assert captured.truths == TURN
+    assert captured.samples[0].retrieved_ids == ("d1",)
+
+
+def test_an_artifact_that_is_changed() -> None:
+    """The documents in a tool's artifact are those of the event."""
+    sent = Sent()
+    pages = [Document(PAGE)]
+    sent.start()
+    ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
+    sent.handler.on_tool_start({"name": "search"}, QUESTION, inputs={"query": QUESTION}, **ids)
+    sent.handler.on_tool_end(ToolMessage(PAGE, artifact=pages, tool_call_id="1"), **ids)
+    pages[0].page_content = "changed"
+    pages.clear()
+    sent.asked()
+    sent.answered()
+    assert sent.end().truths == TURN
+
+
+# --- values of every kind -------------------------------------------------------------------------
+
+
+class Tone(Enum):
+    """How to answer."""
+
+    KIND = "kind"
+
+
+class Words(str, Enum):  # as applications write it
+    """A text that is a member of an enumeration."""
+
+    ASKED = QUESTION
+
+
+@dataclass
+class State:
+    """The state of a graph, as a dataclass."""
+
+    question: str
+    tone: Tone = Tone.KIND
+    me: Any = None
+
+
+class Record(BaseModel):
+    """The state of a graph, as a pydantic model."""
+
+    question: str
+    tone: Tone = Tone.KIND
+
+
+class Text(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+class Spiteful:
+    """A value that lets nobody look at it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Refuse, except what every object has to tell."""
+        if name == "__class__":
+            return Spiteful
+        raise RuntimeError(name)
+
+
+def circular() -> dict[str, Any]:
+    """Return a dict that holds itself."""
+    found: dict[str, Any] = {"question": QUESTION, "list": []}
+    found["me"] = found
+    found["list"].append(found["list"])
+    return found
+
+
+def deep() -> dict[str, Any]:
+    """Return lists in lists, deeper than Python can recurse."""
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return {"question": QUESTION, "nested": nested}
+
+
+INPUTS: dict[str, Any] = {
+    "an enumeration": {"question": QUESTION, "tone": Tone.KIND, Tone.KIND: 1},
+    "a text that is an enumeration": {"question": Words.ASKED},
+    "a text of its own class": Text(QUESTION),
+    "a dataclass": State(QUESTION),
+    "a pydantic model": Record(question=QUESTION),
+    "bytes": {"question": QUESTION, "image": b"\xff\x00" * 1000},
+    "numpy": {"question": QUESTION, "vector": np.ones(1000), "score": np.float32(1)},
+    "a numpy text": {"question": np.str_(QUESTION)},
+    "pandas": {"question": QUESTION, "table": pd.DataFrame({"a": [1]}), "row": pd.Series([1])},
+    "a circle": circular(),
+    "a state in a circle": State(QUESTION, me=circular()),
+    "depth": deep(),
+    "a mapping of another kind": MappingProxyType({"question": QUESTION}),
+    "a user's dict": UserDict({"question": QUESTION}),
+    "a long list": {"question": QUESTION, "numbers": list(range(1_000_000))},
+    "10 MB beside": {"question": QUESTION, "file": BIG},
+    "a lone surrogate": {"question": QUESTION, "half": "\ud800"},
+    "not a number": {"question": QUESTION, "score": float("nan")},
+}
+
+
+@pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
+def test_inputs_of_every_kind(inputs: Any) -> None:
+    """The question is found beside whatever else there is; nothing fails."""
+    captured = turn(inputs=inputs)
+    assert captured.truths == TURN
+    assert captured.errors == []
+    assert len(captured.spans) == 3
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"answer": ANSWER, "vector": np.ones(3)},
+        {"answer": ANSWER, "table": pd.DataFrame({"a": [1]})},
+        {"answer": ANSWER, "me": circular()},
+        {"answer": np.str_(ANSWER), "tone": Tone.KIND},
+        {"messages": [HumanMessage(QUESTION), AIMessage(ANSWER)], "raw": b"\xff"},
+    ],
+)
+def test_outputs_of_every_kind(outputs: Any) -> None:
+    """The answer is found beside whatever else there is."""
+    captured = turn(outputs=outputs)
+    assert captured.truths == TURN
+    assert captured.errors == []
+
+
+@pytest.mark.slow
+def test_texts_of_10_mb() -> None:
+    """A document as large as a file is a context like any other."""
+    sent = Sent()
+    sent.start()
+    sent.found([Document(BIG)])
+    sent.asked([SystemMessage(BIG), HumanMessage(QUESTION)])
+    sent.answered()
+    captured = sent.end()
+    assert captured.truths == [(QUESTION, (BIG,), ANSWER)]
+    assert captured.errors == []
+
+
+def test_more_than_may_be_held() -> None:
+    """Texts over ``max_held_bytes`` are not held: the span says so, and leaves at once."""
+    sent = Sent()
+    sent.captured = capture(config=Config(judge="lexical", max_held_bytes=1_000_000))
+    sent.handler = sent.captured.handler
+    sent.start(BIG)
+    sent.found([Document(BIG)])
+    sent.asked()
+    sent.answered()
+    captured = sent.end()
+    assert captured.turns == []
+    root = captured.span("invoke_workflow chain")
+    assert (root.attributes or {})["rag.evaluation.status"] == "overload"
+
+
+def test_a_10_mb_text_is_not_copied() -> None:
+    """The text is referred to as it is: the application's thread copies none."""
+    sent = Sent()
+    sent.start({"file": BIG})
+    assert sent.captured.recorder.runs[sent.root.int].asked["file"] is BIG
+    sent.end()
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pd.DataFrame({"page_content": [PAGE]}),
+        np.array([PAGE]),
+        [None],
+        [{"page_content": None}],
+        [Document("")],
+        [Tone.KIND],
+        "not a list",
+        PAGE,
+        5,
+    ],
+    ids=str,
+)
+def test_documents_of_every_kind(documents: Any) -> None:
+    """Documents without a text, or things that are none, are no reason to fail or to guess."""
+    sent = Sent()
+    sent.captured = capture(mode="swallow")
+    sent.handler = sent.captured.handler
+    sent.start()
+    sent.found(documents)
+    sent.asked()
+    sent.answered()
+    captured = sent.end()
+    assert len(captured.spans) == 3
+    assert len(captured.samples) + len(captured.reasons) == 1
+    assert all(contexts in {(), ("",), (PAGE,)} for _, contexts, _ in captured.truths)
+
+
+def test_values_that_resist_cost_their_event() -> None:
+    """A value that raises when it is looked at is counted; its run ends all the same."""
+    sent = Sent()
+    sent.captured = capture(mode="swallow")
+    sent.handler = sent.captured.handler
+    sent.start({"question": QUESTION, "odd": Spiteful()})
+    sent.found()
+    sent.asked()
+    sent.answered()
+    captured = sent.end()
+    assert len(captured.recorder) == 0
+    assert set(captured.errors) == {"callback"}
+
+
+@pytest.mark.parametrize(
+    "result",
+    ['{"documents": [{"text": "Founded', "[Document(page_content='Founded", "{]", "\x00", ""],
+)
+def test_results_that_are_broken_json(result: str) -> None:
+    """A tool's result that cannot be read is one text, or a reason; nothing is made up."""
+    sent = Sent()
+    sent.start()
+    ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
+    sent.handler.on_tool_start({"name": "search_docs"}, json.dumps({"query": QUESTION}), **ids)
+    sent.handler.on_tool_end(result, **ids)
+    sent.asked([SystemMessage(f"pages: {result}"), HumanMessage(QUESTION)])
+    sent.answered()
+    captured = sent.end()
+    assert captured.errors == []
+    assert all(text in result for _, contexts, _ in captured.truths for text in contexts)

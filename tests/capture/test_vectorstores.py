@@ -1,0 +1,358 @@
+"""Vector stores that are searched directly, within LangChain runs that are noted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.example_selectors import SemanticSimilarityExampleSelector
+from langchain_core.prompts import FewShotPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from opentelemetry.sdk.trace import TracerProvider
+
+from apps import company
+from apps.fakes import KeywordRetriever, ScriptedChat, WordEmbeddings
+from apps.parts import PROMPT, handbook, join, rag
+from apps.replies import saying
+from pipeline import OnesEmbedder, good_judge
+from rag_eval_otel import instrument
+from rag_eval_otel.capture.vectorstores import VectorStoreSearches
+from recording import Capture, capture
+
+QUESTION, PAGES = company.FOUNDED, (company.HISTORY, company.FOUNDER)
+VECTOR = WordEmbeddings().embed_query(QUESTION)
+
+
+@pytest.fixture(autouse=True)
+def searches() -> Iterator[VectorStoreSearches]:
+    """Record searches while a test runs, and see that nothing is left of it."""
+    vars(VectorStore).get("_rag_eval_otel_users", set()).clear()  # handles nobody has shut down
+    VectorStoreSearches().remove()
+    before = state()
+    made = VectorStoreSearches()
+    made.install()
+    yield made
+    made.remove()
+    assert state() == before
+
+
+def state() -> dict[tuple[type, str], Any]:
+    """Return the methods of all vector store classes."""
+    classes = [VectorStore, InMemoryVectorStore, Handbook]
+    names = {name for one in classes for name in vars(one) if "search" in name}
+    names.add("__init_subclass__")
+    return {(one, name): vars(one).get(name) for one in classes for name in names}
+
+
+class Handbook(InMemoryVectorStore):
+    """A vector store whose scores are those of [0, 1]."""
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda score: max(0.0, score)
+
+
+def store() -> InMemoryVectorStore:
+    """Return the handbook as a vector store."""
+    return Handbook.from_documents(company.documents(), WordEmbeddings())
+
+
+def answer(pages: list[Document]) -> str:
+    """Ask the model about ``pages``."""
+    prompt = PROMPT.invoke({"context": join(pages), "question": QUESTION})
+    return str(ScriptedChat().invoke(prompt).content)
+
+
+def ask(captured: Capture, search: Callable[[], list[Document]]) -> None:
+    """Run a chain that searches by ``search``."""
+    chain = RunnableLambda(lambda _: answer(search()))
+    chain.invoke(QUESTION, {"callbacks": [captured.handler]})
+
+
+def retrievals(captured: Capture) -> list[Any]:
+    """Return the spans of retrievals."""
+    return [span for span in captured.spans if span.name.startswith("retrieval")]
+
+
+def documents_of(pairs: list[tuple[Document, float]]) -> list[Document]:
+    """Leave out the scores."""
+    return [document for document, _ in pairs]
+
+
+SEARCHES: dict[str, Callable[[InMemoryVectorStore], list[Document]]] = {
+    "text": lambda s: s.similarity_search(QUESTION, k=2),
+    "named": lambda s: s.similarity_search(query=QUESTION, k=2),
+    "scores": lambda s: documents_of(s.similarity_search_with_score(QUESTION, k=2)),
+    "vector": lambda s: s.similarity_search_by_vector(VECTOR, k=2),
+    "diverse": lambda s: s.max_marginal_relevance_search(QUESTION, k=2, fetch_k=2),
+    "diverse by vector": lambda s: s.max_marginal_relevance_search_by_vector(
+        VECTOR, k=2, fetch_k=2
+    ),
+    "by kind": lambda s: s.search(QUESTION, search_type="similarity", k=2),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_a_search_is_a_retrieval(search: Callable[[InMemoryVectorStore], list[Document]]) -> None:
+    """Whichever method is called, one retrieval is recorded below the run that called it."""
+    captured, pages = capture(), store()
+    ask(captured, lambda: search(pages))
+    ((question, contexts, _),) = captured.truths
+    assert (question, set(contexts)) == (QUESTION, set(PAGES))
+    (span,) = retrievals(captured)
+    assert span.attributes["rag.retrieval.document_count"] == 2
+    assert span.parent.span_id == captured.span("invoke_workflow RunnableLambda").context.span_id
+
+
+def test_scores_are_kept() -> None:
+    """Pairs of a document and its score are documents with a score."""
+    captured, pages = capture(content="span"), store()
+    ask(captured, lambda: documents_of(pages.similarity_search_with_score(QUESTION, k=2)))
+    (sample,) = captured.samples
+    assert all(isinstance(passage.score, float) for passage in sample.contexts)
+
+
+ASYNC: dict[str, Callable[[InMemoryVectorStore], Any]] = {
+    "text": lambda s: s.asimilarity_search(QUESTION, k=2),
+    "scores": lambda s: s.asimilarity_search_with_score(QUESTION, k=2),
+    "vector": lambda s: s.asimilarity_search_by_vector(VECTOR, k=2),
+    "diverse": lambda s: s.amax_marginal_relevance_search(QUESTION, k=2, fetch_k=2),
+}
+
+
+@pytest.mark.parametrize("search", ASYNC.values(), ids=ASYNC)
+def test_an_asynchronous_search_is_one_retrieval(
+    search: Callable[[InMemoryVectorStore], Any],
+) -> None:
+    """Also where the store implements it by its synchronous one, in another thread."""
+    captured, pages = capture(), store()
+
+    async def run(_: str) -> str:
+        found = await search(pages)
+        documents = [one[0] if isinstance(one, tuple) else one for one in found]
+        prompt = PROMPT.invoke({"context": join(documents), "question": QUESTION})
+        return str((await ScriptedChat().ainvoke(prompt)).content)
+
+    asyncio.run(RunnableLambda(run).ainvoke(QUESTION, {"callbacks": [captured.handler]}))
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == set(PAGES)
+    assert len(retrievals(captured)) == 1
+
+
+def test_asynchronous_searches_at_once() -> None:
+    """Each is one retrieval of the run that gathers them."""
+    captured, pages = capture(), store()
+
+    async def run(_: str) -> str:
+        both = await asyncio.gather(
+            pages.asimilarity_search(QUESTION, k=2), pages.asimilarity_search(company.SPARS, k=1)
+        )
+        return answer([page for found in both for page in found])
+
+    asyncio.run(RunnableLambda(run).ainvoke(QUESTION, {"callbacks": [captured.handler]}))
+    assert len(retrievals(captured)) == 2
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == {*PAGES, company.WARRANTY}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("kind", ["similarity", "mmr", "similarity_score_threshold"])
+def test_the_search_of_a_retriever_counts_once(kind: str, *, asynchronous: bool) -> None:
+    """A retriever over a vector store is one retrieval, and has one span."""
+    captured = capture()
+    options: dict[str, Any] = {"k": 2, "fetch_k": 2} if kind == "mmr" else {"k": 2}
+    if kind == "similarity_score_threshold":
+        options["score_threshold"] = 0.0
+    chain = rag(store().as_retriever(search_type=kind, search_kwargs=options))
+    config: Any = {"callbacks": [captured.handler]}
+    if asynchronous:
+        asyncio.run(chain.ainvoke(QUESTION, config))
+    else:
+        chain.invoke(QUESTION, config)
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == set(PAGES)
+    assert len(retrievals(captured)) == 1
+
+
+def test_a_tool_that_searches() -> None:
+    """The documents are those that were found, whatever text the tool makes of them."""
+    captured = capture()
+
+    @tool
+    def search_handbook(query: str) -> str:
+        """Search the handbook."""
+        return " / ".join(p.page_content.upper() for p in store().similarity_search(query, k=2))
+
+    def run(_: str) -> str:
+        found = search_handbook.invoke({"query": QUESTION})
+        prompt = PROMPT.invoke({"context": found, "question": QUESTION})
+        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(prompt).content)
+
+    RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == set(PAGES)
+    (span,) = retrievals(captured)
+    assert span.parent.span_id == captured.span("execute_tool search_handbook").context.span_id
+
+
+def test_examples_of_a_prompt_are_no_contexts() -> None:
+    """A prompt that selects its examples from a vector store retrieves nothing for the answer."""
+    captured = capture()
+    examples = [{"q": "What tows?", "a": "The Fulmar."}, {"q": "Who sews?", "a": "Ada."}]
+    selector = SemanticSimilarityExampleSelector.from_examples(
+        examples, WordEmbeddings(), InMemoryVectorStore, k=1
+    )
+    prompt = FewShotPromptTemplate(
+        example_selector=selector,
+        example_prompt=PromptTemplate.from_template("{q} {a}"),
+        prefix="Examples:",
+        suffix="{context}\n\n{question}",
+        input_variables=["context", "question"],
+    )
+
+    def run(_: str) -> str:
+        found = join(handbook().invoke(QUESTION))
+        shown = prompt.invoke({"context": found, "question": QUESTION, "q": QUESTION})
+        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(shown).content)
+
+    RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == set(PAGES)
+    assert len(retrievals(captured)) == 1
+
+
+def test_a_search_outside_of_any_run() -> None:
+    """What nobody traces is only searched."""
+    captured = capture()
+    assert len(store().similarity_search(QUESTION, k=2)) == 2
+    assert captured.spans == ()
+    assert len(captured.recorder) == 0
+
+
+def test_a_search_that_fails() -> None:
+    """The application gets its own exception; the retrieval has failed."""
+
+    class Down(InMemoryVectorStore):
+        def similarity_search(self, *_: Any, **__: Any) -> list[Document]:
+            raise ConnectionError
+
+    captured = capture()
+    with pytest.raises(ConnectionError):
+        ask(captured, lambda: Down(WordEmbeddings()).similarity_search(QUESTION))
+    (span,) = retrievals(captured)
+    assert (span.attributes or {})["error.type"] == "ConnectionError"
+    assert captured.truths == []
+    assert captured.reasons == ["error"]
+
+
+def test_a_class_defined_later() -> None:
+    """A store whose class is made after the recording began is recorded, too, once."""
+
+    class Later(InMemoryVectorStore):
+        def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
+            return super().similarity_search(query, k=k, **options)
+
+    captured = capture()
+    pages = Later.from_documents(company.documents(), WordEmbeddings())
+    ask(captured, lambda: pages.similarity_search(QUESTION, k=2))
+    assert len(retrievals(captured)) == 1
+    assert len(captured.truths) == 1
+
+
+def test_a_class_with_a_hook_of_its_own() -> None:
+    """Arguments of class statements and hooks of subclasses work as ever."""
+    seen: list[Any] = []
+
+    class Base(InMemoryVectorStore):
+        def __init_subclass__(cls, /, flavour: str = "", **options: Any) -> None:
+            super().__init_subclass__(**options)
+            seen.append(flavour)
+
+    class Own(Base, flavour="sweet"):
+        pass
+
+    assert seen == ["sweet"]
+    with pytest.raises(TypeError):
+        type("Odd", (InMemoryVectorStore,), {}, unknown=1)
+
+
+def test_classes_are_restored(searches: VectorStoreSearches) -> None:
+    """Once the last user has gone all classes are as they were, those made meanwhile, too."""
+
+    class Meanwhile(InMemoryVectorStore):
+        def similarity_search(self, *_: Any, **__: Any) -> list[Document]:
+            return []
+
+    wrapped = Meanwhile.similarity_search
+    second = VectorStoreSearches()
+    second.install()
+    second.install()
+    searches.remove()
+    assert Meanwhile.similarity_search is wrapped, "the second is still there"
+    second.remove()
+    assert Meanwhile.similarity_search is not wrapped
+    second.remove()
+    assert Meanwhile.similarity_search.__module__ == __name__
+
+
+def test_two_handles() -> None:
+    """Each records what its own handler is told of; one shutdown leaves the other's recording."""
+    kept = capture()
+    handles = [
+        instrument(tracer_provider=TracerProvider(), judge=good_judge(), embedder=OnesEmbedder())
+        for _ in range(2)
+    ]
+    for handle in handles:
+        assert handle.callback
+    handles[0].shutdown()
+    ask(kept, lambda: store().similarity_search(QUESTION, k=2))
+    handles[1].shutdown()
+    assert len(kept.truths) == 1
+
+
+def test_the_recording_can_be_switched_off(searches: VectorStoreSearches) -> None:
+    """With ``vector_stores="off"`` no class is touched."""
+    searches.remove()
+    before = state()
+    provider = TracerProvider()
+    handle = instrument(tracer_provider=provider, judge=good_judge(), vector_stores="off")
+    assert handle.callback
+    assert state() == before
+    handle.shutdown()
+
+
+def test_threads_that_search_at_once() -> None:
+    """Each search belongs to the run of its own thread."""
+    captured, pages = capture(), store()
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        barrier.wait(10)
+        for _ in range(10):
+            ask(captured, lambda: pages.similarity_search(QUESTION, k=2))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(captured.truths) == len(retrievals(captured)) == 40
+
+
+def test_an_ordinary_retriever_beside_a_search() -> None:
+    """A search within a function that also uses a retriever is a retrieval of its own."""
+    captured, pages = capture(), store()
+
+    def run(_: str) -> str:
+        found = KeywordRetriever().invoke(QUESTION)
+        return answer([*found, *pages.similarity_search(company.SPARS, k=1)])
+
+    RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
+    assert len(retrievals(captured)) == 2
+    ((_, contexts, _),) = captured.truths
+    assert set(contexts) == {*PAGES, company.WARRANTY}

@@ -1,0 +1,11 @@
+"""The Haystack applications of the corpus, traced by Haystack itself."""
+
+from __future__ import annotations
+
+from corpus import haystack_via
+from e2e.corpus_checks import check_corpus
+
+
+def test_the_corpus() -> None:
+    """Most applications are scored exactly, and hardly any wrongly."""
+    check_corpus("haystack_native", "haystack", sources=haystack_via.SOURCES, exact=0.75)

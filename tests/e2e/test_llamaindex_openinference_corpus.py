@@ -1,0 +1,11 @@
+"""The LlamaIndex applications of the corpus, traced by OpenInference."""
+
+from __future__ import annotations
+
+from corpus import llamaindex_via
+from e2e.corpus_checks import check_corpus
+
+
+def test_the_corpus() -> None:
+    """Most applications are scored exactly, and hardly any wrongly."""
+    check_corpus("openinference", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.85)

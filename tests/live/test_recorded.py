@@ -1,0 +1,264 @@
+"""What an application records itself within LangChain runs, or on spans, or nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.tools import tool
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from apps import company
+from apps.compat import START, StateGraph, make_agent
+from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.parts import PROMPT, rag
+from apps.replies import calling, saying
+from rag_eval_otel import record_answer, record_question, record_retrieval
+from rag_eval_otel.live import recorded
+from recording import Capture, capture
+
+QUESTION, PAGES = company.FOUNDED, (company.HISTORY, company.FOUNDER)
+ANSWER = "It was founded in 1987."
+TURN = [(QUESTION, PAGES, ANSWER)]
+
+
+def search(query: str) -> list[str]:
+    """Search where nobody looks, and say what was found."""
+    record_retrieval(query, list(PAGES))
+    return list(PAGES)
+
+
+def generate(question: str, pages: list[str]) -> str:
+    """Ask the model."""
+    prompt = PROMPT.invoke({"context": "\n".join(pages), "question": question})
+    return str(ScriptedChat(reply=saying(ANSWER)).invoke(prompt).content)
+
+
+def invoke(captured: Capture, chain: Any, question: Any = QUESTION) -> Any:
+    """Ask ``chain``."""
+    return chain.invoke(question, {"callbacks": [captured.handler]})
+
+
+# --- within a LangChain run -----------------------------------------------------------------------
+
+
+def test_in_a_function_of_a_chain() -> None:
+    """A retrieval without a span of its own is one of the run that is active."""
+    captured = capture()
+    invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
+    assert captured.truths == TURN
+    assert captured.errors == []
+
+
+def test_in_a_coroutine_of_a_chain() -> None:
+    """The same in a task."""
+    captured = capture()
+
+    async def ask(question: str) -> str:
+        record_retrieval(question, list(PAGES))
+        prompt = PROMPT.invoke({"context": "\n".join(PAGES), "question": question})
+        return str((await ScriptedChat(reply=saying(ANSWER)).ainvoke(prompt)).content)
+
+    asyncio.run(RunnableLambda(ask).ainvoke(QUESTION, {"callbacks": [captured.handler]}))
+    assert captured.truths == TURN
+
+
+class State(TypedDict, total=False):
+    """What the nodes share."""
+
+    question: str
+    pages: list[str]
+    generation: str
+
+
+def test_in_a_node_of_a_graph() -> None:
+    """Retrieval and answer are those of their nodes."""
+    captured = capture()
+    graph: Any = StateGraph(State)
+    graph.add_node("retrieve", lambda state: {"pages": search(state["question"])})
+    graph.add_node(
+        "generate", lambda state: {"generation": generate(state["question"], state["pages"])}
+    )
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "generate")
+    invoke(captured, graph.compile(), {"question": QUESTION})
+    assert captured.truths == TURN
+
+
+def test_in_a_tool_of_an_agent() -> None:
+    """What the tool found counts, whatever text it returns."""
+    captured = capture()
+
+    @tool
+    def look_up(query: str) -> str:
+        """Look something up."""
+        return "\n\n".join(search(query))
+
+    script = calling("look_up", {"query": QUESTION})
+    agent = make_agent(ScriptedChat(reply=script), [look_up])
+    invoke(captured, agent, {"messages": [HumanMessage(QUESTION)]})
+    ((question, contexts, answer),) = captured.truths
+    assert (question, contexts) == TURN[0][:2]
+    assert answer.startswith(ANSWER)
+
+
+def test_question_and_answer_win() -> None:
+    """What is said within a run is what the turn around it asked and answered."""
+    captured = capture()
+
+    def ask(question: str) -> str:
+        record_question("What was asked?")
+        said = generate(question, search(question))
+        record_answer("What was shown.")
+        return said
+
+    invoke(captured, RunnableLambda(ask) | (lambda text: text.upper()))
+    assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
+
+
+def test_the_last_call_counts_and_retrievals_add_up() -> None:
+    """Like on a span: each text once, in order."""
+    captured = capture()
+
+    def ask(question: str) -> str:
+        record_question("not this")
+        record_question(question)
+        record_retrieval(question, [PAGES[0]])
+        record_retrieval("again", [PAGES[0], PAGES[1]])
+        return generate(question, list(PAGES))
+
+    invoke(captured, RunnableLambda(ask))
+    assert captured.truths == TURN
+
+
+def test_runs_side_by_side_say_each_their_own() -> None:
+    """A batch and parallel branches are told apart."""
+    captured = capture()
+
+    def ask(number: int) -> str:
+        record_question(f"Question {number}?")
+        record_retrieval("q", [f"Page {number}."])
+        return generate(f"Question {number}?", [f"Page {number}."])
+
+    RunnableLambda(ask).batch(list(range(4)), {"callbacks": [captured.handler]})
+    expected = [(f"Question {n}?", (f"Page {n}.",), ANSWER) for n in range(4)]
+    assert captured.truths == expected
+
+
+def test_branches_of_one_turn() -> None:
+    """Two branches that retrieve are two retrievals of the turn."""
+    captured = capture()
+
+    def one(question: str) -> str:
+        record_retrieval(question, [PAGES[0]])
+        return PAGES[0]
+
+    def two(question: str) -> str:
+        record_retrieval(question, [PAGES[1]])
+        return PAGES[1]
+
+    chain = RunnableParallel(one=one, two=two) | (
+        lambda f: generate(QUESTION, [f["one"], f["two"]])
+    )
+    invoke(captured, chain)
+    ((_, contexts, answer),) = captured.truths
+    assert (set(contexts), answer) == (set(PAGES), ANSWER)
+
+
+def test_documents_that_were_observed_give_way() -> None:
+    """What the application says it showed wins over what a retriever found."""
+    captured = capture()
+
+    def ask(question: str) -> str:
+        KeywordRetriever().invoke(question)
+        record_retrieval(question, [PAGES[0]])
+        return generate(question, [PAGES[0]])
+
+    invoke(captured, RunnableLambda(ask))
+    assert [truth[1] for truth in captured.truths] == [(PAGES[0],)]
+
+
+# --- on the current span, or nowhere --------------------------------------------------------------
+
+
+def test_a_run_comes_before_a_span() -> None:
+    """Within a noted run nothing is written on the span that is current."""
+    captured = capture()
+    with captured.within("request"):
+        invoke(captured, RunnableLambda(lambda question: generate(question, search(question))))
+    assert captured.truths == TURN
+    assert not captured.span("request").events
+    assert not [k for k in captured.span("request").attributes or {} if k.startswith("rag.ret")]
+
+
+def test_a_run_that_nobody_notes() -> None:
+    """Where our handler is not attached the current span takes it."""
+    captured = capture()
+
+    def ask(question: str) -> str:
+        record_question(question)
+        record_answer(ANSWER)
+        search(question)
+        return ANSWER
+
+    with captured.within("request"):
+        RunnableLambda(ask).invoke(QUESTION)
+    assert captured.truths == TURN
+    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
+
+
+def test_after_the_run_the_span_is_said() -> None:
+    """A run that has ended takes nothing any more."""
+    captured = capture(content="span")
+    with captured.within("request"):
+        invoke(captured, rag(KeywordRetriever()))
+        record_question("On the span?")
+    assert (captured.span("request").attributes or {})["rag.question"] == "On the span?"
+
+
+CALLS: dict[str, Callable[[], None]] = {
+    "record_question": lambda: record_question(QUESTION),
+    "record_retrieval": lambda: record_retrieval(QUESTION, list(PAGES)),
+    "record_answer": lambda: record_answer(ANSWER),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a run and a span there is one warning, which names the call."""
+    recorded._warn_lost.cache_clear()  # noqa: SLF001  # another test may have warned
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        for _ in range(3):
+            CALLS[name]()
+    (told,) = caplog.records
+    assert f"{name}() has no effect" in told.getMessage()
+
+
+def test_a_span_that_is_not_sampled_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    """It is current, and somebody decided that it records nothing."""
+    recorded._warn_lost.cache_clear()  # noqa: SLF001
+    captured = capture(sampler=ALWAYS_OFF)
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"), captured.within("request"):
+        for call in CALLS.values():
+            call()
+    assert not caplog.records
+
+
+def test_a_wrong_argument_within_a_run() -> None:
+    """It raises under pytest, and the run is as if it had not been said."""
+    captured = capture()
+
+    def ask(question: str) -> str:
+        with pytest.raises(TypeError, match="takes the text as a str"):
+            record_question(5)  # type: ignore[arg-type]  # that is the mistake
+        with pytest.raises(TypeError, match="takes a list of documents"):
+            record_retrieval(question, "one text")
+        return generate(question, search(question))
+
+    invoke(captured, RunnableLambda(ask))
+    assert captured.truths == TURN

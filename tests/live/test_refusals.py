@@ -1,0 +1,206 @@
+"""A turn that is refused: its span says why, a counter counts it, and one line is logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from apps import company
+from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.parts import join, rag
+from apps.replies import saying, unavailable
+from live import App, answered, attached, generated, retrieved
+from rag_eval_otel import record_question, record_retrieval
+from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, finish
+
+FOUNDED = company.FOUNDED
+
+
+def said_on(span: Any) -> tuple[Any, Any]:
+    """Return status and reason on a span."""
+    found = dict(span.attributes or {})
+    return found.get("rag.evaluation.status"), found.get("rag.evaluation.reason")
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged of refusals."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if "is not scored" in line]
+
+
+# --- LangChain runs -------------------------------------------------------------------------------
+
+
+def only_retrieved(captured: Capture) -> None:
+    """Retrieve, and answer nothing."""
+    chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
+    chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
+
+
+def abandoned(captured: Capture) -> None:
+    """End the root before the model's call."""
+    write, _, root = begin_turn(captured)
+    captured.told[root.id] = ANSWER[:5]
+    finish(captured, root, write)
+
+
+def failed(captured: Capture) -> None:
+    """Let the model be unavailable."""
+    with pytest.raises(ConnectionError):
+        rag(KeywordRetriever(), ScriptedChat(reply=unavailable)).invoke(
+            FOUNDED, {"callbacks": [captured.handler]}
+        )
+
+
+def recorded_alone(captured: Capture) -> None:
+    """Record a question, and retrieve nothing."""
+    chain = RunnableLambda(record_question)
+    chain.invoke(FOUNDED, {"callbacks": [captured.handler]})
+
+
+REFUSED: dict[str, tuple[Callable[[Capture], None], str]] = {
+    "only retrieved": (only_retrieved, "no_answer"),
+    "abandoned": (abandoned, "abandoned"),
+    "failed": (failed, "error"),
+    "recorded alone": (recorded_alone, "no_retrieval"),
+}
+
+
+@pytest.mark.parametrize(("run", "reason"), REFUSED.values(), ids=REFUSED)
+def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) -> None:
+    """The root carries status and reason, the counter has one, and no other span says anything."""
+    captured = capture()
+    run(captured)
+    assert captured.reasons == [reason]
+    found = {said_on(span) for span in captured.spans if span.parent is not None}
+    assert found <= {(None, None)}
+    (root,) = [span for span in captured.spans if span.parent is None]
+    assert said_on(root) == ("skipped", reason)
+
+
+def test_a_plain_chat_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A model without any retrieval is no refused turn: neither span nor log speak of it."""
+    captured = capture()
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        ScriptedChat(reply=saying("Hello!")).invoke("Hi", {"callbacks": [captured.handler]})
+    assert captured.reasons == ["no_retrieval"]
+    assert {said_on(span) for span in captured.spans} == {(None, None)}
+    assert not told(caplog)
+
+
+def test_what_has_nothing_of_a_turn_says_nothing() -> None:
+    """A chain that neither retrieves nor asks is not counted."""
+    captured = capture()
+    finish(captured, begin(captured, "chain", 1, asked=QUESTION, told=ANSWER))
+    assert captured.reasons == []
+    assert {said_on(span) for span in captured.spans} == {(None, None)}
+
+
+def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However many turns it costs; the line names the page that says what to do."""
+    captured = capture()
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        for _ in range(3):
+            only_retrieved(captured)
+            failed(captured)
+    lines = told(caplog)
+    assert [("no_answer" in line, "error" in line) for line in lines] == [
+        (True, False),
+        (False, True),
+    ]
+    assert all("docs/doctor.md" in line for line in lines)
+    assert captured.reasons == ["no_answer", "error"] * 3
+
+
+# --- spans of other instrumentations --------------------------------------------------------------
+
+
+def without_an_answer(app: App) -> Any:
+    """Record a chain that only retrieves, with a model that said nothing."""
+    chain = app.step("CHAIN", None, **{"input.value": "q"})
+    app.retrieve(1, chain)
+    shown = {k: v for k, v in generated(1).items() if "output" not in k}
+    app.step("LLM", chain, **shown).end()
+    chain.end()
+    return chain
+
+
+def of_hundreds_of_calls(app: App) -> Any:
+    """Record a turn of hundreds of calls, of which nobody can say what belongs together."""
+    chain = app.chain()
+    for number in range(200):
+        app.retrieve(number, chain)
+        app.generate(number, chain)
+    chain.end()
+    return chain
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")],
+)
+def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
+    """The span that waited for scores leaves with the reason why there are none."""
+    with attached() as app:
+        chain = made(app)
+        assert app.handle.flush()
+        own = chain.get_span_context().span_id
+        (left,) = [one for one in app.exported() if one.context.span_id == own]
+        assert said_on(left) == ("skipped", reason)
+        assert app.counted() == {("skipped", reason): 1}
+
+
+def test_foreign_refusals_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The same line, and the counter goes on."""
+    with attached() as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        for _ in range(3):
+            without_an_answer(app)
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "no_answer"): 3}
+    (line,) = told(caplog)
+    assert "no_answer" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"sample_rate": 0.0}, "sample_rate"), ({"max_turns_per_minute": 0}, "budget")],
+)
+def test_what_is_left_out_on_purpose_is_not_logged(
+    options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sampling and budget are the user's own wish: the span says it, the log does not."""
+    with attached(**options) as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        chain = app.turn()
+        assert app.handle.flush()
+        own = chain.get_span_context().span_id
+        (left,) = [one for one in app.exported() if one.context.span_id == own]
+        assert said_on(left) == ("skipped", reason)
+    assert not told(caplog)
+
+
+def test_a_recorded_retrieval_without_an_answer() -> None:
+    """What was said on the application's own span, and not finished, is refused on it."""
+    with attached() as app:
+        with app.provider.get_tracer("app").start_as_current_span("ask") as span:
+            record_question("q?")
+            record_retrieval("q?", ["A page."])
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "no_answer"): 1}
+        assert app.status_of(span) == "skipped"
+
+
+def test_other_spans_say_nothing() -> None:
+    """Only the span that stands for the turn speaks of its refusal."""
+    with attached() as app:
+        session = app.plain("session")
+        chain = app.step("CHAIN", session, **answered(1))
+        app.step("RETRIEVER", chain, **retrieved(1)).end()
+        chain.end()
+        session.end()
+        assert app.handle.flush()
+        assert app.statuses() in ({None: 3}, {None: 2, "skipped": 1})
+        assert ("skipped", "no_answer") in app.counted()

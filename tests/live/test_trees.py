@@ -1,0 +1,353 @@
+"""Finished run trees: every span is ended once, whoever comes first, in the right context."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage, SystemMessage
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
+from rag_eval_otel.types import Ending
+from recording import (
+    ANSWER,
+    PAGE,
+    QUESTION,
+    Capture,
+    begin,
+    begin_turn,
+    capture,
+    finish,
+    run_turn,
+)
+
+
+class PatientEvaluator(BackgroundEvaluator):
+    """Keeps the jobs until a test does them, step by step."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.jobs: list[Job] = []
+        self.accepts = True
+
+    def submit(self, job: Job) -> bool:
+        """Keep ``job``."""
+        if self.accepts:
+            self.jobs.append(job)
+        return self.accepts
+
+    def do(self, job: Job) -> None:
+        """Do the rest of ``job``, which waits for nothing."""
+        running = job.run()
+        with pytest.raises(StopIteration):
+            running.send(None)
+
+    def do_all(self) -> None:
+        """Do what there is, and what comes of it."""
+        while self.jobs:
+            job = self.jobs.pop(0)
+            job.begin()
+            self.do(job)
+
+
+@contextmanager
+def patient(**options: Any) -> Iterator[tuple[Capture, PatientEvaluator]]:
+    """Put a capture layer together that does nothing by itself."""
+    evaluator = PatientEvaluator()
+    yield capture(evaluator=evaluator, **options), evaluator
+
+
+def said_on(span: ReadableSpan) -> Any:
+    """Return the status on a span."""
+    return (span.attributes or {}).get("rag.evaluation.status")
+
+
+def run_two(captured: Capture, number: int = 1) -> None:
+    """Run a chain with two turns in it."""
+    root = begin(captured, "chain", number)
+    for inner in (number + 10, number + 20):
+        above = begin(captured, "chain", inner, under=number, asked=QUESTION, told=ANSWER)
+        search = begin(captured, "retriever", inner + 1, under=inner, asked=QUESTION)
+        captured.told[search.id] = [Document(PAGE)]
+        finish(captured, search)
+        shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
+        finish(captured, begin(captured, "llm", inner + 2, under=inner, asked=shown, told=ANSWER))
+        finish(captured, above)
+    finish(captured, root)
+
+
+# --- one after the other --------------------------------------------------------------------------
+
+
+def test_nothing_is_written_on_the_application_s_thread() -> None:
+    """When the root ends there is a job, an item that is held, and no span."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        assert captured.spans == ()
+        assert captured.pipeline.count_held() == len(evaluator.jobs) == 1
+        evaluator.do_all()
+        assert len(captured.spans) == 3
+        assert captured.pipeline.count_held() == 0
+
+
+def test_only_the_span_of_the_turn_waits() -> None:
+    """The others leave as soon as the tree was read, whatever the judge does."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        (job,) = evaluator.jobs
+        job.begin()
+        assert [span.name for span in captured.spans] == ["retrieval", "chat"]
+        assert captured.pipeline.count_held() == 1
+        evaluator.do(job)
+        assert said_on(captured.spans[-1]) == "scored"
+
+
+def test_what_is_no_turn_waits_for_nobody() -> None:
+    """A tree without a turn leaves as a whole when it was read."""
+    with patient() as (captured, evaluator):
+        finish(captured, begin(captured, "llm", 1, asked="q", told="a"))
+        evaluator.jobs[0].begin()
+        assert len(captured.spans) == 1
+        assert captured.pipeline.count_held() == 0
+
+
+def test_two_turns_of_one_tree_are_two_jobs() -> None:
+    """Each ends its own span; the tree is held until the last has."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        first = evaluator.jobs.pop()
+        first.begin()
+        evaluator.do(first)
+        assert len(evaluator.jobs) == 1
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 1}
+        assert captured.pipeline.count_held() == 1
+        evaluator.do_all()
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 2}
+        assert captured.pipeline.count_held() == 0
+
+
+def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
+    """The deadline may pass before the job begins: the spans are written, and scored later."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        hold = captured.pipeline.hold
+        assert hold.release_all("timeout", deadline=1e9, flush=lambda _: None)
+        assert Counter(map(said_on, captured.spans)) == {None: 2, "timeout": 1}
+        evaluator.do_all()
+        assert len(captured.spans) == 3
+        (span, _), *_others = captured.turns
+        assert span == captured.span("invoke_workflow chain1").context
+
+
+def test_a_queue_that_is_full() -> None:
+    """The spans leave on the application's thread, marked; each turn is counted."""
+    with patient() as (captured, evaluator):
+        evaluator.accepts = False
+        run_two(captured)
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
+        assert captured.outcomes == {("dropped", "overload"): 2}
+
+
+def test_a_queue_that_gets_full_between_two_turns() -> None:
+    """The turn that is no job any more leaves at once; the other is scored."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        job = evaluator.jobs.pop()
+        job.begin()
+        evaluator.accepts = False
+        evaluator.do(job)
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 1, "scored": 1}
+        assert captured.outcomes["dropped", "overload"] == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_job_that_is_given_up(*, begun: bool) -> None:
+    """Its spans leave marked, its turns are counted, and nothing is held."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        (job,) = evaluator.jobs
+        if begun:
+            job.begin()
+        job.give_up("shutdown")
+        job.give_up("shutdown")
+        assert Counter(map(said_on, captured.spans)) == {None: 5, "shutdown": 2}
+        assert captured.outcomes == {("dropped", "shutdown"): 2}
+        assert captured.pipeline.count_held() == 0
+
+
+@pytest.mark.parametrize("spans", ["essential", "none"])
+def test_bytes_are_bounded(spans: Any) -> None:
+    """Held trees count with their texts; those over the limit leave at once."""
+    config = Config(judge="lexical", max_held_bytes=20_000, spans=spans)
+    with patient(config=config) as (captured, evaluator):
+        for number in range(10, 100, 10):
+            root = begin(captured, "chain", number, asked=QUESTION, told=ANSWER)
+            search = begin(captured, "retriever", number + 1, under=number)
+            captured.told[search.id] = [Document("x" * 4000)]
+            finish(captured, search)
+            shown = [SystemMessage("x" * 4000), HumanMessage(QUESTION)]
+            call = begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER)
+            finish(captured, call, root)
+        held = captured.pipeline.count_held()
+        assert 0 < held < 9
+        assert captured.outcomes == {("dropped", "overload"): 9 - held}
+        evaluator.do_all()
+        assert captured.pipeline.count_held() == 0
+        assert len(captured.spans) == (27 if spans == "essential" else 0)
+
+
+# --- in any order ---------------------------------------------------------------------------------
+
+
+STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=30))
+def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
+    """Jobs, deadlines, flushes and shutdowns may come in any order: nothing lost or doubled."""
+    with patient() as (captured, evaluator):
+        for number in range(3):
+            run_two(captured, 1 + 100 * number)
+        hold, begun = captured.pipeline.hold, set[int]()
+        for step, which in steps:
+            if step in {"timeout", "flushed", "shutdown"}:
+                hold.release_all(step, deadline=1e9, flush=lambda _: None)  # type: ignore[arg-type]
+            elif which < len(evaluator.jobs):
+                job = evaluator.jobs[which]
+                if step == "begin" and id(job) not in begun:
+                    begun.add(id(job))
+                    job.begin()
+                elif step == "run" and id(job) in begun:
+                    evaluator.do(job)
+                    evaluator.jobs.remove(job)
+                elif step == "give up":
+                    job.give_up("shutdown")
+                    evaluator.jobs.remove(job)
+        hold.release_all("shutdown", deadline=1e9, flush=lambda _: None)
+        ids = Counter(span.context.span_id for span in captured.spans)
+        assert len(ids) == 3 * 7
+        assert set(ids.values()) == {1}
+        assert sum(said_on(span) is not None for span in captured.spans) == 6
+        for job in evaluator.jobs[:]:
+            job.give_up("shutdown")
+        assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 6
+
+
+def test_threads_that_come_at_once() -> None:
+    """Job, deadline, flush and shutdown race for each tree: every span leaves once."""
+    for _ in range(100):
+        with patient() as (captured, evaluator):
+            run_two(captured)
+            hold, start = captured.pipeline.hold, threading.Barrier(4)
+
+            def do(evaluator: PatientEvaluator = evaluator, start: Any = start) -> None:
+                start.wait(10)
+                evaluator.do_all()
+
+            def release(status: Any, hold: Any = hold, start: Any = start) -> None:
+                start.wait(10)
+                hold.release_all(status, deadline=1e9, flush=lambda _: None)
+
+            threads = [threading.Thread(target=do)]
+            threads += [
+                threading.Thread(target=release, args=(status,))
+                for status in ("timeout", "flushed", "shutdown")
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len({span.context.span_id for span in captured.spans}) == 7
+            assert len(captured.spans) == 7
+            assert len(captured.turns) == 2
+
+
+# --- context --------------------------------------------------------------------------------------
+
+
+class Contexts(SpanProcessor):
+    """Notes a value of the context in which spans start and end."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.seen: list[Any] = []
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Note the current context."""
+        self.seen.append(otel_context.get_value("tenant"))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Note the current context."""
+        self.seen.append(otel_context.get_value("tenant"))
+
+
+@pytest.mark.parametrize("ending", ["scores", "deadline"])
+def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
+    """Processors that read baggage, or a tenant, see what the application had set."""
+    with patient() as (captured, evaluator):
+        contexts = Contexts()
+        captured.provider.add_span_processor(contexts)
+        token = otel_context.attach(otel_context.set_value("tenant", "a"))
+        try:
+            runs = begin_turn(captured)
+        finally:
+            otel_context.detach(token)
+        finish(captured, runs[0], runs[2])
+        if ending == "scores":
+            evaluator.do_all()
+        else:
+            captured.pipeline.hold.release_all("timeout", deadline=1e9, flush=lambda _: None)
+        assert contexts.seen == ["a"] * 6
+        assert otel_context.get_value("tenant") is None
+
+
+# --- evicted and joined trees ---------------------------------------------------------------------
+
+
+def test_an_evicted_tree_is_written_at_once() -> None:
+    """It never was held; its spans leave on the thread that found it too old."""
+    with patient(max_trees=1) as (captured, evaluator):
+        begin_turn(captured)
+        captured.handler.on_chain_start(None, QUESTION, run_id=UUID(int=50))
+        assert len(captured.spans) == 3
+        assert captured.pipeline.count_held() == 0
+        assert evaluator.jobs == []
+        assert captured.reasons == ["evicted"]
+
+
+def test_runs_that_joined_a_span_are_written_as_well() -> None:
+    """The turn is that of the application's span; the runs have their spans below it."""
+    with patient() as (captured, evaluator):
+        with captured.tracer.start_as_current_span("ask"):
+            search = begin(captured, "retriever", 1, asked=QUESTION, told=[Document(PAGE)])
+            finish(captured, search)
+            shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
+            finish(captured, begin(captured, "llm", 2, asked=shown, told=ANSWER))
+        evaluator.do_all()
+        captured.flush()
+        evaluator.do_all()
+        assert {span.name for span in captured.spans} == {"retrieval", "chat", "ask"}
+        assert said_on(captured.span("ask")) == "scored"
+        assert len(captured.turns) == 1
+
+
+def test_an_ending_without_a_status_leaves_the_span_as_it_is() -> None:
+    """Nothing is written on a turn's span that there was nothing to evaluate of."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        (job,) = evaluator.jobs
+        job.begin()
+        captured.pipeline.hold.release(job.key, Ending())  # type: ignore[attr-defined]
+        assert [said_on(span) for span in captured.spans] == [None] * 3
