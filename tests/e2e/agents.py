@@ -114,12 +114,13 @@ def question_in(text: str) -> str:
 
 
 def _asked_and_found(body: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the question, and what tools have returned since."""
+    """Return the question, and what tools have returned since, or what stands around it."""
     messages = body.get("messages") or body["input"]
     messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     asked = [n for n, one in enumerate(messages) if _is_question(one)][-1]
     found = [_text(one) for one in messages[asked + 1 :] if _is_result(one)]
-    return question_in(_text(messages[asked])), found
+    text = _text(messages[asked])
+    return question_in(text), found if body.get("tools") else [text, *found]
 
 
 def _is_question(message: Mapping[str, Any]) -> bool:
@@ -135,7 +136,7 @@ def _is_result(message: Mapping[str, Any]) -> bool:
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content", message.get("output")) or ""
     if isinstance(content, str):
-        return content
+        return content.replace("\\n", "\n")  # it may be JSON
     return "".join(str(part.get("text") or "") for part in content)
 
 

@@ -86,9 +86,9 @@ def test_a_streamed_turn_is_scored(watch: Watched, url: str) -> None:
     """An answer that is read in pieces is the answer."""
 
     async def ask(question: str) -> object:
-        async with agent(watch, url, common.pages) as helper:
-            async with helper.run_stream(question) as run:
-                return await run.get_output()
+        made = agent(watch, url, common.pages)
+        async with made as helper, helper.run_stream(question) as run:
+            return await run.get_output()
 
     common.assert_each_awaited(watch, ask)
 
