@@ -23,6 +23,16 @@ nox.options.sessions = [
     "auto",
     "gevent",
     "haystack",
+    "openai_agents",
+    "pydantic_ai",
+    "agno",
+    "ag2",
+    "strands",
+    "crewai",
+    "dspy",
+    "smolagents",
+    "adk",
+    "litellm",
     "collector",
     "phoenix",
     "report",
@@ -190,6 +200,36 @@ def haystack(session: nox.Session) -> None:
         "opentelemetry-haystack>=2",
         "openinference-instrumentation-haystack",
     )
+
+
+AGENTS = {
+    "openai_agents": ["openai-agents", "openinference-instrumentation-openai-agents"],
+    "pydantic_ai": ["pydantic-ai-slim[openai]>=2"],
+    "agno": ["agno>=3", "openai", "openinference-instrumentation-agno"],
+    "ag2": ["ag2[openai,tracing]>=1"],
+    "strands": ["strands-agents[openai]>=1"],
+    "crewai": [
+        "crewai>=1",
+        "openinference-instrumentation-crewai",
+        "openinference-instrumentation-openai",
+    ],
+    "dspy": ["dspy>=3", "openinference-instrumentation-dspy"],
+    "smolagents": ["smolagents[openai]", "openinference-instrumentation-smolagents"],
+    "adk": ["google-adk>=2", "litellm", "mcp"],
+    "litellm": ["litellm", "mcp", "openinference-instrumentation-litellm"],
+}
+"""Frameworks of agents, each with what traces it, beside one another in no environment."""
+
+
+def _score_agents(name: str, packages: list[str]) -> None:
+    @nox.session(name=name)
+    def score(session: nox.Session) -> None:
+        session.env["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network
+        test_beside(session, *packages)
+
+
+for framework, requirements in AGENTS.items():
+    _score_agents(framework, requirements)
 
 
 @nox.session

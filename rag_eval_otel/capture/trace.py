@@ -15,7 +15,14 @@ from opentelemetry.sdk.trace import Span
 from opentelemetry.trace import SpanContext, get_current_span
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import kind_of, lists, lists_documents, native, tool_name
+from rag_eval_otel.capture.dialects import (
+    kind_of,
+    lists,
+    lists_documents,
+    native,
+    parts_of,
+    tool_name,
+)
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, SdkSpan, SpanView
@@ -35,8 +42,9 @@ _NEWEST = 64  # spans that are looked at on the application's thread
 _DEPTH = 100  # of parents that are looked at
 
 _RECORDS_STEPS = re.compile(
-    r"openinference\.|langfuse|langsmith|llamaindex|mlflow|haystack|pydantic|traceloop"
-    r"|opentelemetry\.(util\.genai|instrumentation\.(genai|langchain|llamaindex|haystack|openai"
+    r"openinference\.|langfuse|langsmith|llamaindex|mlflow|haystack|pydantic|traceloop|strands\."
+    r"|gcp\.vertex|opentelemetry\.(util\.genai|instrumentation\.(genai|langchain|llamaindex"
+    r"|haystack|openai|ag2"
     r"|agno|anthropic|bedrock|chromadb|cohere|crewai|google|groq|mcp|mistralai|ollama|vertexai))"
 )
 """Scopes of instrumentations whose spans say late, often at their end, what step they are."""
@@ -369,7 +377,7 @@ def stands_for_turn(
     elif kind == "llm" and contexts_from_prompt == "on":
         up, is_turn = Below(view.start, view.start), True
     elif kind == "llm":
-        up = Below(own.searched, view.start)
+        up = Below(own.searched, max(view.start, own.searched or 0))
     elif own.searched is None and _may_have_searched(view, kind, own):
         up = Below(view.start, own.called)
     else:
@@ -416,7 +424,7 @@ def rise(trace: Trace, above: int | None, up: Below) -> None:
 
 def _said(view: SdkSpan, own: Below) -> Below:
     """Return what the application itself has told of on ``view``."""
-    said = native.parts_of(view)
+    said = parts_of(view)
     searched = view.start if "documents" in said else None
     known = searched if own.searched is None else own.searched
     return Below(searched, (view.start if known is None else known) if "output" in said else None)

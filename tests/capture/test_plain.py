@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plain_views import View
-from rag_eval_otel.capture.dialects import DIALECTS, kind_of, read
+from rag_eval_otel.capture.dialects import DIALECTS, dialect_of, kind_of, read
 from rag_eval_otel.capture.span import LogView, SpanView, simple
 from rag_eval_otel.capture.text import Keys, answer_of, question_of
 
@@ -232,11 +232,5 @@ def test_keys_of_the_users_come_first() -> None:
 
 def test_every_dialect_is_tried() -> None:
     """The spans of these tests are of every convention there is, but of databases."""
-    read_by = {name for view in spans_of("x") for name in [dialect_name(view)]}
+    read_by = {dialect_of(view) for view in spans_of("x")}
     assert {dialect.name for dialect in DIALECTS} - read_by == {"vectordb"}
-
-
-def dialect_name(view: SpanView) -> str | None:
-    """Return the name of the convention."""
-    tried = (dialect for dialect in DIALECTS if dialect.may_read(view))
-    return next((dialect.name for dialect in tried if dialect.kind(view)), None)

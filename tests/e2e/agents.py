@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from apps import company
-from e2e.checks import QUESTIONS, TRUTHS, assert_scored
+from e2e.checks import QUESTIONS, TRUTHS
 from e2e.watched import Watched
 from rag_eval_otel.testing import HttpReply
 from rag_eval_otel.testing.openai_server import LoopbackServer
@@ -47,24 +49,39 @@ RETURNS = (pages, joined, records, in_json)
 """What tools return; a framework may not take all of it."""
 
 
-def assert_each_scored(watch: Watched, ask: Callable[[str], object]) -> None:
-    """Two turns in a row are scored for what was asked, found and answered."""
+def assert_each_scored(
+    watch: Watched, ask: Callable[[str], object], *, before: str = "", end: str = ""
+) -> None:
+    """Two turns in a row are scored for what was asked, found and answered.
+
+    ``before`` is what the application puts before a question, ``end`` what the framework adds to
+    the text of an answer.
+    """
 
     def use() -> None:
         for question in ASKED:
             assert TRUTHS[question].answer in str(ask(question))
 
-    assert_scored(watch, use, *ASKED)
+    run = watch.run(use)
+    truths = [TRUTHS[question] for question in ASKED]
+    assert run.truths == Counter(
+        replace(truth, question=before + truth.question, answer=truth.answer + end)
+        for truth in truths
+    )
+    assert run.outcomes == {("scored", None): len(truths)}
 
 
 def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
     """So are two that are awaited, in one event loop."""
 
-    async def both() -> None:
-        for question in ASKED:
-            assert TRUTHS[question].answer in str(await ask(question))
+    async def both() -> list[object]:
+        return [await ask(question) for question in ASKED]
 
-    assert_scored(watch, lambda: asyncio.run(both()), *ASKED)
+    answers: list[object] = []
+    run = watch.run(lambda: answers.extend(asyncio.run(both())))
+    assert run.truths == Counter(TRUTHS[question] for question in ASKED)
+    assert run.outcomes == {("scored", None): len(ASKED)}
+    assert answers == [TRUTHS[question].answer for question in ASKED]
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -97,12 +114,13 @@ def question_in(text: str) -> str:
 
 
 def _asked_and_found(body: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the question, and what tools have returned since."""
+    """Return the question, and what tools have returned since, or what stands around it."""
     messages = body.get("messages") or body["input"]
     messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     asked = [n for n, one in enumerate(messages) if _is_question(one)][-1]
     found = [_text(one) for one in messages[asked + 1 :] if _is_result(one)]
-    return question_in(_text(messages[asked])), found
+    text = _text(messages[asked])
+    return question_in(text), found if body.get("tools") else [text, *found]
 
 
 def _is_question(message: Mapping[str, Any]) -> bool:
@@ -118,7 +136,7 @@ def _is_result(message: Mapping[str, Any]) -> bool:
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content", message.get("output")) or ""
     if isinstance(content, str):
-        return content
+        return content.replace("\\n", "\n")  # it may be JSON
     return "".join(str(part.get("text") or "") for part in content)
 
 

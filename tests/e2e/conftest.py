@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("e2e.beside", "e2e.checks", "e2e.langchain_apps", "e2e.watched")
+pytest.register_assert_rewrite(
+    "e2e.beside", "e2e.agents", "e2e.checks", "e2e.langchain_apps", "e2e.watched"
+)

@@ -27,7 +27,7 @@ from rag_eval_otel.capture.dialects import (
 )
 from rag_eval_otel.capture.dialects.build import bare
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
-from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.step import Kind, Part, Step
 from rag_eval_otel.capture.text import USUAL, Keys
 
 
@@ -37,6 +37,7 @@ class Dialect(NamedTuple):
     It is asked for spans of its ``scopes``, else for those with one of its ``marks`` among their
     attributes; without either for all. ``content`` are patterns of the attributes that hold texts
     of users and models, and ``content_events`` pairs of patterns, of events and their attributes.
+    ``holds`` tells, without parsing, of a step that is no retrieval whether it holds documents.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Dialect(NamedTuple):
     content_events: tuple[tuple[str, str], ...] = ()
     scopes: frozenset[str] = frozenset()
     marks: frozenset[str] = frozenset()
+    holds: Callable[[SpanView], bool] | None = None
 
     def may_read(self, view: SpanView) -> bool:
         """Tell whether ``view`` may be of this dialect."""
@@ -64,12 +66,13 @@ def _dialect_of(name: str, module: Any, *marks: str, scopes: Iterable[str] = ())
         events,
         frozenset(scopes),
         frozenset(marks),
+        getattr(module, "holds", None),
     )
 
 
 DIALECTS: Final = (
     _dialect_of("adk", adk, scopes=adk.SCOPES),
-    _dialect_of("autogen", autogen, scopes=[autogen.SCOPE]),
+    _dialect_of("autogen", autogen, scopes=autogen.SCOPES),
     _dialect_of("crewai", crewai, scopes=[crewai.SCOPE]),
     _dialect_of("dspy", dspy, "openinference.span.kind"),
     _dialect_of(
@@ -100,6 +103,7 @@ MARKS: Final = frozenset().union(
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
 
 
+_HOLD: Final = tuple(dialect.holds for dialect in DIALECTS if dialect.holds is not None)
 _OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
 _ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
 _TOOL_NAMES: Final = (
@@ -134,6 +138,12 @@ def lists_documents(view: SpanView) -> bool:
     """Tell whether LangChain documents are in the output of ``view``, without parsing it."""
     outputs = (view.attributes.get(key) for key in _ALL_OUTPUTS)
     return any(isinstance(output, str) and "page_content" in output for output in outputs)
+
+
+def parts_of(view: SpanView) -> frozenset[Part]:
+    """Return what ``view`` holds beside its kind, by the application's or a framework's word."""
+    said = native.parts_of(view)
+    return said | {"documents"} if any(holds(view) for holds in _HOLD) else said
 
 
 def dialect_of(view: SpanView) -> str | None:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rag_eval_otel.capture.dialects import openinference
+from rag_eval_otel.capture.dialects import build, openinference
 from rag_eval_otel.capture.dialects.values import read
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
+_OWN_SCOPE = "autogen-core"  # whose spans tell no texts, and stand for the same steps
 SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
+SCOPES: Final = (SCOPE, _OWN_SCOPE)
 _RESULT = re.compile(r"(llm\.input_messages\.\d+)\.function\.\d+")
 
 CONTENT: Final = (r"llm\.input_messages\.\d+\.function\.\d+",)
@@ -21,11 +23,13 @@ CONTENT: Final = (r"llm\.input_messages\.\d+\.function\.\d+",)
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view)
+    return "other" if view.scope == _OWN_SCOPE else openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
+    if of == "other":
+        return build.bare(view, of)
     told: dict[str, str] = {}
     for key, item in view.attributes.items():
         found = _RESULT.fullmatch(key)

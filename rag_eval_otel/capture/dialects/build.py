@@ -159,7 +159,7 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
         (inner,) = told.values()
         told = inner if isinstance(inner, Mapping) and "role" in inner else told
     artifact = passages_in(_of(told, "artifact")) or ()
-    documents = None if isinstance(told, Lost) else artifact or documents_in(told)
+    documents = None if losses.lost("documents", told) else artifact or documents_in(told)
     return fragment(
         view,
         "tool",
@@ -248,7 +248,7 @@ def _results(messages: Found) -> tuple[Result, ...]:
         called |= message.get("called", {})
     return tuple(
         Result(
-            text=str(one.get("text") or ""),
+            text=_whole(str(one.get("text") or "")),
             tool=str(one.get("name") or called.get(str(one.get("id")), "")),
             documents=passages_in(one.get("artifact")) or (),
         )
@@ -256,6 +256,11 @@ def _results(messages: Found) -> tuple[Result, ...]:
         if message["role"] == "tool"
         for one in message.get("results") or [{"text": message.get("content")}]
     )
+
+
+def _whole(text: str) -> str:
+    """Return ``text``, unless it says at its end that it was cut."""
+    return "" if read(text, opening="") is CUT else text
 
 
 def said_in(data: Found) -> tuple[str | None, bool]:

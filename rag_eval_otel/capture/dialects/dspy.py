@@ -39,6 +39,14 @@ def kind(view: SpanView) -> Kind | None:
     return openinference.kind(view) if view.scope == SCOPE or said.startswith(_MARK) else None
 
 
+def holds(view: SpanView) -> bool:
+    """Tell whether a module was called with a context, by the name of its argument."""
+    if view.scope != SCOPE or not _INNERMOST.fullmatch(view.name):
+        return False
+    asked = word(view, "input.value") or ""
+    return any(f'"{name}": [' in asked for name in _CONTEXT)
+
+
 def to_step(view: PlainSpan, of: Kind) -> Step:
     """Return what ``view`` tells."""
     asked = value(view, "input.value")

@@ -28,6 +28,7 @@ _OF_TOOLS: Mapping[str, str] = {
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
 """Events of the span of a tool, and the attributes that would tell the same."""
+_TOOLS_SAY = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _VARIABLE = "gen_ai.prompt.variable."
 
 CONTENT: Final = (
@@ -52,6 +53,12 @@ def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "gen_ai.operation.name")
     return None if found is None else _KINDS.get(found)
+
+
+def holds(view: SpanView) -> bool:
+    """Tell whether a model was shown what a tool said, by how messages of tools are written."""
+    shown = view.attributes.get("gen_ai.input.messages")
+    return isinstance(shown, str) and any(mark in shown for mark in _TOOLS_SAY)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

@@ -33,6 +33,8 @@ _KINDS: Mapping[str, Kind] = {
     "TOOL": "tool",
 }
 
+_ROLE, _TOOLS = ".message.role", ("tool", "function")
+
 CONTENT: Final = (
     r"(input|output)\.(value|audio\..+)",
     r"llm\.(input|output)_messages\.\d+\.message\.content",
@@ -52,6 +54,15 @@ def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "openinference.span.kind")
     return None if found is None else _KINDS.get(found.upper(), "chain")
+
+
+def holds(view: SpanView) -> bool:
+    """Tell whether a model was shown what a tool said, or the provider's own search found."""
+    return any(
+        role in _TOOLS and key.endswith(_ROLE)
+        for key, role in view.attributes.items()
+        if isinstance(role, str)
+    )
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:

@@ -45,6 +45,8 @@ _STREAMS = re.compile(
     r"<?(async_)?generator\b|<.*(generator|stream|iterator).*>|\w*Iterator\(|\w*Generator\(",
     re.IGNORECASE,
 )
+_SAYS_CUT = re.compile(r"(\.\.\.|\u2026)\s*[\[(<]\W*truncated\b[^\])>]*[\])>]\W*$", re.IGNORECASE)
+_TAIL = 80  # characters at the end of a value that may say so
 _BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 
@@ -89,7 +91,7 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
     text = raw.strip()
     if is_marker(text):
         return HIDDEN
-    cut = limit is not None and len(raw) >= limit
+    cut = (limit is not None and len(raw) >= limit) or _SAYS_CUT.search(text[-_TAIL:]) is not None
     if not text or text[0] not in opening:
         return CUT if cut else raw
     try:

@@ -1,0 +1,70 @@
+"""An agent of AG2, by its own telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e import agents as common
+from e2e.watched import Watched, watched
+
+ag2 = pytest.importorskip("ag2")
+config = pytest.importorskip("ag2.config")
+telemetry = pytest.importorskip("ag2.middleware.builtin.telemetry")
+httpx2 = pytest.importorskip("httpx2")
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """A provider that agents write to."""
+    with watched() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The scripted model."""
+    with common.model() as found:
+        yield found
+
+
+async def answer(
+    watch: Watched, url: str, found: Callable[[str], object], *, question: str, **options: Any
+) -> object:
+    """Ask an agent with a tool that searches."""
+
+    def search_docs(query: str) -> str:
+        """Search the handbook."""
+        return str(found(query))
+
+    async with httpx2.AsyncClient() as client:
+        agent = ag2.Agent(
+            "helper",
+            "Answer from the handbook.",
+            config=config.OpenAIConfig(
+                common.MODEL, api_key="app", base_url=url, http_client=client
+            ),
+            tools=[search_docs],
+            middleware=[telemetry.TelemetryMiddleware(tracer_provider=watch.provider, **options)],
+        )
+        return (await agent.ask(question)).body
+
+
+@pytest.mark.parametrize("found", common.RETURNS, ids=lambda found: found.__name__)
+def test_a_turn_is_scored(watch: Watched, url: str, found: Callable[[str], object]) -> None:
+    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    common.assert_each_awaited(watch, lambda question: answer(watch, url, found, question=question))
+
+
+def test_a_result_that_was_cut_is_not_scored(watch: Watched, url: str) -> None:
+    """AG2 cuts long results of tools: half a document is not what the model was shown."""
+
+    async def ask() -> None:
+        options: dict[str, Any] = {"question": common.ASKED[0], "max_tool_result_chars": 60}
+        await answer(watch, url, common.joined, **options)
+
+    run = watch.run(lambda: asyncio.run(ask()))
+    assert run.outcomes == {("skipped", "truncated"): 1}

@@ -1,0 +1,90 @@
+"""Modules of DSPy that OpenInference traces: retrieval by a function, and an agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from apps import company
+from e2e import agents as common
+from e2e.watched import Watched, watched
+
+dspy = pytest.importorskip("dspy")
+instrumentation = pytest.importorskip("openinference.instrumentation.dspy")
+pytestmark = pytest.mark.filterwarnings("ignore")  # DSPy and LiteLLM warn of their own parts
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """A provider that OpenInference writes to."""
+    instrumentor = instrumentation.DSPyInstrumentor()
+    with watched() as found:
+        instrumentor.instrument(tracer_provider=found.provider, skip_dep_check=True)
+        yield found
+        instrumentor.uninstrument()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def configured() -> Iterator[None]:
+    """The scripted model, which answers in DSPy's fields."""
+    with common.model(said) as url:
+        model = dspy.LM(f"openai/{common.MODEL}", api_base=url, api_key="app", cache=False)
+        with dspy.context(lm=model):
+            yield
+
+
+def said(body: Mapping[str, Any]) -> str:
+    """Fill the fields that the signature asks for."""
+    system, *_, last = (str(message["content"]) for message in body["messages"])
+    wanted = re.findall(r"`(\w+)` \(", system.partition("Your output fields are:")[2])
+    asked = common.question_in(last)
+    fields = {
+        "reasoning": "The handbook says so.",
+        "answer": company.answer(asked, last),
+        "response": company.answer(asked, last),
+        "next_thought": "Look it up.",
+        "next_tool_name": "finish" if "observation_0" in last else common.SEARCH,
+        "next_tool_args": "{}" if "observation_0" in last else f'{{"query": "{asked}"}}',
+    }
+    told = "".join(f"[[ ## {name} ## ]]\n{fields[name]}\n\n" for name in dict.fromkeys(wanted))
+    return f"{told}[[ ## completed ## ]]"
+
+
+def search_docs(query: str) -> list[str]:
+    """Search the handbook."""
+    return common.pages(query)
+
+
+def module(respond: Any) -> Callable[[str], str]:
+    """Return a module that searches by a function, and answers by another module."""
+
+    class Rag(dspy.Module):  # type: ignore[misc,name-defined]
+        """The module of DSPy's tutorial."""
+
+        def __init__(self) -> None:
+            """Have the other module."""
+            super().__init__()
+            self.respond = respond
+
+        def forward(self, question: str) -> Any:
+            """Answer."""
+            return self.respond(context=search_docs(question), question=question)
+
+    made = Rag()
+    return lambda question: made(question=question).response
+
+
+@pytest.mark.parametrize("kind", ["ChainOfThought", "Predict"])
+def test_a_module_that_is_handed_its_context_is_scored(watch: Watched, kind: str) -> None:
+    """No span tells of the search: what the module was called with is what was found."""
+    respond = getattr(dspy, kind)("context: list[str], question -> response")
+    common.assert_each_scored(watch, module(respond))
+
+
+def test_an_agent_is_scored(watch: Watched) -> None:
+    """The question is in the arguments of the agent, the documents are what its tool returned."""
+    agent = dspy.ReAct("question -> answer", tools=[search_docs])
+    common.assert_each_scored(watch, lambda question: agent(question=question).answer)

@@ -1,0 +1,85 @@
+"""An application that asks LiteLLM, which OpenInference traces, and searches by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e import agents as common
+from e2e.watched import Watched, watched
+from rag_eval_otel import record_question, record_retrieval
+
+litellm = pytest.importorskip("litellm")
+instrumentation = pytest.importorskip("openinference.instrumentation.litellm")
+pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM warns of its own parts
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": common.SEARCH,
+        "description": "Search the handbook.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """A provider that OpenInference writes to."""
+    instrumentor = instrumentation.LiteLLMInstrumentor()
+    with watched() as found:
+        instrumentor.instrument(tracer_provider=found.provider)
+        yield found
+        instrumentor.uninstrument()
+
+
+@pytest.fixture(scope="module")
+def complete() -> Iterator[Callable[..., Any]]:
+    """A function that asks the scripted model."""
+    with common.model() as url:
+
+        def ask(messages: list[Any], **options: Any) -> Any:
+            found = litellm.completion(
+                model=f"openai/{common.MODEL}",
+                messages=messages,
+                api_base=url,
+                api_key="app",
+                **options,
+            )
+            return found.choices[0].message
+
+        yield ask
+
+
+def test_a_loop_over_tools_is_scored(watch: Watched, complete: Callable[..., Any]) -> None:
+    """The documents are what the model was shown of a tool that says it searches."""
+    tracer = watch.provider.get_tracer("app")
+
+    def ask(question: str) -> str:
+        messages: list[Any] = [{"role": "user", "content": question}]
+        with tracer.start_as_current_span("answer"):
+            wanted = complete(messages, tools=[TOOL])
+            call = wanted.tool_calls[0]
+            found = common.joined(json.loads(call.function.arguments)["query"])
+            shown = {"role": "tool", "tool_call_id": call.id, "content": found}
+            messages += [wanted.model_dump(), shown]
+            return str(complete(messages, tools=[TOOL]).content)
+
+    common.assert_each_scored(watch, ask)
+
+
+def test_what_is_recorded_is_scored(watch: Watched, complete: Callable[..., Any]) -> None:
+    """Where nothing tells of the search, two lines of the application's do."""
+    tracer = watch.provider.get_tracer("app")
+
+    def ask(question: str) -> str:
+        with tracer.start_as_current_span("answer"):
+            pages = common.pages(question)
+            record_question(question)
+            record_retrieval(question, pages)
+            asked = "\n\n".join([*pages, question])
+            return str(complete([{"role": "user", "content": asked}]).content)
+
+    common.assert_each_scored(watch, ask)

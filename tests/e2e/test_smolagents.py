@@ -1,0 +1,89 @@
+"""Agents of smolagents that OpenInference traces: they answer by a tool, or by a line of code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from e2e import agents as common
+from e2e.watched import Watched, watched
+
+smolagents = pytest.importorskip("smolagents")
+instrumentation = pytest.importorskip("openinference.instrumentation.smolagents")
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """A provider that OpenInference writes to."""
+    instrumentor = instrumentation.SmolagentsInstrumentor()
+    with watched() as found:
+        instrumentor.instrument(tracer_provider=found.provider)
+        yield found
+        instrumentor.uninstrument()
+
+
+def numbered(question: str) -> str:
+    """Return pages as the documentation's retrieval tool does."""
+    pages = enumerate(common.pages(question))
+    found = "".join(f"\n\n===== Document {n} =====\n{text}" for n, text in pages)
+    return f"\nRetrieved documents:\n{found}"
+
+
+FOUND = (common.pages, common.joined, common.in_json, numbered)
+
+
+def tool(found: Callable[[str], object]) -> Any:
+    """Return a tool that searches."""
+
+    class Search(smolagents.Tool):  # type: ignore[misc,name-defined]
+        """Search the handbook."""
+
+        name = common.SEARCH
+        description = "Search the handbook."
+        inputs = {"query": {"type": "string", "description": "What to search for."}}  # noqa: RUF012
+        output_type = "any"
+
+        def forward(self, query: str) -> Any:
+            """Search."""
+            return found(query)
+
+    return Search()
+
+
+def in_code(body: Mapping[str, Any]) -> str:
+    """Return what a model says that writes code."""
+    said = common.said({**body, "tools": [{"name": common.SEARCH}]})
+    if isinstance(said, str):
+        return f"Thought: done.\n<code>\nfinal_answer({json.dumps(said)})\n</code>"
+    return f'Thought: search.\n<code>\nprint({said[0]}(query="{said[1]["query"]}"))\n</code>'
+
+
+def ask(agent: type[Any], url: str, found: Callable[[str], object]) -> Callable[[str], str]:
+    """Return an agent as a function."""
+
+    def answer(question: str) -> str:
+        model = smolagents.OpenAIModel(model_id=common.MODEL, api_base=url, api_key="app")
+        return str(agent(tools=[tool(found)], model=model, verbosity_level=0).run(question))
+
+    return answer
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.__name__)
+def test_an_agent_that_calls_tools_is_scored(
+    watch: Watched, found: Callable[[str], object]
+) -> None:
+    """The answer is what it calls its last tool with."""
+    with common.model() as url:
+        common.assert_each_scored(watch, ask(smolagents.ToolCallingAgent, url, found))
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.__name__)
+def test_an_agent_that_writes_code_is_scored(
+    watch: Watched, found: Callable[[str], object]
+) -> None:
+    """The answer is what its last line of code is called with."""
+    with common.model(in_code) as url:
+        common.assert_each_scored(watch, ask(smolagents.CodeAgent, url, found))

@@ -1,0 +1,79 @@
+"""An agent of Strands, by its own tracing: events of spans, or attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+
+from e2e import agents as common
+from e2e.watched import Watched, watched
+
+strands = pytest.importorskip("strands")
+models = pytest.importorskip("strands.models.openai")
+tracer = pytest.importorskip("strands.telemetry.tracer")
+OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watched]:
+    """The global provider, which agents write to."""
+    with watched() as found:
+        trace.set_tracer_provider(found.provider)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The scripted model."""
+    with common.model() as found:
+        yield found
+
+
+def blocks(question: str) -> dict[str, Any]:
+    """Return pages as blocks of content."""
+    return {
+        "status": "success",
+        "content": [{"text": text} for text in common.pages(question)],
+    }
+
+
+@pytest.mark.parametrize(
+    "opt_in",
+    ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental,gen_ai_span_attributes_only"],
+    ids=["default", "latest", "attributes"],
+)
+@pytest.mark.parametrize(
+    "found", [*common.RETURNS, blocks], ids=lambda found: getattr(found, "__name__", None)
+)
+def test_a_turn_is_scored(
+    watch: Watched,
+    url: str,
+    found: Callable[[str], object],
+    opt_in: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    monkeypatch.setenv(OPT_IN, opt_in)
+    monkeypatch.setattr(tracer, "_tracer_instance", None)  # read once
+
+    @strands.tool
+    def search_docs(query: str) -> Any:
+        """Search the handbook."""
+        return found(query)
+
+    def ask(question: str) -> str:
+        model = models.OpenAIModel(
+            client_args={"base_url": url, "api_key": "app"}, model_id=common.MODEL
+        )
+        agent = strands.Agent(
+            model=model,
+            tools=[search_docs],
+            system_prompt="Answer from the handbook.",
+            callback_handler=None,
+        )
+        return str(agent(question))
+
+    common.assert_each_scored(watch, ask, end="\n")
