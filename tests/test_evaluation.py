@@ -102,7 +102,10 @@ def test_a_set_names_each_metric_once(name: str) -> None:
         ([], "no metrics; name at least one"),
         (["faithfullness"], "unknown metric 'faithfullness'; there are answer_accuracy, "),
         (["default", "faithfulness"], "metrics named twice: faithfulness; give each a name"),
-        ([Faithfulness(), Faithfulness(threshold=0.9)], "metrics named twice: faithfulness"),
+        (
+            [Faithfulness(form="full"), Faithfulness(threshold=0.9)],
+            "metrics named twice: faithfulness",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
@@ -125,7 +128,7 @@ def test_a_metric_may_be_measured_twice_under_two_names() -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "fusion", "requests"),
-    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
 )
 def test_what_a_sample_costs(metrics: str, fusion: Fusion, requests: int) -> None:
     """Usage counts each request to judge and embedder."""
@@ -190,9 +193,9 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
 
 def test_a_version_names_the_measurement() -> None:
     """Metric, definition, fusion and model can be read off it."""
-    metric, digest, fusion, model = version_of(Faithfulness(), fusion="off", model="m/1").split(
-        "/", 3
-    )
+    metric, digest, fusion, model = version_of(
+        Faithfulness(form="full"), fusion="off", model="m/1"
+    ).split("/", 3)
     assert (metric, fusion, model) == ("faithfulness", "single", "m/1")
     assert len(digest) == 8
 
@@ -201,7 +204,7 @@ def test_a_version_names_the_measurement() -> None:
     ("one", "other"),
     [
         (AnswerRelevancy(), AnswerRelevancy(strictness=5)),
-        (ContextRelevance(), ContextRelevance(judges=1)),
+        (ContextRelevance(judges=2), ContextRelevance(judges=1)),
         (ContextRelevance(name="m"), ResponseGroundedness(name="m")),
         (Faithfulness(name="m"), StatementFaithfulness(name="m")),
         (Plain(), Own(name="plain")),
@@ -225,7 +228,9 @@ def test_a_threshold_is_not_part_of_the_measurement() -> None:
 def test_fusion_and_model_are_part_of_the_measurement() -> None:
     """A fused score and one of another model are other measurements."""
     ways: list[tuple[Fusion, str]] = [("on", "a"), ("off", "a"), ("on", "b")]
-    versions = {version_of(Faithfulness(), fusion=fusion, model=model) for fusion, model in ways}
+    versions = {
+        version_of(Faithfulness(form="full"), fusion=fusion, model=model) for fusion, model in ways
+    }
     assert len(versions) == 3
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.judge.tasks import Task, compose, read_parts
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:

@@ -12,7 +12,10 @@ from rag_eval_otel.judge.replies import (
     JudgedStatement,
     JudgedStatements,
     Rating,
+    RelevantContexts,
     RelevantStatements,
+    Sentence,
+    SupportedSentences,
     TwoMarks,
     Useful,
     Verdict,
@@ -228,6 +231,25 @@ def verdicts(task: Task[Any]) -> Verdicts:
     )
 
 
+def supported(task: Task[Any]) -> SupportedSentences:
+    """Tell for every sentence of an answer whether the contexts back all that it claims."""
+    passages, question = Passages(task.texts("contexts")), task.text("question")
+    return SupportedSentences(
+        verdicts=[
+            Sentence(
+                index=i, verdict=_backed(claims_of(text, question=question), passages, question)
+            )
+            for i, text in enumerate(task.texts("sentences"), start=1)
+        ]
+    )
+
+
+def _backed(claims: Sequence[str], passages: Passages, question: str) -> Literal[0, 1, 2]:
+    beyond = keys(question)
+    flags = [verdict_on(support_of(claim, passages, beyond=beyond))[0] for claim in claims]
+    return min(flags) if flags else 2
+
+
 def judged_statements(task: Task[Any]) -> JudgedStatements:
     """Return the answer's claims with their verdicts; the question's words are given."""
     return _judged(task, "answer")
@@ -322,6 +344,13 @@ def relevant_statements(task: Task[Any]) -> RelevantStatements:
     return RelevantStatements(
         relevant_statements=[sentence for sentence, flag in _flagged(task) if flag]
     )
+
+
+def relevant_contexts(task: Task[Any]) -> RelevantContexts:
+    """Return the numbers of the contexts with a sentence that holds much of what is asked about."""
+    flagged = {sentence for sentence, flag in _flagged(task) if flag}
+    told = (set(sentences(text)) for text in task.texts("contexts"))
+    return RelevantContexts(numbers=[i for i, one in enumerate(told, start=1) if one & flagged])
 
 
 def context_statements(task: Task[Any]) -> JudgedStatements:

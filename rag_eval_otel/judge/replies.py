@@ -81,7 +81,10 @@ def one_of(levels: Sequence[float]) -> Any:
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
 Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
-Index: TypeAlias = Annotated[int, BeforeValidator(integer)]
+Index: TypeAlias = Annotated[
+    int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
+]
+"""The number, from 1, of what an entry is about. Judges give entries in order and leave it out."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
@@ -121,6 +124,20 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
+class Sentence(Reply):
+    """What sentence number ``index`` (from 1) of an answer is worth: 2 where it claims nothing."""
+
+    index: Index
+    reason: StrictStr = ""
+    verdict: Level
+
+
+class SupportedSentences(Reply):
+    """One entry for each sentence that was shown."""
+
+    verdicts: list[Sentence]
+
+
 class JudgedStatement(Reply):
     """A claim together with its verdict."""
 
@@ -146,6 +163,12 @@ class RelevantStatements(Reply):
     """The sentences of the contexts that are needed to answer the question."""
 
     relevant_statements: list[StrictStr]
+
+
+class RelevantContexts(Reply):
+    """The numbers, from 1, of the contexts that hold a sentence needed to answer the question."""
+
+    numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
 class Useful(Reply):

@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.tasks import compose, read_parts
+from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric, Rubric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge import kinds
-from rag_eval_otel.judge.tasks import Kind, Task, compose
+from rag_eval_otel.judge.tasks import Kind, Task
+from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import (
     METRIC_SETS,
     METRICS,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.tasks import compose
+from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import Guideline, InstanceRubric, Rubric
 from rag_eval_otel.metrics.rubric import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
