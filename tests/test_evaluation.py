@@ -117,8 +117,8 @@ def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
     """With a name of its own, a second instance is another score, at no further request."""
     judge = FakeJudge(answers())
-    strict = ContextRelevance(threshold=0.9, name="strict_relevance")
-    evaluation = scored(["context_relevance", strict], judge)
+    strict = ContextRelevance(judges=2, threshold=0.9, name="strict_relevance")
+    evaluation = scored([ContextRelevance(judges=2), strict], judge)
     assert [score.label for score in evaluation.scores] == ["pass", "fail"]
     assert len(judge.requests) == 2
 
@@ -155,7 +155,7 @@ def test_the_duration_is_read_from_the_clock() -> None:
         clock.advance(0.5)
         return GOOD[task.prompt]
 
-    assert scored(["faithfulness"], FakeJudge(answer), clock=clock).duration == 1.0
+    assert scored([Faithfulness(form="full")], FakeJudge(answer), clock=clock).duration == 1.0
 
 
 class Renamed(FakeJudge):
@@ -171,7 +171,7 @@ def test_the_model_that_answered_is_named() -> None:
     """Versions name the model that really answered, not the one asked for."""
     evaluation = scored(["faithfulness"], Renamed(answers(), model="gpt-x"))
     assert evaluation.judge == "gpt-x-2026"
-    assert evaluation.scores[0].version.endswith("/fused/gpt-x-2026")
+    assert evaluation.scores[0].version.endswith("/fused-short/gpt-x-2026")
 
 
 def test_no_judge_is_named_where_none_was_asked() -> None:
@@ -336,7 +336,7 @@ class Halting:
 def test_only_late_metrics_time_out(prompt: str, late: set[str]) -> None:
     """What was measured in time is kept; requests under way are given up, and counted."""
     judge = Halting(prompt)
-    evaluation = scored(judge=judge, timeout=0.2)
+    evaluation = scored(["dual"], judge, timeout=0.2)
     reasons: Mapping[str, str | None] = {s.name: s.reason for s in evaluation.scores}
     assert {name for name, reason in reasons.items() if reason == "timeout"} == late
     assert all(evaluation[name].status == "ok" for name in reasons if name not in late)
@@ -378,7 +378,7 @@ def test_no_time_at_all() -> None:
 
 def test_cancelling_an_evaluation_ends_its_requests() -> None:
     """An application that gives up waiting leaves no request behind."""
-    judge = Halting("statements")
+    judge = Halting("supported")
 
     async def use() -> list[str]:
         run = asyncio.ensure_future(
@@ -390,7 +390,7 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
         await asyncio.sleep(0)
         return list(judge.given_up)
 
-    assert asyncio.run(use()) == ["statements"]
+    assert asyncio.run(use()) == ["supported"]
 
 
 def test_a_failed_evaluation_asks_nobody() -> None:

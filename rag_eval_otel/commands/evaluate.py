@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.config import Config
     from rag_eval_otel.dataset.export import Exported, Targets
     from rag_eval_otel.dataset.stream import Plan
+    from rag_eval_otel.dataset.summary import Totals
 
 _DESCRIPTION = """\
 Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
@@ -48,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     """Score the rows and print what they come to."""
     cache = _cache(options)
     try:
-        exported = _export(options, cache)
+        config = _config(options)
+        exported = _export(options, cache, config=config)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
         return 1
@@ -56,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
     totals = exported.totals
-    shown = json.dumps(totals.to_dict(), indent=2) if options.form == "json" else repr(totals)
-    sys.stdout.write(f"{shown}\n")
+    sys.stdout.write(f"{_shown(totals, config, options.form)}\n")
     if not totals.rows:
         sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
     if exported.unsent:
@@ -69,6 +70,26 @@ def run(options: argparse.Namespace) -> int:
     elif cache is not None and options.cache is None:
         cache.unlink(missing_ok=True)
     return 1 if totals.failed or exported.unsent else 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+
+    given = {name: getattr(options, name) for name in _OF_CONFIG}
+    return Config.from_env(**{name: value for name, value in given.items() if value is not None})
+
+
+def _shown(totals: Totals, config: Config, form: str) -> str:
+    """Return the totals, with what the judge's tokens cost where its price is known."""
+    from rag_eval_otel.prices import load_prices  # noqa: PLC0415
+
+    prices = load_prices(config.prices)
+    cost = prices.cost(totals.judge, totals.usage)
+    if form == "json":
+        spent = {"cost": cost, "currency": prices.currency}
+        return json.dumps({**totals.to_dict(), **spent}, indent=2)
+    told = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
+    return f"{totals!r}{told}"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
@@ -86,8 +107,7 @@ def _kept(cache: Path | None) -> str:
     return f"what is done is kept in {cache}: the same command again goes on from there"
 
 
-def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
-    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
     from rag_eval_otel.dataset.export import export  # noqa: PLC0415
     from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
     from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
@@ -95,8 +115,6 @@ def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
     if options.output is not None:
         check_output(options.output)
         _require_another_file(options.output, Path(options.file))
-    given = {name: getattr(options, name) for name in _OF_CONFIG}
-    config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
     plan = _plan(config, options, cache)
     dataset = open_dataset(options.file, options.columns, limit=options.limit)
     return asyncio.run(export(dataset, plan, _targets(config, options)))
@@ -110,6 +128,8 @@ _OF_CONFIG = (
     "fusion",
     "concurrency",
     "evaluation_timeout",
+    "explanations",
+    "prices",
 )
 
 
@@ -138,6 +158,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         cache=cache,
         budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
         redactor=redactor(config.redact),
+        explanations=config.explanations,
     )
 
 

@@ -62,9 +62,8 @@ class Ask:
 
     ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
     asked again. Fused, a question that comes up while replies are under way waits for them, for
-    at most ``patience`` seconds, to travel with what they lead to. ``reasons`` says whether the judge
-    is to give reasons. ``usage`` and ``model`` tell
-    what it took and which model really answered.
+    at most ``patience`` seconds, to travel with what they lead to. ``reasons`` says whether the
+    judge is to give reasons. ``usage`` and ``model`` tell what it took and which model answered.
     """
 
     def __init__(

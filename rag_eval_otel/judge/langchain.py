@@ -71,5 +71,6 @@ def _usage(message: BaseMessage) -> Usage:
     return Usage(
         judge_requests=1,
         prompt_tokens=counted.get("input_tokens", 0),
+        cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
         completion_tokens=counted.get("output_tokens", 0),
     )

@@ -237,14 +237,14 @@ def supported(task: Task[Any]) -> SupportedSentences:
     return SupportedSentences(
         verdicts=[
             Sentence(
-                index=i, verdict=_backed(claims_of(text, question=question), passages, question)
+                index=i, verdict=_worth(claims_of(text, question=question), passages, question)
             )
             for i, text in enumerate(task.texts("sentences"), start=1)
         ]
     )
 
 
-def _backed(claims: Sequence[str], passages: Passages, question: str) -> Literal[0, 1, 2]:
+def _worth(claims: Sequence[str], passages: Passages, question: str) -> Literal[0, 1, 2]:
     beyond = keys(question)
     flags = [verdict_on(support_of(claim, passages, beyond=beyond))[0] for claim in claims]
     return min(flags) if flags else 2

@@ -128,8 +128,8 @@ def _are_drawings(group: Tasks) -> bool:
 
 def _example(example: Example, task: Task[Any]) -> str:
     shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
-    full = task.reply.model_validate_json(example.outputs).model_dump()
-    short = _shortened(full, reply_schema(task.reply, task.reasons))
+    outputs = json.loads(example.outputs)
+    short = _shortened(outputs, reply_schema(task.reply, task.reasons))
     reply = json.dumps(
         short if isinstance(short, dict) else {task.prompt: short}, ensure_ascii=False
     )
@@ -204,7 +204,7 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 
 
 @lru_cache(maxsize=1024)
-def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
+def reply_schema(reply: Any, reasons: Reasons) -> Schema:
     """Return the shortest JSON Schema of ``reply``, as strict structured output accepts it.
 
     Without the numbers of entries, without reasons unless they are wanted; an object of a single
@@ -245,7 +245,7 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the schema of the whole reply; a part that is alone has no name where it has members."""
+    """Return the schema of the reply; a part that is alone and has members has no name."""
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     return first if len(parts) == 1 and "properties" in first else _object(parts)
@@ -283,7 +283,8 @@ _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
     """Return a full reply, as plain values, in the form of ``schema``."""
     if "properties" in schema:
-        return {name: _shortened(value[name], m) for name, m in schema["properties"].items()}
+        members = schema["properties"].items()
+        return {name: _shortened(value.get(name, ""), member) for name, member in members}
     if isinstance(value, dict):  # all but one member fell away
         return _shortened(_only_essential(value), schema)
     if "items" in schema:
@@ -355,7 +356,7 @@ def _validated(value: Any, task: Task[Any]) -> Reply | UnparsableReplyError:
 
 
 @lru_cache(maxsize=1024)
-def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
+def _full_schema(reply: Any) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})
 

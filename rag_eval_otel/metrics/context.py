@@ -81,9 +81,9 @@ class ContextRelevance:
 class StatementContextRelevance:
     """Whether, or how much of, what was retrieved serves to answer the question (Haystack).
 
-    ``rule="binary"``: the judge names the contexts that hold a sentence that is needed; the score is
-    1 if there is one, else 0. With ``form="full"`` it copies those sentences out, as the source has
-    it. ``rule="proportion"``: the judge breaks the contexts into statements, in either form::
+    ``rule="binary"``: the judge names the contexts that hold a sentence that is needed; the score
+    is 1 if there is one, else 0. With ``form="full"`` it copies those sentences out, as the source
+    has it. ``rule="proportion"``: the judge breaks the contexts into statements, in either form::
 
         score = statements that help / statements
 

@@ -246,9 +246,9 @@ def test_a_text_cannot_end_itself(text: str) -> None:
     shown = text.encode("utf-8", "replace").decode()
     code = re.findall(r"^CODE is (\w+)\.$", user, flags=re.MULTILINE)[0]
     assert code == (CODE if CODE not in text else "f00d")
-    assert user.endswith(
-        f"[{code} contexts 1]\n{shown}\n[{code} contexts 2]\nTwo.\n[{code} answer]\n{shown}\n[{code} end]"
-    )
+    texts = {"contexts 1": shown, "contexts 2": "Two.", "answer": shown}
+    marked = "".join(f"[{code} {name}]\n{one}\n" for name, one in texts.items())
+    assert user.endswith(f"{marked}[{code} end]")
 
 
 def test_two_megabytes_are_sent_and_read() -> None:

@@ -74,7 +74,7 @@ def test_the_rubric_is_shown_in_ascending_order() -> None:
     score_of(Rubric(levels={1: "Right.", 1234567.25: "Beyond.", 0.5: "Half."}), judge)
     (task,) = judge.requests[0]
     request = compose([task])
-    assert "<rubric>\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n</rubric>" in request.user
+    assert "rubric]\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n[" in request.user
     assert '"enum": [0.5, 1, 1234567.25]' in str(request.schema).replace("'", '"')
 
 
