@@ -234,14 +234,15 @@ def verdicts(task: Task[Any]) -> Verdicts:
 def supported(task: Task[Any]) -> SupportedSentences:
     """Tell for every sentence of an answer whether the contexts back all that it claims."""
     passages, question = Passages(task.texts("contexts")), task.text("question")
-    return SupportedSentences(
-        verdicts=[
-            Sentence(
-                index=i, verdict=_worth(claims_of(text, question=question), passages, question)
-            )
-            for i, text in enumerate(task.texts("sentences"), start=1)
-        ]
-    )
+    told = task.texts("sentences")
+    if not claims_of("\n".join(told), question=question):  # a refusal, with a hint whom to ask
+        told = ("",) * len(told)
+    claims = [claims_of(text, question=question) for text in told]
+    verdicts = [
+        Sentence(index=i, verdict=_worth(one, passages, question))
+        for i, one in enumerate(claims, start=1)
+    ]
+    return SupportedSentences(verdicts=verdicts)
 
 
 def _worth(claims: Sequence[str], passages: Passages, question: str) -> Literal[0, 1, 2]:
