@@ -215,11 +215,17 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
 
 
 def _lacks_retrieval(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
-    """Tell whether a tool retrieved in one call and not in another."""
+    """Tell whether a tool, or a chain of one name, retrieved in one call and not in another."""
     above = tree.searching | {a.id for one in turn.retrievers for a in tree.line(one)}
     called = [one for one in below if one.kind == "tool" and one.error is None]
     retrieving = {tool.name for tool in called if tool.id in above}
-    return any(tool.name in retrieving and tool.id not in above for tool in called)
+    if any(tool.name in retrieving and tool.id not in above for tool in called):
+        return True
+    holders = {one.parent for one in tree.fragments}
+    chains = [one for one in below if one.kind == "chain" and one.error is None]
+    found = {one.parent for one in tree.fragments if one.kind in RETRIEVALS}
+    searching = {(one.name, one.parent) for one in chains if one.id in found}
+    return any((one.name, one.parent) in searching and one.id not in holders for one in chains)
 
 
 def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:
