@@ -88,8 +88,7 @@ class TraceBuffer:
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
         self._bytes = 0
         self.open_spans = OpenSpans()
-        self.note_start = self.open_spans.note_start
-        """Note that a span has started."""
+        self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
         """Return how many traces are under way."""
@@ -108,27 +107,32 @@ class TraceBuffer:
 
     def ended(self, span: ReadableSpan) -> Fate:
         """Take in ``span``, which has ended; tell whether it was held: it may stand for a turn."""
-        return self._note(span) if self._is_open and self.concerns(span) else "passes"
+        return self.take(span) if self.concerns(span) else "passes"
 
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
-        if bears_none(MARKS, span):
-            if name == llamaindex.SCOPE:
-                return True
-            return bool(self._traces) and trace_of(span) in self._traces and name != semconv.SCOPE
-        return name != semconv.SCOPE  # spans of our own are written from runs that have been read
+        if (
+            not bears_none(MARKS, span)
+            or name == llamaindex.SCOPE
+            or (self._traces and trace_of(span) in self._traces)
+        ):
+            return name != semconv.SCOPE  # our own are written from runs that have been read
+        self._ended.append(span)
+        return False
 
-    def _note(self, span: ReadableSpan) -> Fate:
+    def take(self, span: ReadableSpan) -> Fate:
+        """Take in ``span``, of which `concerns` has said yes."""
         context = span.context
-        if context is None:
+        if context is None or not self._is_open:
             return "passes"
         with self._lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self._traces and context.trace_id not in self._lost
             if is_new and kind == "other":
+                self._ended.append(span)
                 return "passes"
             trace = self._trace_of(context.trace_id)
             stands = self._add(trace, view, kind)
@@ -169,7 +173,6 @@ class TraceBuffer:
         if trace is None:
             now = self._clock()
             trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 
@@ -233,10 +236,8 @@ class TraceBuffer:
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""
-        for view in self.open_spans.gone.copy():
-            trace = self._traces.get(view.trace_id)
-            if trace is not None:
-                self._bytes += trace.stand_by(view)
+        for view in self.open_spans.gone(self._traces) if self._traces else ():
+            self._bytes += self._traces[view.trace_id].stand_by(view)
 
     def _parted(
         self,

@@ -43,7 +43,7 @@ class Watched(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note it."""
-        self.buffer.note_start(span)
+        self.buffer.open_spans.note_start(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Show it."""
@@ -209,7 +209,7 @@ def test_spans_that_never_end_are_not_kept_for_ever() -> None:
             app.buffer.sweep()
         kept = list(app.buffer.open_spans)
         assert len(kept) == KEPT_OPEN
-        assert kept[-1] is last
+        assert kept[-1] is alive[-1]
 
 
 class Counting(InMemorySpanExporter):

@@ -39,14 +39,12 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 
 def speaks(view: SpanView) -> bool:
     """Tell whether the application has said anything on ``view``."""
-    attributes = view.attributes
-    return any(name in attributes for name in _PARTS)
+    return not NAMES.isdisjoint(view.attributes)
 
 
 def parts_of(view: SpanView) -> frozenset[Part]:
     """Return what the application has said on ``view``, from names alone."""
-    attributes = view.attributes
-    return frozenset(part for name, part in _PARTS.items() if name in attributes)
+    return frozenset(_PARTS[name] for name in NAMES.intersection(view.attributes))
 
 
 def with_explicit(view: PlainSpan, fragment: Step) -> Step:
