@@ -83,7 +83,8 @@ class TraceBuffer:
     def clear(self) -> None:
         """Forget everything (in a forked child: it is the parent's)."""
         self._lock = threading.RLock()
-        self._traces: OrderedDict[int, Trace] = OrderedDict()
+        self.traces: OrderedDict[int, Trace] = OrderedDict()
+        """The traces under way, by id."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
         self._bytes = 0
@@ -92,7 +93,7 @@ class TraceBuffer:
 
     def __len__(self) -> int:
         """Return how many traces are under way."""
-        return len(self._traces)
+        return len(self.traces)
 
     @property
     def size(self) -> int:
@@ -116,7 +117,7 @@ class TraceBuffer:
         if (
             not bears_none(MARKS, span)
             or name == llamaindex.SCOPE
-            or (self._traces and trace_of(span) in self._traces)
+            or (self.traces and trace_of(span) in self.traces)
         ):
             return name != semconv.SCOPE  # our own are written from runs that have been read
         self._ended.append(span)
@@ -130,7 +131,7 @@ class TraceBuffer:
         with self._lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
-            is_new = context.trace_id not in self._traces and context.trace_id not in self._lost
+            is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
                 self._ended.append(span)
                 return "passes"
@@ -153,7 +154,7 @@ class TraceBuffer:
         if not (self._is_open and self.is_fed):
             return False
         with self._lock:
-            is_new = around.trace_id not in self._traces
+            is_new = around.trace_id not in self.traces
             trace = self._trace_of(around.trace_id)
             if trace.is_lost:
                 return False
@@ -169,10 +170,10 @@ class TraceBuffer:
 
     def _trace_of(self, trace_id: int) -> Trace:
         """Return the trace with this id, which may be lost, or begin one."""
-        trace = self._traces.get(trace_id) or self._lost.get(trace_id)
+        trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
-            trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
             self.open_spans.note_current(trace_id)
         return trace
 
@@ -201,7 +202,7 @@ class TraceBuffer:
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = [one for one in self._traces.values() if self._is_complete(one, now)]
+            ready = [one for one in self.traces.values() if self._is_complete(one, now)]
             ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
@@ -214,7 +215,7 @@ class TraceBuffer:
         with self._lock:
             self._add_gone()
             opened = self.open_spans.of
-            ready = [one for one in self._traces.values() if not opened(one.trace_id)]
+            ready = [one for one in self.traces.values() if not opened(one.trace_id)]
             ready += self._parted(self._clock(), opened, ready=ready)
             self._finish(ready)
         self._hand_on(ready)
@@ -225,7 +226,7 @@ class TraceBuffer:
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = list(self._traces.values())
+            ready = list(self.traces.values())
             self._finish(ready)
             self._logs.clear()
         self._hand_on(ready)
@@ -236,8 +237,8 @@ class TraceBuffer:
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""
-        for view in self.open_spans.gone(self._traces) if self._traces else ():
-            self._bytes += self._traces[view.trace_id].stand_by(view)
+        for view in self.open_spans.gone(self.traces) if self.traces else ():
+            self._bytes += self.traces[view.trace_id].stand_by(view)
 
     def _parted(
         self,
@@ -248,7 +249,7 @@ class TraceBuffer:
     ) -> list[Trace]:
         """Take what is over out of the traces that go on; ``opened`` tells what is under way."""
         done = {one.trace_id for one in ready}
-        going_on = [one for one in self._traces.values() if one.trace_id not in done]
+        going_on = [one for one in self.traces.values() if one.trace_id not in done]
         parts = []
         for trace in going_on:
             going = opened(trace.trace_id)
@@ -270,10 +271,10 @@ class TraceBuffer:
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _MOST:
             evicted.append(newest)
             self._lose(newest)
-        while self._traces and (
-            len(self._traces) > limits.max_traces or self._bytes > limits.max_bytes
+        while self.traces and (
+            len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
-            oldest = next(iter(self._traces.values()))
+            oldest = next(iter(self.traces.values()))
             evicted.append(oldest)
             self._lose(oldest)
         return evicted
@@ -295,8 +296,8 @@ class TraceBuffer:
                     trace.stand_by(Bystander.of(view))
 
     def _remove(self, trace: Trace) -> None:
-        if self._traces.get(trace.trace_id) is trace:
-            del self._traces[trace.trace_id]
+        if self.traces.get(trace.trace_id) is trace:
+            del self.traces[trace.trace_id]
         self._bytes -= trace.size
 
 

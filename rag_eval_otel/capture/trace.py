@@ -21,8 +21,8 @@ from rag_eval_otel.capture.dialects import (
     kind_of,
     lists,
     lists_documents,
-    native,
     parts_of,
+    speaks,
     tool_name,
 )
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
@@ -402,7 +402,7 @@ def stands_for_turn(
         up = own
         may_go_on = own.searched is not None or kind != "other"
         is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
-        is_turn = is_turn or native.speaks(view)  # if it is refused, its span says why
+        is_turn = is_turn or speaks(view)  # if it is refused, its span says why
         if own.is_turn:
             trace.turns.add(view.span_id)
             up = Below(own.searched)

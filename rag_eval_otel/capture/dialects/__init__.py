@@ -99,10 +99,10 @@ DIALECTS: Final = (
 """In the order in which they are tried: many write what others read, too."""
 
 MARKS: Final = frozenset().union(
-    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.NAMES
+    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.PARTS
 )
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
-
+_SAID: Final = frozenset(native.PARTS)
 _OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
 _ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
 _TOOL_NAMES: Final = (
@@ -116,7 +116,12 @@ _TOOL_NAMES: Final = (
 def kind_of(view: SpanView) -> Kind:
     """Return what kind of step ``view`` is, from names alone: this parses nothing."""
     _, found = _dialect(view)
-    return found or ("chain" if native.speaks(view) else "other")
+    return found or ("chain" if speaks(view) else "other")
+
+
+def speaks(view: SpanView) -> bool:
+    """Tell whether the application itself has said anything on ``view``."""
+    return not _SAID.isdisjoint(view.attributes)
 
 
 def tool_name(view: SpanView) -> str:
@@ -139,7 +144,7 @@ def lists_documents(view: SpanView) -> bool:
 
 def parts_of(view: SpanView) -> frozenset[Part]:
     """Return what ``view`` holds beside its kind, by the application's or a framework's word."""
-    said = native.parts_of(view)
+    said = frozenset(native.PARTS[name] for name in _SAID.intersection(view.attributes))
     holds = any(one.holds(view) for one in _may_read(view) if one.holds is not None)
     return said | {"documents"} if holds else said
 
@@ -149,7 +154,7 @@ def dialect_of(view: SpanView) -> str | None:
     dialect, _ = _dialect(view)
     if dialect is not None:
         return dialect.name
-    return "native" if native.speaks(view) else None
+    return "native" if speaks(view) else None
 
 
 def read(view: SpanView, keys: Keys = USUAL) -> Step:
@@ -160,7 +165,7 @@ def read(view: SpanView, keys: Keys = USUAL) -> Step:
         found = bare(span, "other", flat=True)
     else:
         found = dialect.read(span, kind)
-    return native.with_explicit(span, found) if native.speaks(span) else found
+    return native.with_explicit(span, found) if speaks(span) else found
 
 
 def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
