@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
-    Bystander,
     OpenSpans,
     Trace,
     TraceLimits,
@@ -174,6 +173,7 @@ class TraceBuffer:
         if trace is None:
             now = self._clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.add_early, self.open_spans.just_ended(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 
@@ -237,8 +237,12 @@ class TraceBuffer:
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""
-        for view in self.open_spans.gone(self.traces) if self.traces else ():
-            self._bytes += self.traces[view.trace_id].stand_by(view)
+        for span in self.open_spans.ended.copy() if self.traces else ():
+            trace = self.traces.get(trace_of(span))
+            if trace is not None:
+                self._bytes += trace.add_early(span)
+        for trace in self.traces.values():
+            trace.settle()
 
     def _parted(
         self,

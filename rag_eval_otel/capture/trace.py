@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import ref
 
 from opentelemetry.sdk.trace import Span
-from opentelemetry.trace import SpanContext, get_current_span
+from opentelemetry.trace import get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
@@ -27,7 +27,7 @@ from rag_eval_otel.capture.dialects import (
 )
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import LogView, SdkSpan, SpanView
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Part
 from rag_eval_otel.types import ContextsFromPrompt
 
@@ -50,50 +50,6 @@ _RECORDS_STEPS = re.compile(
     r"|agno|anthropic|bedrock|chromadb|cohere|crewai|google|groq|mcp|mistralai|ollama|vertexai))"
 )
 """Scopes of instrumentations whose spans say late, often at their end, what step they are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bystander:
-    """A span that is no step of RAG, as a `SpanView`: its place in the trace, and no content."""
-
-    context: SpanContext
-    name: str
-    scope: str
-    parent_id: int | None
-    parent_is_remote: bool
-    start: int
-    end: int | None
-    error: str | None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    logs: Sequence[LogView] = ()
-    dropped: int = 0
-    dropped_events: int = 0
-    value_limit: int | None = None
-
-    @classmethod
-    def of(cls, view: SdkSpan) -> Bystander:
-        """Return ``view`` as it is now."""
-        return cls(
-            context=view.context,
-            name=view.name,
-            scope=view.scope,
-            parent_id=view.parent_id,
-            parent_is_remote=view.parent_is_remote,
-            start=view.start,
-            end=view.end,
-            error=view.error,
-        )
-
-    @property
-    def trace_id(self) -> int:
-        """Its trace."""
-        return self.context.trace_id
-
-    @property
-    def span_id(self) -> int:
-        """Its id."""
-        return self.context.span_id
 
 
 class OpenSpans:
@@ -147,13 +103,10 @@ class OpenSpans:
                 found.setdefault(trace_of(span), []).append(span)
             self._open, self._ending = found, frozenset(ending)
 
-    def gone(self, trace_ids: Container[int]) -> Iterator[Bystander]:
-        """Yield what had ended in these traces before anything was known of them."""
-        for span in self.ended.copy():
-            if trace_of(span) in trace_ids:
-                view = SdkSpan(span)
-                if view.scope != semconv.SCOPE and kind_of(view) == "other":
-                    yield Bystander.of(view)
+    def just_ended(self, trace_id: int) -> list[ReadableSpan]:
+        """Return those of a trace that have ended lately, while nothing was known of it."""
+        lately = islice(reversed(self.ended.copy()), _NEWEST)
+        return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
 
     def lately(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that were open at the last look, or had only just ended."""
@@ -265,6 +218,8 @@ class Trace:
     """By id, in the order of their ends."""
     noted: dict[int, tuple[float, int]] = field(default_factory=dict)
     """When each span came, and its bytes."""
+    early: dict[int, ReadableSpan] = field(default_factory=dict)
+    """What had ended before anything was known of the trace, and nobody has looked at yet."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
     """LangChain runs that are no turn by themselves, by the span of the application around them."""
@@ -308,6 +263,23 @@ class Trace:
         self.size += OVERHEAD
         return OVERHEAD
 
+    def add_early(self, span: ReadableSpan) -> int:
+        """Take in a span that had ended early, if it is not known; return its bytes."""
+        span_id = span.context.span_id if span.context is not None else 0
+        if span_id in self.spans or span_id in self.early:
+            return 0
+        self.early[span_id] = span
+        self.size += OVERHEAD
+        return OVERHEAD
+
+    def settle(self) -> None:
+        """Look at what had ended early."""
+        while self.early:
+            view = SdkSpan(self.early.popitem()[1])
+            if view.scope != semconv.SCOPE and kind_of(view) == "other":
+                self.spans[view.span_id] = Bystander.of(view)
+                self.noted[view.span_id] = (self.last, OVERHEAD)
+
     def part(self, ids: Iterable[int]) -> Trace:
         """Take the spans with these ``ids`` out, and return them as a trace."""
         taken = Trace(
@@ -337,7 +309,8 @@ class Trace:
     def empty(self) -> None:
         """Forget the spans; what comes later is lost, too."""
         self.is_lost = True
-        self.spans, self.noted, self.below, self.trees, self.size = {}, {}, {}, [], 0
+        self.spans, self.noted, self.early, self.below = {}, {}, {}, {}
+        self.trees, self.size = [], 0
 
 
 def size_of(view: SdkSpan) -> int:
@@ -431,6 +404,8 @@ def rise(trace: Trace, above: int | None, up: Below) -> None:
             return
         below = trace.below.setdefault(above, Below())
         below.add(up)
+        if above in trace.early:
+            trace.settle()
         view = trace.spans.get(above)
         if view is None or kind_of(view) in _LEAVES:
             return
@@ -449,6 +424,7 @@ def _said(said: Collection[Part], start: int, own: Below) -> Below:
 
 def _goes_on(trace: Trace, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
     """Tell whether a retrieval, or what follows one, is still open below ``view``."""
+    trace.settle()
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
     inner = [one for one in views if view.span_id in line_of(one.parent_id, trace.spans, parents)]
