@@ -18,10 +18,11 @@ from opentelemetry.trace import get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
+    holds_documents,
     kind_of,
     lists,
     lists_documents,
-    parts_of,
+    said_on,
     speaks,
     tool_name,
 )
@@ -186,15 +187,19 @@ class TraceLimits:
 class Below:
     """What is below a span: when it was searched first, and called last.
 
-    Calls that have an anchor already are not counted.
+    Calls that have an anchor already are not counted. ``shown`` says that no search is known but by
+    what a call was shown: the search itself may be found further up.
     """
 
     searched: int | None = None
     called: int | None = None
+    shown: bool = False
 
     def add(self, other: Below) -> None:
         """Take in what is below another span that this one is above of."""
         searched, called = other.searched, other.called
+        if searched is not None:
+            self.shown = other.shown and (self.shown or self.searched is None)
         if searched is not None and (self.searched is None or searched < self.searched):
             self.searched = searched
         if called is not None and (self.called is None or called > self.called):
@@ -205,6 +210,11 @@ class Below:
         """Whether a call follows a retrieval."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+
+    @property
+    def above(self) -> Below:
+        """What the span above a turn sees of it: the search, and a call that may be its own."""
+        return self if self.shown else Below(self.searched)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -359,16 +369,18 @@ def stands_for_turn(
     ``contexts_from_prompt`` each call may have its contexts in its prompt, and be a turn itself.
     """
     own = trace.below.setdefault(view.span_id, Below())
-    said = parts_of(view)
+    said = said_on(view)
     if said:
         own.add(_said(said, view.start, own))
+    if holds_documents(view):
+        own.add(Below(view.start, shown=True))
     is_turn = False
     if kind in RETRIEVALS:
         up = Below(searched=view.start)
     elif kind == "llm" and contexts_from_prompt == "on":
         up, is_turn = Below(view.start, view.start), True
     elif kind == "llm":
-        up = Below(own.searched, max(view.start, own.searched or 0))
+        up = Below(own.searched, max(view.start, own.searched or 0), own.shown)
     elif own.searched is None and _may_have_searched(view, kind, own):
         up = Below(view.start, own.called)
     else:
@@ -378,7 +390,7 @@ def stands_for_turn(
         is_turn = is_turn or speaks(view)  # if it is refused, its span says why
         if own.is_turn:
             trace.turns.add(view.span_id)
-            up = Below(own.searched)
+            up = own.above
     rise(trace, view.parent_id, up)
     return is_turn
 
@@ -411,7 +423,7 @@ def rise(trace: Trace, above: int | None, up: Below) -> None:
             return
         if below.is_turn:
             trace.turns.add(above)
-            up = Below(below.searched)
+            up = below.above
         above = view.parent_id
 
 

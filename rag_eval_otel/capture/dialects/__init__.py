@@ -142,11 +142,14 @@ def lists_documents(view: SpanView) -> bool:
     return any(isinstance(output, str) and "page_content" in output for output in outputs)
 
 
-def parts_of(view: SpanView) -> frozenset[Part]:
-    """Return what ``view`` holds beside its kind, by the application's or a framework's word."""
-    said = frozenset(native.PARTS[name] for name in _SAID.intersection(view.attributes))
-    holds = any(one.holds(view) for one in _may_read(view) if one.holds is not None)
-    return said | {"documents"} if holds else said
+def said_on(view: SpanView) -> frozenset[Part]:
+    """Return what the application itself has said on ``view``, from names alone."""
+    return frozenset(native.PARTS[name] for name in _SAID.intersection(view.attributes))
+
+
+def holds_documents(view: SpanView) -> bool:
+    """Tell whether ``view``, which is no retrieval, holds documents, without parsing it."""
+    return any(one.holds(view) for one in _may_read(view) if one.holds is not None)
 
 
 def dialect_of(view: SpanView) -> str | None:
