@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -94,6 +94,33 @@ class Reply(BaseModel):
     )
 
 
+J = TypeVar("J", bound="Judged")
+
+
+class Judged(Reply):
+    """A yes or no, and how likely it is a yes where the judge can tell."""
+
+    if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
+        verdict: Flag
+    _probability: float | None = PrivateAttr(default=None)
+
+    @property
+    def probability(self) -> float:
+        """How likely it is a yes, from 0 to 1; of a judge that does not tell, 0 or 1."""
+        return float(self.verdict) if self._probability is None else self._probability
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the judge told how likely it is."""
+        return self._probability is not None
+
+    def graded(self: J, probability: float) -> J:
+        """Return this verdict with ``probability``, from 0 to 1."""
+        copy = self.model_copy()
+        copy._probability = within(0, 1)(probability)  # noqa: SLF001  # its own class
+        return copy
+
+
 class ReverseQuestion(Reply):
     """A question the answer would be the answer to, and whether the answer is evasive."""
 
@@ -107,7 +134,7 @@ class Statements(Reply):
     statements: list[StrictStr]
 
 
-class Verdict(Reply):
+class Verdict(Judged):
     """Whether statement number ``index`` (from 1) follows from the contexts."""
 
     index: Index
@@ -121,7 +148,7 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
-class JudgedStatement(Reply):
+class JudgedStatement(Judged):
     """A claim together with its verdict."""
 
     statement: StrictStr
@@ -148,7 +175,7 @@ class RelevantStatements(Reply):
     relevant_statements: list[StrictStr]
 
 
-class Useful(Reply):
+class Useful(Judged):
     """Whether one context was of use."""
 
     reason: StrictStr = ""

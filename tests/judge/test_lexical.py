@@ -13,7 +13,7 @@ from rag_eval_otel.judge import kinds
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task
-from rag_eval_otel.judge.text import sentences, terms
+from rag_eval_otel.judge.lexical.claims import sentences, terms
 from rag_eval_otel.types import Usage
 
 QUESTION = "How many days of paid leave does an employee get?"

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.lexical import questions
-from rag_eval_otel.judge.lexical.claims import Passages, claims_of, evades
-from rag_eval_otel.judge.lexical.words import keys_of, sentences, within_limit
+from rag_eval_otel.judge.lexical.claims import (
+    Passages,
+    claims_of,
+    evades,
+    keys_of,
+    sentences,
+    within_limit,
+)
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Replies
 
-J = TypeVar("J", bound=say.Judged)
 Answer: TypeAlias = say.Reply | UnparsableReplyError
 
 _EVEN = 0.5  # from which a yes is likelier than a no
@@ -32,7 +37,7 @@ class LexicalJudge:
 
     Verdicts and ratings carry how far the words agree; a half is as likely right as wrong. What
     takes reading (a rubric, a guideline, instructions of the user's own) is answered by an
-    `UnparsableReplyError`. Texts are read up to `words.MAX_CHARACTERS`, so that a reply takes
+    `UnparsableReplyError`. Texts are read up to `claims.MAX_CHARACTERS`, so that a reply takes
     bounded time whatever it is shown. What the texts say never changes how they are judged.
     """
 
@@ -191,7 +196,7 @@ def _verdicts(found: Iterable[float]) -> say.Reply:
     return say.Verdicts(verdicts=verdicts)
 
 
-def _graded(kind: type[J], probability: float, **said: Any) -> J:
+def _graded(kind: type[say.J], probability: float, **said: Any) -> say.J:
     return kind(verdict=_flag(probability), **said).graded(probability)
 
 

@@ -13,11 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from rag_eval_otel.judge.lexical.claims import claims_of, evades
-from rag_eval_otel.judge.lexical.words import (
+from rag_eval_otel.judge.lexical.claims import (
     PAIR,
     STOP,
     WORD,
+    claims_of,
+    evades,
     has_content,
     keys_of,
     sentences,
