@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,11 @@ from pydantic import (
     create_model,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _QUOTED = 50  # characters of a refused value that are shown to the judge again
+_EVEN = 0.5  # from which a yes is likelier than a no
 
 
 def integer(value: object) -> object:
@@ -94,9 +98,6 @@ class Reply(BaseModel):
     )
 
 
-J = TypeVar("J", bound="Judged")
-
-
 class Judged(Reply):
     """A yes or no, and how likely it is a yes where the judge can tell."""
 
@@ -114,11 +115,12 @@ class Judged(Reply):
         """Whether the judge told how likely it is."""
         return self._probability is not None
 
-    def graded(self: J, probability: float) -> J:
-        """Return this verdict with ``probability``, from 0 to 1."""
-        copy = self.model_copy()
-        copy._probability = within(0, 1)(probability)  # noqa: SLF001  # its own class
-        return copy
+    @classmethod
+    def graded(cls, probability: float, **said: Any) -> Self:
+        """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
+        verdict = cls(verdict=1 if probability >= _EVEN else 0, **said)
+        verdict._probability = within(0, 1)(probability)
+        return verdict
 
 
 class ReverseQuestion(Reply):

@@ -18,7 +18,7 @@ import make  # noqa: E402  # found by the line above
 import offline_judge as benchmark  # noqa: E402  # same
 
 OURS = sorted((ROOT / "benchmarks" / "data").glob("*.jsonl"))
-LEAST = {"context_relevance": 0.96, "faithfulness": 0.95, "answer_relevancy": 0.85}
+LEAST = {"context_relevance": 0.96, "faithfulness": 0.93, "answer_relevancy": 0.82}
 """Below what the invented sets give: one row of theirs is up to 0.07."""
 LEAST_ON_SHARED = {"context_relevance": 0.99, "faithfulness": 0.97, "answer_relevancy": 0.75}
 

@@ -12,22 +12,14 @@ from typing import Any, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import replies as say
-from rag_eval_otel.judge.lexical import questions
-from rag_eval_otel.judge.lexical.claims import (
-    Passages,
-    claims_of,
-    evades,
-    keys_of,
-    sentences,
-    within_limit,
-)
+from rag_eval_otel.judge.lexical import claims, questions
+from rag_eval_otel.judge.lexical.claims import Passages, claims_of, keys_of, within_limit
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Replies
 
 Answer: TypeAlias = say.Reply | UnparsableReplyError
 
-_EVEN = 0.5  # from which a yes is likelier than a no
-_FULL, _PART = 0.75, 0.25  # from which a rating is the highest, and the one between
+_FULL, _EVEN, _PART = 0.75, 0.5, 0.25  # the highest rating, a yes, and the rating between
 _BY_THE_LEAST = 2  # the voice on groundedness that goes by one claim
 _INTENT = "To know: "
 
@@ -36,9 +28,8 @@ class LexicalJudge:
     """Answers by comparing words: offline, free, the same every time.
 
     Verdicts and ratings carry how far the words agree; a half is as likely right as wrong. What
-    takes reading (a rubric, a guideline, instructions of the user's own) is answered by an
-    `UnparsableReplyError`. Texts are read up to `claims.MAX_CHARACTERS`, so that a reply takes
-    bounded time whatever it is shown. What the texts say never changes how they are judged.
+    takes reading (a rubric, a guideline, own instructions) gets an `UnparsableReplyError`. Texts
+    are read up to `claims.MAX_CHARACTERS`. What they say never changes how they are judged.
     """
 
     model = "lexical"
@@ -74,7 +65,9 @@ class _Answers:
     def to_reverse_question(self) -> say.Reply:
         written = questions.reverse_questions(self._said) or [""]
         question = written[self._task.draw % len(written)]
-        return say.ReverseQuestion(question=question, noncommittal=1 if evades(self._said) else 0)
+        return say.ReverseQuestion(
+            question=question, noncommittal=1 if claims.evades(self._said) else 0
+        )
 
     def to_similarities(self) -> say.Reply:
         near = (questions.similarity(self._question, q) for q in self._task.texts("questions"))
@@ -100,7 +93,7 @@ class _Answers:
 
     def to_answer_relevancy_rubric(self) -> say.Reply:
         rating = questions.relevancy(self._question, self._said)
-        return say.TwoFlags(subject=_flag(rating), focus=1 if rating >= _FULL else 0)
+        return say.TwoFlags(subject=1 if rating >= _EVEN else 0, focus=1 if rating >= _FULL else 0)
 
     def to_context_relevance(self) -> say.Reply:
         return _rating(self._relevance())
@@ -114,7 +107,7 @@ class _Answers:
         return say.TwoMarks(subject=mark, sufficiency=mark)
 
     def to_context_statements(self) -> say.JudgedStatements:
-        told = [one for text in within_limit(self._contexts) for one in sentences(text)]
+        told = [one for text in within_limit(self._contexts) for one in claims.sentences(text)]
         return _judged(told, partial(questions.coverage, self._question))
 
     def to_relevant_statements(self) -> say.Reply:
@@ -124,7 +117,7 @@ class _Answers:
     def to_useful_for_answer(self) -> say.Reply:
         passages, beyond = self._read(self._contexts), keys_of(self._question)
         backed = (passages.probability(claim, beyond=beyond) for claim in self._claims())
-        return _graded(say.Useful, min(max(backed, default=0.0), self._relevance()))
+        return say.Useful.graded(min(max(backed, default=0.0), self._relevance()))
 
     to_useful_for_reference = to_useful_for_answer
 
@@ -135,8 +128,8 @@ class _Answers:
         return say.Statements(statements=self._claims())
 
     def to_verdicts(self) -> say.Reply:
-        claims = self._task.texts("statements")
-        return _verdicts(map(self._read(self._contexts).probability, claims))
+        passages = self._read(self._contexts)
+        return _verdicts(map(passages.probability, self._task.texts("statements")))
 
     def to_judged_statements(self) -> say.JudgedStatements:
         return _judged(self._claims(), self._read(self._contexts).probability)
@@ -146,7 +139,7 @@ class _Answers:
     def to_groundedness(self) -> say.Reply:
         backed = list(map(self._read(self._contexts).probability, self._claims()))
         if not backed:  # a mere yes or no may be backed as well as not
-            return _rating(0.0 if evades(self._said) else _EVEN)
+            return _rating(0.0 if claims.evades(self._said) else _EVEN)
         least_counts = self._task.kind.voice == _BY_THE_LEAST
         return _rating(min(backed) if least_counts else sum(backed) / len(backed))
 
@@ -160,8 +153,7 @@ class _Answers:
         return supported if self._relevance() >= _EVEN else say.Decision(passing=False)
 
     def to_compared_statements(self) -> say.ComparedStatements:
-        beyond = keys_of(self._question)
-        texts = (self._task.text("answer"), self._task.text("reference"))
+        beyond, texts = keys_of(self._question), map(self._task.text, ("answer", "reference"))
         said, wanted = (claims_of(text, question=self._question) for text in texts)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
         return say.ComparedStatements(
@@ -187,21 +179,13 @@ class _Answers:
 
 
 def _judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
-    found = [_graded(say.JudgedStatement, probability(one), statement=one) for one in claims]
+    found = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
     return say.JudgedStatements(statements=found)
 
 
 def _verdicts(found: Iterable[float]) -> say.Reply:
-    verdicts = [_graded(say.Verdict, one, index=i) for i, one in enumerate(found, start=1)]
+    verdicts = [say.Verdict.graded(one, index=i) for i, one in enumerate(found, start=1)]
     return say.Verdicts(verdicts=verdicts)
-
-
-def _graded(kind: type[say.J], probability: float, **said: Any) -> say.J:
-    return kind(verdict=_flag(probability), **said).graded(probability)
-
-
-def _flag(probability: float) -> Literal[0, 1]:
-    return 1 if probability >= _EVEN else 0
 
 
 def _rating(share: float) -> say.Reply:

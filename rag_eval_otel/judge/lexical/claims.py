@@ -1,8 +1,7 @@
 """Words, sentences and claims as the offline judge reads them, and what backs a claim.
 
-Any script is read: Chinese, Japanese, Thai and their neighbours, which have no spaces between
-words, are compared by pairs of characters. Texts are read up to a limit, and every step is linear
-in them.
+Scripts without spaces between words (Chinese, Japanese, Thai and their neighbours) are compared by
+pairs of characters. Texts are read up to a limit, and every step is linear in them.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 MAX_CHARACTERS = 100_000  # of a text, and of all passages together, that are read
 NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # what counts how much; PAIR: of characters
 
-_STEM = 6  # letters of a word that are compared
-_LEAST = 3  # letters of a word with content
+_STEM, _LEAST = 6, 3  # letters of a word that are compared, and that one with content has
 _STOP_WORDS = frozenset(
     "about all also and any are because been being but can could did does each for from had has"
     " have her him his how into its just many may might more most much must one only other our over"
@@ -38,7 +36,7 @@ _DENSE = (
     "\U00020000-\U0003ffff"
 )
 _RUN = re.compile(rf"[{_DENSE}]+")
-_TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}]+")
+_TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}{_DENSE}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MARK = re.compile(r"\[\^?\d{1,3}\]|^[ \t]*(?:[-*•\u2013#>]+|\(?\d{1,2}[.)])\s+", re.MULTILINE)
 _BREAK = re.compile(
@@ -46,8 +44,8 @@ _BREAK = re.compile(
     r"|(?<=[\u0964\u0965\u061f\u06d4\u3002\uff01\uff1f])"
 )
 
-_MAX_CLAIMS = 100
-_MAX_READ = 500  # sentences of an answer
+_MAX_CLAIMS, _MAX_READ = 100, 500  # claims, and sentences, of an answer
+_OPENING = 3  # words of a sentence that show whether it is a mere phrase
 _CLAIM = 2.0  # weight of a sentence that is a claim by itself
 _FEW = 4.0  # weight of words with content from which a sentence is more than a greeting
 _REACH = 4  # words between what is lacking and what is not told, in a refusal
@@ -64,7 +62,7 @@ _TELLING = frozenset(
     "know find found answer answered say tell determine determined help see provide provided"
     " provides sure certain mention mentioned mentions specify specified specifies state stated"
     " states contain contains contained include covered given available information details"
-    " incomplete unclear unsure ai weiß sagen finden beantworten erwähnt angegeben genannt"
+    " incomplete unclear unsure ai weiss sagen finden beantworten erwähnt angegeben genannt"
     " enthalten angabe angaben informationen sais trouvé précisé mentionné indiqué répondre"
     " informations sé puedo responder información menciona indica".split()
 )
@@ -133,7 +131,7 @@ def _terms(token: str) -> list[Term]:
 
 def _number(word: str) -> str:
     """Return a number in one spelling for all scripts."""
-    digits = (str(unicodedata.decimal(one, one)) for one in word.replace(",", "."))
+    digits = [str(unicodedata.decimal(one, one)) for one in word.replace(",", ".")]
     return "".join(digits).lstrip("0") or "0"
 
 
@@ -153,12 +151,10 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
     What claims next to nothing by itself goes with its neighbour. Where nothing else is said, a
     question back is taken for a claim, and a mere yes or no is shown after ``question``.
     """
-    told = _told(answer)
-    said = [sentence for sentence in told if not _is_remark(sentence)]
-    if not has_content(terms(" ".join(said))):
+    told, said = _read(answer)
+    if not said and told and not any(map(_is_refusal, told)):
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
-        is_none = not told or any(map(_is_refusal, told)) or not has_content(terms(" ".join(shown)))
-        said = [] if is_none else [" ".join(" ".join(shown).split())]
+        said = [" ".join(" ".join(shown).split())] if has_content(terms(" ".join(shown))) else []
     claims: list[str] = []
     for sentence in said[:_MAX_CLAIMS]:
         if claims and min(_weight(claims[-1]), _weight(sentence)) < _CLAIM:
@@ -170,13 +166,17 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
 
 def evades(answer: str) -> bool:
     """Tell whether ``answer`` gives none: it says that it cannot, or only greets or asks."""
-    told = _told(answer)
-    said = " ".join(sentence for sentence in told if not _is_remark(sentence))
-    return not has_content(terms(said)) and (not told or any(map(_is_remark, told)))
+    told, said = _read(answer)
+    return not said and (not told or any(map(_is_remark, told)))
 
 
-def _told(answer: str) -> list[str]:
-    return [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
+def _read(answer: str) -> tuple[list[str], list[str]]:
+    """Return all sentences, and those that say something: beside a refusal, more than a word."""
+    told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
+    said = [sentence for sentence in told if not _is_remark(sentence)]
+    found = [term for term in terms(" ".join(said)) if term.weight > STOP]
+    is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
+    return told, [] if is_little or not has_content(found) else said
 
 
 def _clauses(sentence: str) -> list[str]:
@@ -192,7 +192,7 @@ def _weight(sentence: str) -> float:
 def _is_remark(sentence: str) -> bool:
     """Tell whether a sentence evades or, in few words, greets, asks back or sends elsewhere."""
     found = terms(sentence)
-    opens = any(term.text.casefold() in _OPENERS for term in found[:1])
+    opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
     is_question = sentence.rstrip("\"')* ").endswith("?")
     return (is_short and (opens or is_question)) or _is_refusal(sentence)
@@ -217,35 +217,50 @@ class Passages:
     def __init__(self, texts: Iterable[str]) -> None:
         """Index ``texts``, up to `MAX_CHARACTERS` in all."""
         self._places: dict[str, list[int]] = defaultdict(list)
-        self._pairs: set[tuple[str, str]] = set()
-        told = [sentence for text in within_limit(texts) for sentence in sentences(text)]
-        for place, sentence in enumerate(told):
-            keys = [term.key for term in terms(sentence)]
-            self._pairs.update(pairwise(keys))
+        told = (sentence for text in within_limit(texts) for sentence in sentences(text))
+        found = [[term.key for term in terms(sentence)] for sentence in told]
+        self._pairs = set(pairwise(chain.from_iterable(found)))
+        for place, keys in enumerate(found):
             for key in set(keys):
                 self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
         """Return how likely ``claim`` is backed: less than its share, least without a number."""
-        exact = {term.key for term in terms(claim) if term.is_exact}.difference(beyond)
+        said = terms(claim)
+        wanted = _weights(said, beyond)
+        exact = {term.key for term in said if term.is_exact}.difference(beyond)
         lacks = _LACKS if exact - self._places.keys() else 1.0
-        return lacks * math.pow(self.share(claim, beyond=beyond), _CURVE)
+        anywhere, one = self._anywhere(wanted), self._in_one_sentence(wanted)
+        share = _ANYWHERE * anywhere + _SENTENCE * one + _PAIRS * self._in_pairs(said, wanted)
+        return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
         """Return the share of ``claim`` that is found, apart from the words in ``beyond``."""
-        own = [term for term in terms(claim) if term.key not in beyond]
-        found = own if has_content(own) else terms(claim)
-        wanted = {term.key: term.weight for term in found}
-        total = sum(wanted.values())
-        if not total:
-            return 0.0
-        anywhere = sum(weight for key, weight in wanted.items() if key in self._places) / total
-        places: dict[int, float] = defaultdict(float)
+        return self._anywhere(_weights(terms(claim), beyond))
+
+    def _anywhere(self, wanted: Mapping[str, float]) -> float:
+        return min(1.0, sum(weight for key, weight in wanted.items() if key in self._places))
+
+    def _in_one_sentence(self, wanted: Mapping[str, float]) -> float:
+        found: dict[int, float] = defaultdict(float)
         for key, weight in wanted.items():
             for place in self._places.get(key, ()):
-                places[place] += weight / total
-        pairs = {(a.key, b.key): a.weight + b.weight for a, b in pairwise(found)}
+                found[place] += weight
+        return max(found.values(), default=0.0)
+
+    def _in_pairs(self, said: Sequence[Term], wanted: Mapping[str, float]) -> float:
+        pairs = {
+            (one.key, next_.key): one.weight + next_.weight
+            for one, next_ in pairwise(said)
+            if one.key in wanted or next_.key in wanted
+        }
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
-        paired = held / sum(pairs.values()) if pairs else anywhere
-        best = max(places.values(), default=0.0)
-        return _ANYWHERE * anywhere + _SENTENCE * best + _PAIRS * paired
+        return held / sum(pairs.values()) if pairs else self._anywhere(wanted)
+
+
+def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
+    """Return what share of ``said`` each of its words is, without those in ``beyond``."""
+    own = [term for term in said if term.key not in beyond]
+    weights = {term.key: term.weight for term in (own if has_content(own) else said)}
+    total = sum(weights.values())
+    return {key: weight / total for key, weight in weights.items()}

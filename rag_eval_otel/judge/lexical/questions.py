@@ -1,8 +1,7 @@
 """Questions: what one asks for and is about, what an answer gives, and whether that fits.
 
-The kind of thing asked for is read from the words that questions are made of, the kind given from
-the form of dates, numbers and names: nothing that belongs to a subject. English, and the common
-question words of German, French and Spanish.
+What is asked for is told by question words (English, and the common ones of German, French and
+Spanish), what is given by the form of dates, numbers and names: nothing belongs to a subject.
 """
 
 from __future__ import annotations
@@ -214,7 +213,7 @@ def relevancy(question: str, answer: str) -> float:
     kind, about = read(question)
     asked, given = _scaled(_features_of(kind), 1.0), _kinds_of(claims_of(answer))
     fit = sum(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given) / len(given)
-    return math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit)
+    return min(1.0, math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit))
 
 
 def coverage(question: str, context: str) -> float:
@@ -231,7 +230,8 @@ def _share(about: str, text: str, *, least: float) -> float:
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
     total = sum(wanted.values())
-    return sum(weight for key, weight in wanted.items() if key in held) / total if total else 0.0
+    found = sum(weight for key, weight in wanted.items() if key in held)
+    return min(1.0, found / total) if total else 0.0
 
 
 def sub_questions(question: str) -> list[str]:
