@@ -123,7 +123,7 @@ def find_turns(
         if anchor is not None and anchor in retrievers
     ]
     found_turns += _by_themselves(tree, retrievals)
-    used = {one.id for turn in found_turns for one in turn.retrievers}
+    used = {one.id for turn in found_turns for one in (*turn.retrievers, *turn.line)}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
     below, around = _below(tree, owners), _around(tree, found_turns, owners)
     found_turns = [

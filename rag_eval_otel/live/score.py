@@ -321,7 +321,7 @@ class Measurement:
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
         return await evaluate(
-            self.redactor.sample(sample),
+            self.redactor.sample(sample) if self.redactor.patterns else sample,
             self.metrics,
             judge=self.judge,
             embedder=self.embedder,
