@@ -295,6 +295,7 @@ class Evaluation:
     was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
     ``answer_length`` is that of the answer in characters, where a turn was scored live, and
     ``question_embedding`` what ``embedder`` made of the question, where a metric has asked for it.
+    ``label_metrics`` names the scores that the label goes by; None: all.
     """
 
     scores: tuple[Score, ...]
@@ -306,6 +307,7 @@ class Evaluation:
     lag: float | None = None
     answer_length: int | None = None
     embedder: str | None = None
+    label_metrics: frozenset[str] | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
@@ -326,8 +328,12 @@ class Evaluation:
 
     @property
     def label(self) -> Label | None:
-        """``fail`` as soon as one metric fails its threshold; None when none has a label."""
-        labels = {score.label for score in self.scores if score.label}
+        """``fail`` as soon as one metric fails its threshold; None when none has a label.
+
+        Only those of ``label_metrics`` count, where any of them was measured.
+        """
+        named = [score for score in self.scores if score.name in (self.label_metrics or ())]
+        labels = {score.label for score in named or self.scores if score.label}
         if not labels:
             return None
         return "fail" if "fail" in labels else "pass"
