@@ -15,6 +15,7 @@ from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.text_questions import ABOUT, ASKED, features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
+from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
@@ -90,17 +91,19 @@ def _vector(value: str | Sequence[float]) -> Vectors:
 
 
 class LangChainEmbedder:
-    """Any LangChain ``Embeddings``."""
+    """Any LangChain ``Embeddings``, called on worker threads as by `LangChainJudge`."""
 
-    def __init__(self, embeddings: Embeddings) -> None:
+    def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
         """Embed with ``embeddings``."""
-        self._embeddings = embeddings
+        self._call = SyncFirst(
+            embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
+        )
         model = getattr(embeddings, "model", None)
         self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text; what the embeddings raise is passed on."""
-        return np.asarray(await self._embeddings.aembed_documents(list(texts)), dtype=np.float64)
+        return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:
