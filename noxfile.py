@@ -237,7 +237,8 @@ for framework, requirements in AGENTS.items():
 @nox.session
 def judges(session: nox.Session) -> None:
     """Ask judges by the clients of their providers, beside an application that uses the same."""
-    test_beside(session, "langchain-openai", "langchain-anthropic", "langchain-ollama")
+    providers = ("anthropic", "aws", "google-genai", "mistralai", "ollama", "openai")
+    test_beside(session, *(f"langchain-{name}" for name in providers))
 
 
 @nox.session

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
+from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.text_questions import ABOUT, ASKED, features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
@@ -48,6 +48,8 @@ class OpenAIEmbedder:
         timeout: float = 30.0,
         max_retries: int = 3,
         client: AsyncOpenAI | None = None,
+        api_version: str | None = None,
+        key_variable: str = "OPENAI_API_KEY",
     ) -> None:
         """Embed with ``model``; nothing is imported or connected before the first request."""
         self.model = model
@@ -57,7 +59,10 @@ class OpenAIEmbedder:
             timeout=timeout,
             max_retries=max_retries,
             client=client,
+            key_variable=key_variable,
+            api_version=api_version,
         )
+        self._coding = {"encoding_format": "base64"}
 
     def __repr__(self) -> str:
         """Name the model, never the key."""
@@ -70,8 +75,14 @@ class OpenAIEmbedder:
         no Unicode as a question mark.
         """
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
-        body = {"model": self.model, "input": shown, "encoding_format": "base64"}
-        payload = await self._client.embeddings(body)
+        body = {"model": self.model, "input": shown}
+        try:
+            payload = await self._client.embeddings({**body, **self._coding})
+        except JudgeRequestError as error:
+            if "encoding_format" not in str(error):
+                raise
+            self._coding = {}
+            payload = await self._client.embeddings(body)
         return _rows(payload, len(texts))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task, compose, read_parts
+from rag_eval_otel.providers import Provider
 from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
@@ -51,6 +54,31 @@ class LangChainJudge:
             model=_answered(message) or self.model,
             usage=_usage(message),
         )
+
+
+def named_model(
+    provider: Provider, model: str, *, timeout: float, **options: Any
+) -> Runnable[Any, Any]:
+    """Return ``model`` of ``provider`` as LangChain's ``init_chat_model`` makes it.
+
+    ``timeout`` is in seconds for each attempt. Raises `MissingDependencyError` where a package is
+    not installed, and `ConfigError` where the model can't be made with ``options``.
+    """
+    try:
+        make: Any = import_module("langchain.chat_models").init_chat_model
+        limits = import_module("botocore.config").Config(
+            read_timeout=timeout, connect_timeout=timeout
+        )
+        llm: Runnable[Any, Any] = make(
+            model, model_provider=provider.langchain, config=limits, **options
+        )
+    except ImportError as error:
+        raise MissingDependencyError(provider.package, provider.extra) from error
+    except ValueError as error:
+        told = str(error).partition("[type=")[0]  # what follows quotes the options, a key included
+        msg = f"{provider.name}/{model} could not be made: {' '.join(told.split())}"
+        raise ConfigError(msg) from None
+    return llm
 
 
 def _name_of(llm: Runnable[Any, Any]) -> str:

@@ -1,7 +1,7 @@
 """A local server that speaks the protocols of model providers, each as its own client expects it.
 
 Chat completions and embeddings of OpenAI, and of all whose paths end alike; the messages of
-Anthropic; chat and embeddings of Ollama; converse of Bedrock.
+Anthropic; chat and embeddings of Ollama; converse of Bedrock; generateContent of Google.
 """
 
 from __future__ import annotations
@@ -119,6 +119,20 @@ def _converse(_: dict[str, Any], says: str) -> dict[str, Any]:
     }
 
 
+def _generate_content(_: dict[str, Any], says: str) -> dict[str, Any]:
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": says}]}, "finishReason": "STOP"}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": USED_IN,
+            "candidatesTokenCount": USED_OUT,
+            "totalTokenCount": USED_IN + USED_OUT,
+        },
+        "modelVersion": "m",
+    }
+
+
 _PROTOCOLS: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
     "/chat/completions": _completions,
     "/embeddings": _embeddings,
@@ -126,4 +140,5 @@ _PROTOCOLS: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
     "/api/chat": _ollama_chat,
     "/api/embed": _ollama_embed,
     "/converse": _converse,
+    ":generateContent": _generate_content,
 }
