@@ -14,6 +14,7 @@ from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.tasks import prompt_hash
 from rag_eval_otel.metrics import METRICS, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
 
@@ -34,8 +35,8 @@ async def evaluate(
     sample: Sample,
     metrics: Iterable[str | Metric] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     repairs: int = 1,
     timeout: float | None = None,
@@ -46,14 +47,18 @@ async def evaluate(
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
 
+    ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
+    what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
+
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
     ``embedding`` says what becomes of that of the question, where a metric has asked for it.
     ``label_metrics`` are those that the overall label goes by; by default all, or those that the
     judge can tell good from bad by. Raises `ConfigError` for metrics that are unknown or named
-    twice, nothing else.
+    twice, and for judges and embedders that can't be made, nothing else.
     """
     chosen = resolve_metrics(metrics)
+    judge, embedder = chosen_models(judge, embedder)
     labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
     ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
