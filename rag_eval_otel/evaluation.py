@@ -13,7 +13,8 @@ from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.tasks import prompt_hash
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import METRICS, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
 
@@ -34,23 +35,31 @@ async def evaluate(
     sample: Sample,
     metrics: Iterable[str | Metric] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     repairs: int = 1,
     timeout: float | None = None,
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
+    label_metrics: Iterable[str] | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
 
+    ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
+    what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
+
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
-    ``embedding`` says what becomes of that of the question, where a metric has asked for it. Raises
-    `ConfigError` for metrics that are unknown or named twice, nothing else.
+    ``embedding`` says what becomes of that of the question, where a metric has asked for it.
+    ``label_metrics`` are those that the overall label goes by; by default all, or those that the
+    judge can tell good from bad by. Raises `ConfigError` for metrics that are unknown or named
+    twice, and for judges and embedders that can't be made, nothing else.
     """
     chosen = resolve_metrics(metrics)
+    judge, embedder = chosen_models(judge, embedder)
+    labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
     ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
     embed = Embed(embedder)
@@ -75,8 +84,22 @@ async def evaluate(
         duration=clock() - started,
         usage=ask.usage + embed.usage,
         embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
+        label_metrics=labelling,
         question_embedding=embed.known(sample.question) if embedding == "keep" else None,
     )
+
+
+def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
+    """Return the metrics that the overall label goes by with ``judge``; None: all.
+
+    A judge may name those of our metrics whose label can be acted on. What does not ask it counts,
+    and so does a metric of the user's own.
+    """
+    told: frozenset[str] | None = getattr(judge, "label_metrics", None)
+    if told is None:
+        return None
+    counts = (one.name for one in metrics if not one.asks or one.name not in METRICS)
+    return told.union(counts)
 
 
 def _name_of(embedder: Embedder) -> str:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.config import Config
     from rag_eval_otel.dataset.export import Exported, Targets
     from rag_eval_otel.dataset.stream import Plan
+    from rag_eval_otel.dataset.summary import Totals
 
 _DESCRIPTION = """\
 Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
@@ -25,7 +27,8 @@ ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does 
 Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
 asks for what is missing or failed, and writes the output whole.
 
-Exit status: 0 every row was scored, 1 some score or trace failed, 2 misuse, 130 interrupted.
+Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use what the
+judge said of a row; 2 misuse; 130 interrupted.
 """
 _INTERRUPTED = 130  # as shells have it
 
@@ -66,9 +69,21 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(
             f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
         )
-    elif cache is not None and options.cache is None:
+    if totals.unscored:
+        sys.stderr.write(f"rag-eval-otel: {_useless(totals)}; {_kept(cache)}\n")
+    if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
         cache.unlink(missing_ok=True)
-    return 1 if totals.failed or exported.unsent else 0
+    return 1 if totals.failed or totals.unscored or exported.unsent else 0
+
+
+def _useless(totals: Totals) -> str:
+    """Say how many rows have no score, though the judge answered, and why."""
+    reasons: Counter[str] = Counter()
+    for metric in totals.metrics:
+        reasons.update(metric.reasons)
+    rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+    why = ", ".join(reason for reason, _ in reasons.most_common(2))
+    return f"{rows} without a score: no metric can use what the judge says ({why})"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:

@@ -30,11 +30,11 @@ def _count(text: str) -> int:
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--metrics": {"type": _names, "help": "metrics or sets of them, by comma (default: default)"},
     "--judge": {
-        "metavar": "lexical|openai/MODEL",
+        "metavar": "lexical|PROVIDER/MODEL",
         "help": "who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     },
     "--embedder": {
-        "metavar": "hashing|openai/MODEL",
+        "metavar": "hashing|PROVIDER/MODEL",
         "help": "who embeds (default: RAG_EVAL_EMBEDDER, else as the judge)",
     },
     "--judge-base-url": {"metavar": "URL", "help": "where an OpenAI-compatible server answers"},

@@ -18,7 +18,8 @@ from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.protocols import Metric
 from rag_eval_otel.types import Fusion
 
 
@@ -26,8 +27,8 @@ async def aevaluate_dataset(
     samples: object,
     metrics: Iterable[str | Metric] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     repairs: int = 1,
     concurrency: int = 16,
@@ -67,10 +68,11 @@ async def aevaluate_dataset(
     Raises `ConfigError`, before anything is asked, for a row or column that cannot be used, and for
     metrics that need what no row has.
     """
+    chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     plan = Plan(
         metrics=resolve_metrics(metrics),
-        judge=judge,
-        embedder=embedder,
+        judge=chosen_judge,
+        embedder=chosen_embedder,
         fusion=fusion,
         repairs=repairs,
         concurrency=concurrency,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,11 @@ from pydantic import (
     create_model,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _QUOTED = 50  # characters of a refused value that are shown to the judge again
+_EVEN = 0.5  # from which a yes is likelier than a no
 
 
 def integer(value: object) -> object:
@@ -94,6 +98,31 @@ class Reply(BaseModel):
     )
 
 
+class Judged(Reply):
+    """A yes or no, and how likely it is a yes where the judge can tell."""
+
+    if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
+        verdict: Flag
+    _probability: float | None = PrivateAttr(default=None)
+
+    @property
+    def probability(self) -> float:
+        """How likely it is a yes, from 0 to 1; of a judge that does not tell, 0 or 1."""
+        return float(self.verdict) if self._probability is None else self._probability
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the judge told how likely it is."""
+        return self._probability is not None
+
+    @classmethod
+    def graded(cls, probability: float, **said: Any) -> Self:
+        """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
+        verdict = cls(verdict=1 if probability >= _EVEN else 0, **said)
+        verdict._probability = within(0, 1)(probability)
+        return verdict
+
+
 class ReverseQuestion(Reply):
     """A question the answer would be the answer to, and whether the answer is evasive."""
 
@@ -107,7 +136,7 @@ class Statements(Reply):
     statements: list[StrictStr]
 
 
-class Verdict(Reply):
+class Verdict(Judged):
     """Whether statement number ``index`` (from 1) follows from the contexts."""
 
     index: Index
@@ -121,7 +150,7 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
-class JudgedStatement(Reply):
+class JudgedStatement(Judged):
     """A claim together with its verdict."""
 
     statement: StrictStr
@@ -148,7 +177,7 @@ class RelevantStatements(Reply):
     relevant_statements: list[StrictStr]
 
 
-class Useful(Reply):
+class Useful(Judged):
     """Whether one context was of use."""
 
     reason: StrictStr = ""

@@ -173,6 +173,13 @@ class TurnScorer:
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Say once for each reason that scores are failing; the counters say how often."""
+        if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
+            self._logged.add(key)
+            _log.warning(
+                "the judge %s answers, but no metric can use what it says (%s); said once",
+                evaluation.judge,
+                evaluation.reason,
+            )
         for score in evaluation.scores:
             if score.status == "error" and score.reason not in self._logged:
                 self._logged.add(score.reason)
@@ -226,7 +233,8 @@ class TurnScorer:
         for sink in self.sinks:
             with self._sink_edge:
                 sink.emit(result if isinstance(sink, DriftSink) else shown)
-        return Ending(shown.status, evaluation=shown)
+        reason = shown.reason if shown.status == "unscored" else None
+        return Ending(shown.status, reason, evaluation=shown)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -321,7 +329,7 @@ class Measurement:
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
         return await evaluate(
-            self.redactor.sample(sample),
+            self.redactor.sample(sample) if self.redactor.patterns else sample,
             self.metrics,
             judge=self.judge,
             embedder=self.embedder,

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, VERDICTS
 from rag_eval_otel.judge.replies import JudgedStatement, Verdict
 from rag_eval_otel.judge.tasks import check_examples
-from rag_eval_otel.metrics.outcome import Examples, measured, undefined
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    measured,
+    share_of,
+    undefined,
+    verdicts_of,
+)
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
 
@@ -24,7 +30,8 @@ class Faithfulness:
 
         score = supported claims / claims
 
-    Range [0, 1]. Needs question, answer and contexts. 2 judge requests, one after the other.
+    Range [0, 1]. Needs question, answer and contexts. 2 judge requests, one after the other. Where
+    the judge says how likely each claim is backed, the score is the mean of that.
 
     Edges: no answer: undefined ``empty_answer``; no claims (a refusal): undefined ``no_claims``; no
     context: 0 ``no_context`` without a second request; claims left without a verdict are asked
@@ -149,13 +156,12 @@ def _supported_share(
     *,
     threshold: float | None,
 ) -> Score:
-    flags = [verdict.verdict for verdict in verdicts]
-    unsupported = [claim for claim, flag in zip(claims, flags, strict=True) if not flag]
+    unsupported = [claim for claim, one in zip(claims, verdicts, strict=True) if not one.verdict]
     told = "Not backed: " + " / ".join(unsupported) if unsupported else "Every claim is backed."
     return measured(
         name,
-        sum(flags) / len(flags),
+        share_of(verdicts),
         threshold=threshold,
         explanation=told,
-        detail={"statements": list(claims), "verdicts": flags},
+        detail={"statements": list(claims), **verdicts_of(verdicts)},
     )
