@@ -209,7 +209,9 @@ def documents_in(data: Any) -> tuple[Passage, ...] | None:
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
-        return documents_in(data["content"])
+        texts = data.get("texts") or ()
+        several = passages_in(list(texts)) if len(texts) > 1 else None
+        return several or documents_in(data["content"])
     return _of_data(data, _WITHIN)
 
 
