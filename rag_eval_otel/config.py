@@ -112,7 +112,7 @@ class Config:
     redact: tuple[str, ...] = ()
     """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
     explanations: Reasons = "off"
-    """Whether the judge gives reasons, and spans carry them: they quote texts, and cost tokens."""
+    """Whether the judge gives reasons, and they are exported: they quote user data, cost tokens."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     contexts_from_prompt: ContextsFromPrompt = "off"

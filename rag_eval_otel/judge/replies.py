@@ -107,7 +107,8 @@ class Judged(Reply):
     if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
 
         @property
-        def verdict(self) -> int: ...
+        def verdict(self) -> int:
+            """1 for a yes, 0 for a no."""
 
     _probability: float | None = PrivateAttr(default=None)
 
@@ -124,7 +125,7 @@ class Judged(Reply):
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
         """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
-        verdict = cls.model_validate({"verdict": 1 if probability >= _EVEN else 0, **said})
+        verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
 

@@ -203,13 +203,17 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 # --- the form of the reply ------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
-def reply_schema(reply: Any, reasons: Reasons) -> Schema:
+def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
     """Return the shortest JSON Schema of ``reply``, as strict structured output accepts it.
 
     Without the numbers of entries, without reasons unless they are wanted; an object of a single
     member is that member.
     """
+    return _reply_schema_of(reply, reasons)
+
+
+@lru_cache(maxsize=1024)
+def _reply_schema_of(reply: type[Reply], reasons: Reasons) -> Schema:
     schema, defs = _full_schema(reply)
     return _short(schema, defs, reasons)
 
@@ -355,8 +359,12 @@ def _validated(value: Any, task: Task[Any]) -> Reply | UnparsableReplyError:
     return reply
 
 
+def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
+    return _full_schema_of(reply)
+
+
 @lru_cache(maxsize=1024)
-def _full_schema(reply: Any) -> tuple[Schema, Schema]:
+def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})
 
