@@ -58,6 +58,10 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
+Reasons = Literal["off", "on"]
+"""Whether a judge is asked to give reasons beside its verdicts and ratings."""
+Form = Literal["short", "full"]
+"""Who breaks up an answer: ``short``, we do, by sentences; ``full``, the judge, into claims."""
 Embedding = Literal["keep", "drop"]
 """Whether an evaluation has the embedding of its question, where a metric has asked for one."""
 
@@ -273,10 +277,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``."""
+    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``.
+
+    ``cached_tokens`` are those of ``prompt_tokens`` that the provider had in its cache.
+    """
 
     judge_requests: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     embedding_requests: int = 0
 

@@ -20,7 +20,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Metric
-from rag_eval_otel.types import Fusion
+from rag_eval_otel.types import Fusion, Reasons
 
 
 async def aevaluate_dataset(
@@ -39,6 +39,7 @@ async def aevaluate_dataset(
     budget: Budget | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
+    explanations: Reasons = "off",
 ) -> Report:
     """Score every row of ``samples`` with ``metrics`` and return the `Report`.
 
@@ -50,9 +51,9 @@ async def aevaluate_dataset(
     Haystack are recognised; ``columns`` maps a field of `Sample` to a column called otherwise, and
     texts in further columns become ``Sample.extra``. ``limit`` takes the first rows only.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``: as for `evaluate`. At most
-    ``concurrency`` rows are under way at once; one that takes more than ``timeout`` seconds keeps
-    what it has, its other scores are errors.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs`` and ``explanations``: as for
+    `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
+    ``timeout`` seconds keeps what it has, its other scores are errors.
 
     ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
     called again, asks only for what is missing or failed. Scores are found again by the content of
@@ -80,6 +81,7 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         cache=None if cache is None else Path(cache),
         budget=budget,
+        explanations=explanations,
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

@@ -19,7 +19,7 @@ from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.types import Evaluation, Fusion, Sample
+from rag_eval_otel.types import Evaluation, Fusion, Reasons, Sample
 
 _REPLIES = 1024  # kept for rows that ask the same
 
@@ -39,6 +39,7 @@ class Plan:
     cache: Path | None = None
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    explanations: Reasons = "off"
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -78,7 +79,11 @@ def _maybe_cache(plan: Plan) -> Iterator[ScoreCache | None]:
         yield None
         return
     measure = Measure(
-        metrics=plan.metrics, judge=plan.judge, embedder=plan.embedder, fusion=plan.fusion
+        metrics=plan.metrics,
+        judge=plan.judge,
+        embedder=plan.embedder,
+        fusion=plan.fusion,
+        reasons=plan.explanations,
     )
     with open_cache(plan.cache, measure=measure) as cache:
         yield cache
@@ -132,4 +137,5 @@ class _Scorer:
             repairs=plan.repairs,
             timeout=plan.timeout,
             cache=self._replies,
+            explanations=plan.explanations,
         )

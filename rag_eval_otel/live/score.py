@@ -32,6 +32,7 @@ from rag_eval_otel.types import (
     Ending,
     Evaluation,
     Fusion,
+    Reasons,
     Sample,
     SkipReason,
     SpanRef,
@@ -325,6 +326,7 @@ class Measurement:
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
+    explanations: Reasons = "off"
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -337,6 +339,7 @@ class Measurement:
             timeout=self.timeout,
             cache=self.cache,
             embedding=self.embedding,
+            explanations=self.explanations,
         )
 
 
@@ -348,6 +351,7 @@ def build_measurement(config: Config) -> Measurement:
         judge=build_judge(config),
         embedder=build_embedder(config),
         fusion=config.fusion,
+        explanations=config.explanations,
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
         redactor=redactor(config.redact),
