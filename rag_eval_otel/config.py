@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.redaction import redactor
+from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import ContextsFromPrompt, Fusion
 
 Spans = Literal["essential", "all", "none"]
@@ -60,6 +61,11 @@ class Config:
     """How often a refused or failed judge request is tried again."""
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
+
+    thresholds: Any = field(default_factory=dict)
+    """From which score a metric passes, by its name; or a ``.toml`` file of them."""
+    label_metrics: tuple[str, ...] = ()
+    """The metrics that the overall label goes by; if empty, those the judge is good for, or all."""
 
     drift: Any = "on"
     """``on``, ``off``, or a `drift.DriftOptions`: whether and how scores are watched for drift."""
@@ -119,6 +125,8 @@ class Config:
         for name in _ITEMS:
             _check_sequence(name, getattr(self, name))
         redactor(self.redact)
+        thresholds = thresholds_of(self.thresholds, where=f"thresholds ({_variable('thresholds')})")
+        object.__setattr__(self, "thresholds", thresholds)
         for name in ("judge", "embedder"):
             _check_model(name, getattr(self, name))
 
@@ -197,7 +205,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "concurrency": (1, 10_000),
     "shutdown_seconds": (0, 3600),
 }
-_ITEMS = {"metrics": "metrics or names", "metadata_keys": "names"}
+_ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
 _WHOLE = frozenset({"judge_retries", "max_held", "max_held_bytes", "concurrency"})
 
 
@@ -206,7 +214,8 @@ def _names(value: str, separator: str = ",") -> tuple[str, ...]:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("metrics", "metadata_keys"), _names),
+    **dict.fromkeys(_ITEMS, _names),
+    "thresholds": str.strip,
     "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),

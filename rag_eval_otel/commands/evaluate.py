@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_eval_otel.commands import Commands
-from rag_eval_otel.commands.evaluate_options import OPTIONS
+from rag_eval_otel.commands.evaluate_options import OPTIONS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError, FailedRowError
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
         check_output(options.output)
         _require_another_file(options.output, Path(options.file))
     given = {name: getattr(options, name) for name in _OF_CONFIG}
+    given["thresholds"] = chosen_thresholds(options)
     config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
     plan = _plan(config, options, cache)
     dataset = open_dataset(options.file, options.columns, limit=options.limit)
@@ -104,6 +105,7 @@ def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
 
 _OF_CONFIG = (
     "metrics",
+    "label_metrics",
     "judge",
     "embedder",
     "judge_base_url",
@@ -122,12 +124,15 @@ def _require_another_file(output: Path, file: Path) -> None:
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
     from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
-    from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
+    from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
+    from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
     from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Plan(
-        metrics=resolve_metrics(config.metrics),
+        metrics=metrics,
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
         judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
         embedder=build_embedder(config),
         fusion=config.fusion,

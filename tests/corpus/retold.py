@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from corpus.kit import App, Truth, all_apps
-from corpus.run import quietly
+from corpus.kit import App
 from corpus.sources import Source
 from rag_eval_otel import Handle
 from rag_eval_otel.capture.langchain import LangChainCapture
@@ -217,8 +215,7 @@ def spans_of(app: App, source: Source) -> Retold:
 def tell_spans(notes: Iterable[Note]) -> list[Told]:
     """Return the samples of noted spans, told to a processor."""
     calls = (
-        Call(operation=note.operation, span=cast("RecordedSpan", note.what), at=0)
-        for note in notes
+        Call(operation=note.operation, span=cast("RecordedSpan", note.what), at=0) for note in notes
     )
     results = (one.result for one in replay(calls, timed=False))
     return [told(found) for found in results if isinstance(found, Sample)]
