@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from time import perf_counter
 
@@ -13,7 +13,8 @@ from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.wire import prompt_hash
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import METRICS, require_measured, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import (
     Embedding,
@@ -43,25 +44,33 @@ async def evaluate(
     sample: Sample,
     metrics: Iterable[str | Metric] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     repairs: int = 1,
     timeout: float | None = None,
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
+    label_metrics: Iterable[str] | None = None,
     explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
 
+    ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
+    what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
+
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
     ``embedding`` says what becomes of that of the question, where a metric has asked for it.
-    ``explanations`` says whether the judge is to give reasons, which cost most of a reply. Raises
-    `ConfigError` for metrics that are unknown or named twice, nothing else.
+    ``label_metrics`` are those that the overall label goes by; by default all, or those that the
+    judge can tell good from bad by. ``explanations`` says whether the judge is to give reasons,
+    which cost most of a reply. Raises `ConfigError` for metrics that are unknown or named twice,
+    and for judges and embedders that can't be made, nothing else.
     """
     chosen = resolve_metrics(metrics)
+    judge, embedder = chosen_models(judge, embedder)
+    labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
     ask = Ask(
         judge,
@@ -95,8 +104,30 @@ async def evaluate(
         duration=clock() - started,
         usage=ask.usage + embed.usage,
         embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
+        label_metrics=labelling,
         question_embedding=embed.known(sample.question) if embedding == "keep" else None,
     )
+
+
+def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
+    """Return the metrics that the overall label goes by with ``judge``; None: all.
+
+    A judge may name those of our metrics whose label can be acted on. What does not ask it counts,
+    and so does a metric of the user's own.
+    """
+    told: frozenset[str] | None = getattr(judge, "label_metrics", None)
+    if told is None:
+        return None
+    counts = (one.name for one in metrics if not one.asks or one.name not in METRICS)
+    return told.union(counts)
+
+
+def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
+    """Return those ``named`` for the overall label, None for none; `ConfigError` for others."""
+    measured = {metric.name for metric in metrics}
+    for name in named:
+        require_measured("an overall label", name, measured)
+    return frozenset(named) or None
 
 
 def _name_of(embedder: Embedder) -> str:

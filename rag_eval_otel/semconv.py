@@ -53,12 +53,14 @@ EVALUATION_JUDGE: Final = "rag.evaluation.judge"
 EVALUATION_DURATION: Final = "rag.evaluation.duration"
 EVALUATION_REASON: Final = "rag.evaluation.reason"
 EVALUATION_CONTEXTS_SOURCE: Final = "rag.evaluation.contexts.source"
+EVALUATION_THRESHOLD: Final = "rag.evaluation.threshold"
 EVALUATION_VERSION: Final = "rag.evaluation.version"
 METRIC_PREFIX: Final = "rag.evaluation"
 LEAF_SCORE: Final = "score"
 LEAF_NORMALIZED_SCORE: Final = "normalized_score"
 LEAF_LABEL: Final = "label"
 LEAF_REASON: Final = "reason"
+LEAF_THRESHOLD: Final = "threshold"
 LEAF_VERSION: Final = "version"
 LEAF_EXPLANATION: Final = "explanation"
 QUESTION: Final = "rag.question"
@@ -105,7 +107,5 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 SCOPE: Final = "rag_eval_otel"
 
-
-def metric_attribute(metric: str, leaf: str) -> str:
-    """Return the span attribute ``rag.evaluation.<metric>.<leaf>``."""
-    return f"{METRIC_PREFIX}.{metric}.{leaf}"
+metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
+"""Returns the span attribute ``rag.evaluation.<metric>.<leaf>`` of a metric's name and a leaf."""

@@ -96,6 +96,8 @@ Reason = Literal[
 ]
 """Why a score has no value, or (``status="ok"``) what to know about the one it has."""
 
+_JUDGES_FAULT = frozenset({"unparsable", "judge_incomplete", "no_questions"})
+
 SkipReason = Literal[
     "abandoned",
     "ambiguous",
@@ -116,7 +118,15 @@ SkipReason = Literal[
 """Why a turn was not evaluated at all."""
 
 HoldStatus = Literal[
-    "scored", "partial", "skipped", "timeout", "overload", "flushed", "shutdown", "error"
+    "scored",
+    "partial",
+    "unscored",
+    "skipped",
+    "timeout",
+    "overload",
+    "flushed",
+    "shutdown",
+    "error",
 ]
 """What ``rag.evaluation.status`` says on an exported turn span."""
 
@@ -235,7 +245,7 @@ class Score:
 
     ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
     ``normalized`` is the value brought to [0, 1], where the metric's own scale is another.
-    ``label`` is pass or fail against the metric's threshold. ``explanation`` and ``detail`` may
+    ``label`` is pass or fail against the metric's ``threshold``. ``explanation`` and ``detail`` may
     quote the user's texts and are exported only where that is asked for. ``version`` names the
     measurement: scores of different versions must not be compared.
     """
@@ -246,6 +256,7 @@ class Score:
     status: ScoreStatus = "ok"
     reason: Reason | None = None
     label: Label | None = None
+    threshold: float | None = None
     explanation: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
@@ -303,6 +314,7 @@ class Evaluation:
     was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
     ``answer_length`` is that of the answer in characters, where a turn was scored live, and
     ``question_embedding`` what ``embedder`` made of the question, where a metric has asked for it.
+    ``label_metrics`` names the scores that the label goes by; None: all.
     """
 
     scores: tuple[Score, ...]
@@ -314,6 +326,7 @@ class Evaluation:
     lag: float | None = None
     answer_length: int | None = None
     embedder: str | None = None
+    label_metrics: frozenset[str] | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
@@ -325,17 +338,45 @@ class Evaluation:
         raise KeyError(msg)
 
     @property
-    def status(self) -> Literal["scored", "partial", "error"]:
-        """``scored``: no metric failed. ``partial``: some did. ``error``: all did."""
-        failed = sum(score.status == "error" for score in self.scores)
-        if not failed:
-            return "scored"
-        return "partial" if failed < len(self.scores) else "error"
+    def status(self) -> Literal["scored", "partial", "unscored", "error"]:
+        """Return what came of it.
+
+        - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
+        - ``partial``: at least one has a number, and some failed.
+        - ``unscored``: none has a number, though the judge, where it was asked, answered.
+        - ``error``: none has a number, because asking failed.
+        """
+        has_failed = any(score.status == "error" for score in self.scores)
+        if not self.scores or any(score.status == "ok" for score in self.scores):
+            return "partial" if has_failed else "scored"
+        has_answered = self.judge is not None
+        all_failed = all(score.status == "error" for score in self.scores)
+        return "error" if has_failed and (all_failed or not has_answered) else "unscored"
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why no metric has a number: the reason that most of them give; None where one has."""
+        if any(score.status == "ok" for score in self.scores):
+            return None
+        counted = {"error"} if self.status == "error" else {"error", "undefined"}
+        reasons = [s.reason for s in self.scores if s.reason and s.status in counted]
+        return max(reasons, key=reasons.count, default=None)
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether the judge answered, and no metric could use what it said."""
+        return self.status == "unscored" and any(
+            score.reason in _JUDGES_FAULT for score in self.scores
+        )
 
     @property
     def label(self) -> Label | None:
-        """``fail`` as soon as one metric fails its threshold; None when none has a label."""
-        labels = {score.label for score in self.scores if score.label}
+        """``fail`` as soon as one metric fails its threshold; None when none has a label.
+
+        Only those of ``label_metrics`` count, where any of them was measured.
+        """
+        named = [score for score in self.scores if score.name in (self.label_metrics or ())]
+        labels = {score.label for score in named or self.scores if score.label}
         if not labels:
             return None
         return "fail" if "fail" in labels else "pass"
@@ -354,11 +395,12 @@ class Replies:
 class Ending:
     """How the evaluation of a turn ended, as its span says it.
 
-    Without a ``status`` there was nothing to evaluate. ``contexts`` is the source of the contexts.
+    Without a ``status`` there was nothing to evaluate. ``reason`` is why a turn was skipped or is
+    unscored. ``contexts`` is the source of the contexts.
     """
 
     status: HoldStatus | None = None
-    reason: SkipReason | None = None
+    reason: SkipReason | Reason | None = None
     evaluation: Evaluation | None = None
     contexts: ContextsSource | None = None
 

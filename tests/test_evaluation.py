@@ -299,7 +299,7 @@ def test_an_unparsable_judge_leaves_scores_undefined() -> None:
     assert {(score.status, score.reason) for score in evaluation.scores} == {
         ("undefined", "unparsable")
     }
-    assert evaluation.status == "scored"
+    assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
 
 
 # --- running out of time --------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_eval_otel.commands import Commands
-from rag_eval_otel.commands.evaluate_options import OPTIONS
+from rag_eval_otel.commands.evaluate_options import OPTIONS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError, FailedRowError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does 
 Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
 asks for what is missing or failed, and writes the output whole.
 
-Exit status: 0 every row was scored, 1 some score or trace failed, 2 misuse, 130 interrupted.
+Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use what the
+judge said of a row; 2 misuse; 130 interrupted.
 """
 _INTERRUPTED = 130  # as shells have it
 
@@ -67,15 +69,28 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(
             f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
         )
-    elif cache is not None and options.cache is None:
+    if totals.unscored:
+        sys.stderr.write(f"rag-eval-otel: {_useless(totals)}; {_kept(cache)}\n")
+    if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
         cache.unlink(missing_ok=True)
-    return 1 if totals.failed or exported.unsent else 0
+    return 1 if totals.failed or totals.unscored or exported.unsent else 0
+
+
+def _useless(totals: Totals) -> str:
+    """Say how many rows have no score, though the judge answered, and why."""
+    reasons: Counter[str] = Counter()
+    for metric in totals.metrics:
+        reasons.update(metric.reasons)
+    rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+    why = ", ".join(reason for reason, _ in reasons.most_common(2))
+    return f"{rows} without a score: no metric can use what the judge says ({why})"
 
 
 def _config(options: argparse.Namespace) -> Config:
     from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
 
     given = {name: getattr(options, name) for name in _OF_CONFIG}
+    given["thresholds"] = chosen_thresholds(options)
     return Config.from_env(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -122,6 +137,7 @@ def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) 
 
 _OF_CONFIG = (
     "metrics",
+    "label_metrics",
     "judge",
     "embedder",
     "judge_base_url",
@@ -142,12 +158,15 @@ def _require_another_file(output: Path, file: Path) -> None:
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
     from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
-    from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
+    from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
+    from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
     from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Plan(
-        metrics=resolve_metrics(config.metrics),
+        metrics=metrics,
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
         judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
         embedder=build_embedder(config),
         fusion=config.fusion,

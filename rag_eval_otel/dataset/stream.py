@@ -14,7 +14,7 @@ from rag_eval_otel.dataset.ordered import in_order
 from rag_eval_otel.dataset.read import Dataset, check_needs
 from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
@@ -40,6 +40,7 @@ class Plan:
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -105,6 +106,7 @@ class _Scorer:
         self._cache = cache
         self._judge = ThriftyJudge(plan.judge, plan.budget) if plan.budget else plan.judge
         self._replies = ReplyCache(_REPLIES)
+        self._labelling = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
         index, sample = item[0], self._plan.redactor.sample(item[1])
@@ -121,6 +123,7 @@ class _Scorer:
             fresh,
             scores=tuple(found[name] for name in self._plan.names),
             judge=next((judge for judge in judges if judge is not None), None),
+            label_metrics=self._labelling,
         )
         return Row(index=index, sample=sample, evaluation=evaluation)
 

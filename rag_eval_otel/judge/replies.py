@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,11 @@ from pydantic import (
     create_model,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _QUOTED = 50  # characters of a refused value that are shown to the judge again
+_EVEN = 0.5  # from which a yes is likelier than a no
 
 
 def integer(value: object) -> object:
@@ -97,6 +101,35 @@ class Reply(BaseModel):
     )
 
 
+class Judged(Reply):
+    """A yes or no, and how likely it is a yes where the judge can tell."""
+
+    if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
+
+        @property
+        def verdict(self) -> int:
+            """1 for a yes, 0 for a no."""
+
+    _probability: float | None = PrivateAttr(default=None)
+
+    @property
+    def probability(self) -> float:
+        """How likely it is a yes, from 0 to 1; of a judge that does not tell, 0 or 1."""
+        return float(self.verdict) if self._probability is None else self._probability
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the judge told how likely it is."""
+        return self._probability is not None
+
+    @classmethod
+    def graded(cls, probability: float, **said: Any) -> Self:
+        """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
+        verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
+        verdict._probability = within(0, 1)(probability)
+        return verdict
+
+
 class ReverseQuestion(Reply):
     """A question the answer would be the answer to, and whether the answer is evasive."""
 
@@ -110,7 +143,7 @@ class Statements(Reply):
     statements: list[StrictStr]
 
 
-class Verdict(Reply):
+class Verdict(Judged):
     """Whether statement number ``index`` (from 1) follows from the contexts."""
 
     index: Index
@@ -124,7 +157,7 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
-class Sentence(Reply):
+class Sentence(Judged):
     """What sentence number ``index`` (from 1) of an answer is worth: 2 where it claims nothing."""
 
     index: Index
@@ -138,7 +171,7 @@ class SupportedSentences(Reply):
     verdicts: list[Sentence]
 
 
-class JudgedStatement(Reply):
+class JudgedStatement(Judged):
     """A claim together with its verdict."""
 
     statement: StrictStr
@@ -171,7 +204,7 @@ class RelevantContexts(Reply):
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
-class Useful(Reply):
+class Useful(Judged):
     """Whether one context was of use."""
 
     reason: StrictStr = ""

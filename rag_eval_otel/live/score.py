@@ -16,9 +16,9 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
-from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
 from rag_eval_otel.redaction import Redactor, redactor
@@ -174,6 +174,13 @@ class TurnScorer:
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Say once for each reason that scores are failing; the counters say how often."""
+        if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
+            self._logged.add(key)
+            _log.warning(
+                "the judge %s answers, but no metric can use what it says (%s); said once",
+                evaluation.judge,
+                evaluation.reason,
+            )
         for score in evaluation.scores:
             if score.status == "error" and score.reason not in self._logged:
                 self._logged.add(score.reason)
@@ -227,7 +234,8 @@ class TurnScorer:
         for sink in self.sinks:
             with self._sink_edge:
                 sink.emit(result if isinstance(sink, DriftSink) else shown)
-        return Ending(shown.status, evaluation=shown)
+        reason = shown.reason if shown.status == "unscored" else None
+        return Ending(shown.status, reason, evaluation=shown)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -319,11 +327,12 @@ class Measurement:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
     explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
         return await evaluate(
-            self.redactor.sample(sample),
+            self.redactor.sample(sample) if self.redactor.patterns else sample,
             self.metrics,
             judge=self.judge,
             embedder=self.embedder,
@@ -332,14 +341,16 @@ class Measurement:
             cache=self.cache,
             embedding=self.embedding,
             explanations=self.explanations,
+            label_metrics=self.label_metrics,
         )
 
 
 def build_measurement(config: Config) -> Measurement:
     """Return the metrics, judge and embedder that ``config`` asks for."""
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Measurement(
-        metrics=resolve_metrics(config.metrics),
+        metrics=metrics,
         judge=build_judge(config),
         embedder=build_embedder(config),
         fusion=config.fusion,
@@ -348,4 +359,5 @@ def build_measurement(config: Config) -> Measurement:
         cache=ReplyCache(),
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
     )

@@ -15,7 +15,14 @@ from rag_eval_otel.judge.kinds import (
 )
 from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
 from rag_eval_otel.metrics.dual import dual_score
-from rag_eval_otel.metrics.outcome import Examples, check_choices, measured, undefined
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    check_choices,
+    measured,
+    share_of,
+    undefined,
+    verdicts_of,
+)
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Form, Sample, Score
 
@@ -167,13 +174,13 @@ class StatementContextRelevance:
         judged = [one for one in reply.statements if one.statement.strip()]
         if not judged:
             return undefined(self.name, "no_claims")
-        flags = [one.verdict for one in judged]
+        helpful = sum(one.verdict for one in judged)
         return measured(
             self.name,
-            sum(flags) / len(flags),
+            share_of(judged),
             threshold=self.threshold,
-            explanation=f"{sum(flags)} of {len(flags)} statements help.",
-            detail={"statements": [one.statement for one in judged], "verdicts": flags},
+            explanation=f"{helpful} of {len(judged)} statements help.",
+            detail={"statements": [one.statement for one in judged], **verdicts_of(judged)},
         )
 
 

@@ -10,7 +10,14 @@ from typing import Any
 from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, SUPPORTED, VERDICTS
 from rag_eval_otel.judge.replies import JudgedStatement, Sentence, Verdict
 from rag_eval_otel.judge.tasks import Kind, check_examples
-from rag_eval_otel.metrics.outcome import Examples, check_choices, measured, undefined
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    check_choices,
+    measured,
+    share_of,
+    undefined,
+    verdicts_of,
+)
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Form, Sample, Score
 
@@ -40,7 +47,8 @@ class Faithfulness:
         score = supported claims / claims
 
     Range [0, 1]. Needs question, answer and contexts. 1 judge request; 2, one after the other, in
-    the full form, which writes about ten times the tokens.
+    the full form, which writes about ten times the tokens. Where the judge says how likely each
+    claim is backed, the score is the mean of that.
 
     Edges: no answer: undefined ``empty_answer``; no claims (a refusal): undefined ``no_claims``; no
     context: 0 ``no_context`` without a request, or without the second one; claims left without a
@@ -245,7 +253,6 @@ def _supported_share(
     *,
     threshold: float | None,
 ) -> Score:
-    flags = [verdict.verdict for verdict in verdicts]
     unsupported = [
         f"{claim} ({verdict.reason})" if verdict.reason else claim
         for claim, verdict in zip(claims, verdicts, strict=True)
@@ -254,8 +261,8 @@ def _supported_share(
     told = "Not backed: " + " / ".join(unsupported) if unsupported else "Every claim is backed."
     return measured(
         name,
-        sum(flags) / len(flags),
+        share_of(verdicts),
         threshold=threshold,
         explanation=told,
-        detail={"statements": list(claims), "verdicts": flags},
+        detail={"statements": list(claims), **verdicts_of(verdicts)},
     )

@@ -67,6 +67,8 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
     yield semconv.metric_attribute(score.name, semconv.LEAF_NORMALIZED_SCORE), normalized
     yield semconv.metric_attribute(score.name, semconv.LEAF_LABEL), score.label
+    threshold = None if score.threshold is None else float(score.threshold)
+    yield semconv.metric_attribute(score.name, semconv.LEAF_THRESHOLD), threshold
     yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
     yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
 
@@ -148,7 +150,7 @@ class ContentFilter:
             return span
         names = attributes_of(span)
         # What says that there are texts of ours in events may be what a limit has dropped.
-        may_have_own = span.dropped_attributes or not native.NAMES.isdisjoint(names)
+        may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
         if self.foreign == "keep" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]

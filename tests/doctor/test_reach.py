@@ -83,6 +83,7 @@ def ask(
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     monkeypatch.setenv("RAG_EVAL_JUDGE", "openai/judge")
     monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.base_url)
+    monkeypatch.setenv("RAG_EVAL_EMBEDDER", "openai/text-embedding-3-small")
     if key:
         monkeypatch.setenv("RAG_EVAL_JUDGE_API_KEY", key)
     return report_of(capsys, *options)
