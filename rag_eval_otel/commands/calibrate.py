@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.commands import Commands
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.thresholds import written_thresholds
 
 if TYPE_CHECKING:
     from rag_eval_otel.calibration import Calibration
@@ -44,6 +47,12 @@ def add(commands: Commands) -> None:
         help="a label passes from here, where labels are a scale of more than pass and fail",
     )
     parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE.toml",
+        help="write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
+    )
+    parser.add_argument(
         "--json",
         dest="form",
         action="store_const",
@@ -69,7 +78,31 @@ def run(options: argparse.Namespace) -> int:
         for name, seen in observations(_rows(options.file), metric=options.metric).items()
     ]
     sys.stdout.write(f"{_text(found, options.form)}\n")
+    if options.write is not None:
+        _write(options.write, found)
     return 0
+
+
+def _write(path: Path, found: Iterable[Calibration]) -> None:
+    """Write the thresholds that fit; say of which metrics there is none, and why."""
+    chosen = []
+    for one in found:
+        threshold, expected = one.fit.threshold, one.fit.cross_validated
+        if threshold.value is None:
+            told = f"no threshold for {one.metric}: {threshold.reason}"
+            sys.stderr.write(f"rag-eval-otel: {told}\n")
+            continue
+        youden = "unknown" if expected.value is None else f"{expected.value:.2f}"
+        told = f"chosen on {one.labelled} labelled rows; Youden's J to expect: {youden}"
+        chosen.append((one.metric, threshold.value, told))
+    if not chosen:
+        msg = f"nothing was written to {path}: no threshold fits"
+        raise ConfigError(msg)
+    try:
+        path.write_text(written_thresholds(chosen), encoding="utf-8")
+    except OSError as error:
+        msg = f"the thresholds cannot be written to {path}: {error}"
+        raise ConfigError(msg) from error
 
 
 def _rows(file: str) -> Iterator[tuple[str, Any]]:

@@ -40,6 +40,7 @@ class Plan:
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -105,7 +106,7 @@ class _Scorer:
         self._cache = cache
         self._judge = ThriftyJudge(plan.judge, plan.budget) if plan.budget else plan.judge
         self._replies = ReplyCache(_REPLIES)
-        self._labelling = labelling_of(plan.metrics, plan.judge)
+        self._labelling = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
         index, sample = item[0], self._plan.redactor.sample(item[1])
