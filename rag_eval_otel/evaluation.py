@@ -13,8 +13,8 @@ from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.tasks import prompt_hash
-from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
 
@@ -33,7 +33,7 @@ _REASONS: Mapping[int, Reason] = {
 
 async def evaluate(
     sample: Sample,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,
@@ -42,26 +42,30 @@ async def evaluate(
     timeout: float | None = None,
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
+    prompts: AnyPrompts = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
-    """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
+    """Score ``sample`` with ``metrics`` (metrics, their names, names of sets, or functions).
 
     ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
     what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
 
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
-    ``embedding`` says what becomes of that of the question, where a metric has asked for it. Raises
-    `ConfigError` for metrics that are unknown or named twice, and for judges and embedders that
-    can't be made, nothing else.
+    ``embedding`` says what becomes of that of the question, where a metric has asked for it.
+    ``prompts`` is a folder whose files take the place of the built-in prompts, by default the
+    environment's. Raises `ConfigError` for metrics that are unknown or named twice, for judges and
+    embedders that can't be made, and for a folder of prompts that isn't whole, nothing else.
     """
     chosen = resolve_metrics(metrics)
     judge, embedder = chosen_models(judge, embedder)
+    texts = chosen_prompts(prompts)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
     ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
     embed = Embed(embedder)
     started = clock()
-    runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
+    with texts.in_use():  # and in all tasks that come of these
+        runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
     try:
         await asyncio.wait(runs, timeout=timeout)
     finally:
@@ -72,10 +76,11 @@ async def evaluate(
     await asyncio.wait(runs)
     scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
     model = _revised(ask.model or judge.model, judge)
+    with texts.in_use():
+        versions = [version_of(metric, fusion=fusion, model=model) for metric in chosen]
     return Evaluation(
         scores=tuple(
-            replace(score, version=version_of(metric, fusion=fusion, model=model))
-            for metric, score in zip(chosen, scores, strict=True)
+            replace(score, version=version) for score, version in zip(scores, versions, strict=True)
         ),
         judge=ask.model,
         duration=clock() - started,

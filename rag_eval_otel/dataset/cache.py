@@ -13,6 +13,7 @@ from pathlib import Path
 from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Fusion, Sample, Score
 
@@ -40,16 +41,18 @@ class Measure:
     judge: Judge
     embedder: Embedder
     fusion: Fusion
+    prompts: Prompts = BUILT_IN
 
     def definitions(self) -> dict[str, str]:
         """Return for each metric a text that differs where its scores may."""
         asked = [_identity(one) for one in (self.judge, self.embedder)]
-        return {
-            metric.name: " ".join(
-                [version_of(metric, fusion=self.fusion, model=asked[0]), *asked, _release()]
-            )
-            for metric in self.metrics
-        }
+        with self.prompts.in_use():
+            return {
+                metric.name: " ".join(
+                    [version_of(metric, fusion=self.fusion, model=asked[0]), *asked, _release()]
+                )
+                for metric in self.metrics
+            }
 
 
 def _identity(one: object) -> str:

@@ -17,15 +17,21 @@ from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics
+from rag_eval_otel.models import (
+    AnyEmbedder,
+    AnyJudge,
+    AnyPrompts,
+    chosen_models,
+    chosen_prompts,
+)
 from rag_eval_otel.protocols import Metric
 from rag_eval_otel.types import Fusion
 
 
 async def aevaluate_dataset(
     samples: object,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,
@@ -39,6 +45,7 @@ async def aevaluate_dataset(
     budget: Budget | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
+    prompts: AnyPrompts = None,
 ) -> Report:
     """Score every row of ``samples`` with ``metrics`` and return the `Report`.
 
@@ -50,9 +57,9 @@ async def aevaluate_dataset(
     Haystack are recognised; ``columns`` maps a field of `Sample` to a column called otherwise, and
     texts in further columns become ``Sample.extra``. ``limit`` takes the first rows only.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``: as for `evaluate`. At most
-    ``concurrency`` rows are under way at once; one that takes more than ``timeout`` seconds keeps
-    what it has, its other scores are errors.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``prompts``: as for `evaluate`.
+    At most ``concurrency`` rows are under way at once; one that takes more than ``timeout`` seconds
+    keeps what it has, its other scores are errors.
 
     ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
     called again, asks only for what is missing or failed. Scores are found again by the content of
@@ -80,6 +87,7 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         cache=None if cache is None else Path(cache),
         budget=budget,
+        prompts=chosen_prompts(prompts),
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

@@ -16,6 +16,7 @@ from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
@@ -39,6 +40,7 @@ class Plan:
     cache: Path | None = None
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    prompts: Prompts = BUILT_IN
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -78,7 +80,11 @@ def _maybe_cache(plan: Plan) -> Iterator[ScoreCache | None]:
         yield None
         return
     measure = Measure(
-        metrics=plan.metrics, judge=plan.judge, embedder=plan.embedder, fusion=plan.fusion
+        metrics=plan.metrics,
+        judge=plan.judge,
+        embedder=plan.embedder,
+        fusion=plan.fusion,
+        prompts=plan.prompts,
     )
     with open_cache(plan.cache, measure=measure) as cache:
         yield cache
@@ -130,4 +136,5 @@ class _Scorer:
             repairs=plan.repairs,
             timeout=plan.timeout,
             cache=self._replies,
+            prompts=plan.prompts,
         )

@@ -7,14 +7,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
+from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 
 R = TypeVar("R", bound=Reply)
@@ -195,13 +195,6 @@ def check_examples(
 
 
 _QUOTED = 300  # characters of a rejected reply that are shown to the judge again
-
-
-@cache
-def prompt_text(name: str) -> str:
-    """Return the text of ``prompts/<name>.md``."""
-    path = files("rag_eval_otel.judge") / "prompts" / f"{name}.md"
-    return path.read_text(encoding="utf-8").strip()
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:

@@ -18,6 +18,7 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.evaluation import evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
@@ -325,6 +326,7 @@ class Measurement:
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
+    prompts: Prompts = BUILT_IN
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -337,6 +339,7 @@ class Measurement:
             timeout=self.timeout,
             cache=self.cache,
             embedding=self.embedding,
+            prompts=self.prompts,
         )
 
 
@@ -352,4 +355,5 @@ def build_measurement(config: Config) -> Measurement:
         cache=ReplyCache(),
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
+        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
     )

@@ -11,6 +11,7 @@ from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecal
 from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
 from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
 from rag_eval_otel.metrics.custom import LLMMetric
+from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
 from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
 from rag_eval_otel.metrics.ranking import (
@@ -67,6 +68,7 @@ __all__ = [
     "DecompositionRelevancy",
     "DirectRelevancy",
     "Faithfulness",
+    "FunctionMetric",
     "Guideline",
     "HitRate",
     "IDContextPrecision",
@@ -74,6 +76,7 @@ __all__ = [
     "InstanceRubric",
     "IntentRelevancy",
     "LLMMetric",
+    "MetricFunction",
     "MultiMethodRelevancy",
     "ResponseGroundedness",
     "ResponseRelevancy",
