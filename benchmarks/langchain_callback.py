@@ -80,11 +80,13 @@ COLUMNS = (
     "async thread",
     "sync process",
     "async process",
+    "sync paced",
+    "async paced",
     "sync p98",
     "async p98",
 )
-PACED = 100  # turns of which the latency is measured, of each kind and in each round
-PACE = 0.01  # seconds between the turns whose latency is measured
+PACED = 100  # turns that come one by one, of each kind and in each round
+PACE = 0.01  # seconds between them
 
 
 # --- one way, in its own process ------------------------------------------------------------------
@@ -111,10 +113,8 @@ def work(name: str, endpoint: str) -> None:
     for _ in sys.stdin:
         figures = measure("sync", ask, provider)
         figures |= measure("async", lambda: asyncio.run(ask_async()), provider)
-        figures["sync p98"] = paced(lambda: app.invoke(next(questions), config))
-        figures["async p98"] = asyncio.run(
-            paced_async(lambda: app.ainvoke(next(questions), config))
-        )
+        figures |= paced(lambda: app.invoke(next(questions), config))
+        figures |= asyncio.run(paced_async(lambda: app.ainvoke(next(questions), config)))
         print(json.dumps(figures), flush=True)
 
 
@@ -129,18 +129,18 @@ def measure(kind: str, run: Callable[[], Any], provider: TracerProvider) -> Figu
     return {f"{kind} thread": thread / TURNS * 1e6, f"{kind} process": process / TURNS * 1e6}
 
 
-def paced(ask: Callable[[], Any]) -> float:
-    """Return the slowest of `PACED` turns, one every `PACE` seconds, in microseconds."""
-    begun, taken = time.perf_counter(), []
+def paced(ask: Callable[[], Any]) -> Figures:
+    """Run `PACED` turns, one every `PACE` seconds: the own thread's CPU a turn, and the slowest."""
+    begun, thread, taken = time.perf_counter(), time.thread_time(), []
     for i in range(PACED):
         time.sleep(max(0.0, begun + i * PACE - time.perf_counter()))
         start = time.perf_counter()
         ask()
         taken.append(time.perf_counter() - start)
-    return slow(taken)
+    return {"sync paced": per_turn(thread), "sync p98": slow(taken)}
 
 
-async def paced_async(ask: Callable[[], Awaitable[Any]]) -> float:
+async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Figures:
     """Return the same of turns that run side by side in a loop."""
     taken: list[float] = []
 
@@ -149,12 +149,17 @@ async def paced_async(ask: Callable[[], Awaitable[Any]]) -> float:
         await ask()
         taken.append(time.perf_counter() - start)
 
-    tasks = []
+    tasks, thread = [], time.thread_time()
     for _ in range(PACED):
         tasks.append(asyncio.create_task(one()))
         await asyncio.sleep(PACE)
     await asyncio.gather(*tasks)
-    return slow(taken)
+    return {"async paced": per_turn(thread), "async p98": slow(taken)}
+
+
+def per_turn(begun: float) -> float:
+    """Return the microseconds of CPU that each paced turn took of this thread since ``begun``."""
+    return (time.thread_time() - begun) / PACED * 1e6
 
 
 def slow(taken: list[float]) -> float:

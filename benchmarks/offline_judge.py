@@ -1,59 +1,59 @@
-"""How well the offline judge tells good turns from bad ones: AUROC against labelled rows.
+"""How well the offline judge tells good turns from bad ones, on labelled rows.
 
-``python benchmarks/offline_judge.py [FILE ...]``
+``python benchmarks/offline_judge.py [FOLDER | FILE.jsonl ...]``
 
-A row is a JSON object with `question`, `contexts` (a list), `answer` (may be null) and the labels
-`context_relevant`, `faithful`, `answer_relevant` (true, false; null or absent: not labelled). The
-AUROC is the chance that a row labelled true scores above one labelled false, a tie counting half. A
-score that is undefined, such as the faithfulness of a refusal, counts as 0, the lowest. Below the
-metrics of a label stand two baselines on the same rows: the share of words contained, and the
-cosine of character trigrams. Nothing but the package is needed; without a file it reads
-``../shared/data/ares_nq_600.jsonl`` and what is in ``benchmarks/data``.
+``FOLDER`` holds public sets, which are not committed: `labelled` says how to get them, and which of
+their rows were used to choose what the judge does (``dev``) and which were not (``test``). Without
+one, the invented sets of ``benchmarks/data`` are read. A row of a ``FILE`` is a JSON object with
+`question`, `contexts` (a list), `answer` and the labels `context_relevant`, `faithful`,
+`answer_relevant` (true, false; null or absent: not labelled).
+
+- AUROC: the chance that a row labelled true scores above one labelled false, a tie counting half. A
+  score that is undefined counts as 0. Beside the metrics stand three baselines: containment (the
+  share of a text's words with content that the other has), the cosine of TF-IDF vectors, and BM25.
+- The share of rows that pass, by the overall label and by each metric of the default set.
+- RAGChecker: the correlation (Pearson) of a metric's difference between two answers with people's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import random
 import re
 import sys
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from statistics import correlation, mean
+from typing import TypeAlias
+
+from labelled import Parts, Row, parts, rated_pairs, read
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.types import Passage, Sample
-
-Row: TypeAlias = Mapping[str, Any]
+from rag_eval_otel.types import Evaluation, Passage, Sample
 
 HERE = Path(__file__).resolve().parent
 SHARED = HERE.parent.parent / "shared" / "data" / "ares_nq_600.jsonl"
 
 LABELS = {
-    "context_relevance": "context_relevant",
-    "statement_context_relevance": "context_relevant",
-    "context_relevancy_rubric": "context_relevant",
     "faithfulness": "faithful",
     "statement_faithfulness": "faithful",
     "response_groundedness": "faithful",
     "response_supported": "faithful",
+    "context_relevance": "context_relevant",
+    "statement_context_relevance": "context_relevant",
+    "context_relevancy_rubric": "context_relevant",
     "answer_relevancy": "answer_relevant",
-    "direct_relevancy": "answer_relevant",
     "multi_method_relevancy": "answer_relevant",
+    "direct_relevancy": "answer_relevant",
     "answer_relevancy_rubric": "answer_relevant",
 }
 """A metric, and the label it is measured against."""
-
-
-def read(path: Path) -> list[Row]:
-    """Return the rows of a JSON Lines file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+DEFAULT = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+COMPARED = ("answer_correctness", "answer_accuracy")
 
 
 def sample_of(row: Row) -> Sample:
@@ -67,64 +67,19 @@ def sample_of(row: Row) -> Sample:
     )
 
 
-async def measured(
-    samples: Sequence[Sample], metrics: Sequence[str] = tuple(LABELS)
-) -> list[dict[str, float | None]]:
-    """Return the offline scores of each of ``samples``, by metric."""
+async def measured(samples: Sequence[Sample], metrics: Sequence[str]) -> list[Evaluation]:
+    """Return the offline scores of each of ``samples``."""
     judge, embedder = LexicalJudge(), HashingEmbedder()
-    found = []
-    for sample in samples:
-        evaluation = await evaluate(sample, metrics, judge=judge, embedder=embedder)
-        found.append({score.name: score.value for score in evaluation.scores})
-    return found
+    return [await evaluate(sample, metrics, judge=judge, embedder=embedder) for sample in samples]
 
 
 def auroc(good: Sequence[float], bad: Sequence[float]) -> float:
     """Return the chance that one of ``good`` is above one of ``bad``; NaN where one is empty."""
     if not good or not bad:
         return math.nan
-    wins = sum((a > b) + (a == b) / 2 for a in good for b in bad)
+    bad = sorted(bad)
+    wins = sum((bisect_left(bad, one) + bisect_right(bad, one)) / 2 for one in good)
     return wins / (len(good) * len(bad))
-
-
-# --- the baselines --------------------------------------------------------------------------------
-
-
-def words(text: str) -> list[str]:
-    """Return the words of ``text``, in small letters."""
-    return re.findall(r"\w+", text.casefold())
-
-
-def contained(one: str, other: str) -> float:
-    """Return the share of the words of ``one`` that ``other`` has."""
-    wanted = set(words(one))
-    return len(wanted & set(words(other))) / len(wanted) if wanted else 0.0
-
-
-def trigrams(one: str, other: str) -> float:
-    """Return the cosine of the character trigrams of two texts."""
-    a, b = _trigrams(one), _trigrams(other)
-    norms = math.hypot(*a.values()) * math.hypot(*b.values())
-    return sum(n * b[gram] for gram, n in a.items()) / norms if norms else 0.0
-
-
-def _trigrams(text: str) -> Counter[str]:
-    text = f" {text.casefold()} "
-    return Counter(text[i : i + 3] for i in range(len(text) - 2))
-
-
-BASELINES = {"words contained": contained, "trigram cosine": trigrams}
-
-
-def compared(sample: Sample, label: str) -> tuple[str, str]:
-    """Return the two texts that a baseline for ``label`` compares."""
-    contexts = "\n".join(sample.context_texts)
-    if label == "context_relevant":
-        return sample.question, contexts
-    return sample.answer, sample.question if label == "answer_relevant" else contexts
-
-
-# --- the table ------------------------------------------------------------------------------------
 
 
 def auroc_of(rows: Sequence[Row], label: str, values: Sequence[float | None]) -> float:
@@ -135,48 +90,174 @@ def auroc_of(rows: Sequence[Row], label: str, values: Sequence[float | None]) ->
     return auroc(good, bad)
 
 
-def line(name: str, rows: Sequence[Row], values: Sequence[float | None], *, label: str) -> str:
-    """Return one line of the table: counts, the AUROC, and that of each of two random halves."""
-    marks = [row.get(label) for row in rows]
-    undefined = sum(
-        value is None for mark, value in zip(marks, values, strict=True) if mark is not None
-    )
-    order = random.Random(1).sample(range(len(rows)), len(rows))  # the same halves
-    halves = [order[: len(rows) // 2], order[len(rows) // 2 :]]
-    figures = [
-        auroc_of([rows[i] for i in some], label, [values[i] for i in some])
-        for some in (range(len(rows)), *halves)
+# --- the baselines --------------------------------------------------------------------------------
+
+_STOP = """
+a about all also an and any are as at be been but by can could did do does each for from had has
+have he her here his how i if in into is it its just many may me more most much must my no not of
+on only or our out over shall she should so some such than that the their them then there these
+they this those to under up us very was we were what when where which while who whom whose why
+will with would you your
+"""
+
+Pairs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
+"""What is looked for, and the texts it is looked for in."""
+
+
+_STOPPED = frozenset(_STOP.split())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of ``text`` with content, in small letters; all where there are none."""
+    found = re.findall(r"\w+", text.casefold())
+    return [word for word in found if word not in _STOPPED] or found
+
+
+def containment(pairs: Pairs) -> list[float]:
+    """Return the share of the words that the texts have."""
+    return [_contained(set(words(one)), set(words("\n".join(others)))) for one, others in pairs]
+
+
+def _contained(wanted: set[str], held: set[str]) -> float:
+    return len(wanted & held) / len(wanted) if wanted else 0.0
+
+
+def _rarity(pairs: Pairs) -> Callable[[str], float]:
+    """Return what a word weighs, by how many of all texts have it."""
+    texts = [text for _, others in pairs for text in dict.fromkeys(others)]
+    counts = Counter(word for text in texts for word in set(words(text)))
+    return lambda word: math.log(1 + (len(texts) - counts[word] + 0.5) / (counts[word] + 0.5))
+
+
+def tf_idf(pairs: Pairs) -> list[float]:
+    """Return the cosine of TF-IDF vectors."""
+    rarity = _rarity(pairs)
+
+    def vector(text: str) -> dict[str, float]:
+        return {word: count * rarity(word) for word, count in Counter(words(text)).items()}
+
+    return [_cosine(vector(one), vector("\n".join(others))) for one, others in pairs]
+
+
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    norms = math.hypot(*one.values()) * math.hypot(*other.values())
+    return sum(n * other.get(word, 0.0) for word, n in one.items()) / norms if norms else 0.0
+
+
+def bm25(pairs: Pairs) -> list[float]:
+    """Return the BM25 of the best text, over that of a text of the words alone."""
+    rarity = _rarity(pairs)
+    usual = mean([len(words(text)) for _, others in pairs for text in others] or [1])
+
+    def weight(wanted: set[str], text: str) -> float:
+        found = words(text)
+        counts, scale = Counter(found), 1.2 * (0.25 + 0.75 * len(found) / usual)
+        return sum(rarity(w) * counts[w] * 2.2 / (counts[w] + scale) for w in wanted)
+
+    best = [
+        max((weight(set(words(one)), text) for text in others), default=0.0)
+        for one, others in pairs
     ]
-    counts = f"{marks.count(True):5}{marks.count(False):5}{undefined:7}"
-    return f"{name:30}{counts}" + "".join(f"{figure:9.3f}" for figure in figures)
+    whole = [sum(map(rarity, set(words(one)))) for one, _ in pairs]
+    return [found / all_ if all_ else 0.0 for found, all_ in zip(best, whole, strict=True)]
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines for ``rows``: the metrics, then the baselines, for each label there is."""
-    samples = [sample_of(row) for row in rows]
-    scores = asyncio.run(measured(samples))
+BASELINES = {"containment": containment, "TF-IDF": tf_idf, "BM25": bm25}
+
+
+def compared(sample: Sample, label: str) -> tuple[str, Sequence[str]]:
+    """Return what a baseline for ``label`` looks for, and in which texts."""
+    if label == "answer_relevant":
+        return sample.question, [sample.answer]
+    return sample.question if label == "context_relevant" else sample.answer, sample.context_texts
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def _line(name: str, figures: Sequence[float]) -> str:
+    cells = "".join(f"{figure:11.3f}" for figure in figures)
+    return f"{name:30}{cells}{mean(figures):9.3f}"
+
+
+def _metrics_for(rows: Sequence[Row]) -> list[str]:
+    """Return the metrics that a label of ``rows`` is for, and the default set."""
+    labels = {label for label in LABELS.values() if {True, False} <= {r.get(label) for r in rows}}
+    return list(dict.fromkeys([*(m for m, of in LABELS.items() if of in labels), *DEFAULT]))
+
+
+def table(sets: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Return the lines for the sets of one part: the AUROCs, then the shares that pass."""
+    samples = {name: [sample_of(row) for row in rows] for name, rows in sets.items()}
+    scores = {
+        name: asyncio.run(measured(samples[name], _metrics_for(rows)))
+        for name, rows in sets.items()
+    }
     lines = []
     for label in dict.fromkeys(LABELS.values()):
-        if not {True, False} <= {row.get(label) for row in rows}:
+        fit = [n for n, rows in sets.items() if {True, False} <= {r.get(label) for r in rows}]
+        if not fit:
             continue
+        lines += [f"{label + ': AUROC':30}" + "".join(f"{n[:10]:>11}" for n in fit) + "     mean"]
         for metric in (metric for metric, of in LABELS.items() if of == label):
-            lines += [line(metric, rows, [score[metric] for score in scores], label=label)]
-        for name, of in BASELINES.items():
-            values = [of(*compared(sample, label)) for sample in samples]
-            lines += [line(f"  {name}", rows, values, label=label)]
+            values = {name: [one[metric].value for one in scores[name]] for name in fit}
+            lines += [_line(f"  {metric}", [auroc_of(sets[n], label, values[n]) for n in fit])]
+        for told, baseline in BASELINES.items():
+            found = {n: baseline([compared(s, label) for s in samples[n]]) for n in fit}
+            lines += [_line(f"  ({told})", [auroc_of(sets[n], label, found[n]) for n in fit])]
+    return [*lines, *_passes(sets, scores)]
+
+
+def _passes(
+    sets: Mapping[str, Sequence[Row]], scores: Mapping[str, Sequence[Evaluation]]
+) -> list[str]:
+    lines = [f"{'passes':30}{'rows':>7}{'overall':>9}" + "".join(f"{n[:16]:>18}" for n in DEFAULT)]
+    for name, rows in sets.items():
+        for label, mark in (("faithful", True), ("faithful", False)):
+            found = [
+                one for row, one in zip(rows, scores[name], strict=True) if row.get(label) is mark
+            ]
+            if found:
+                told = f"  {name[:16]}, {'' if mark else 'not '}{label}"
+                overall = mean(one.label == "pass" for one in found)
+                shares = (mean(one[metric].label == "pass" for one in found) for metric in DEFAULT)
+                cells = "".join(f"{share:18.2f}" for share in shares)
+                lines += [f"{told:30}{len(found):7}{overall:9.2f}{cells}"]
     return lines
 
 
-def main(paths: Sequence[Path]) -> None:
-    """Print a table for each file."""
-    for path in paths:
-        rows = read(path)
-        print(f"\n{path.name}: {len(rows)} rows")
-        print(f"{'':30}{'good':>5}{'bad':>5}{'undef.':>7}{'AUROC':>9}{'one half':>9}{'other':>9}")
-        print("\n".join(table(rows)))
+def correctness(pairs: Sequence[Row]) -> list[str]:
+    """Return how far differences of two answers to one question agree with people's."""
+    people = ("correctness_label", "completeness_label", "overall_label")
+    answers = [
+        Sample(question=pair["query"], answer=pair[model]["response"], reference=pair["gt_answer"])
+        for pair in pairs
+        for model in ("model1", "model2")
+    ]
+    scores = asyncio.run(measured(answers, COMPARED))
+    lines = [f"{'RAGChecker: Pearson':30}" + "".join(f"{name:>20}" for name in people)]
+    for metric in COMPARED:
+        values = [one[metric].value or 0.0 for one in scores]
+        differences = [b - a for a, b in zip(values[::2], values[1::2], strict=True)]
+        figures = (correlation(differences, [pair[name] for pair in pairs]) for name in people)
+        lines += [f"  {metric:28}" + "".join(f"{figure:20.3f}" for figure in figures)]
+    return lines
+
+
+def main(found: Parts, pairs: Sequence[Row] = ()) -> None:
+    """Print the tables of each part."""
+    for part, sets in found.items():
+        told = ", ".join(f"{name} {len(rows):,}" for name, rows in sets.items())
+        print(f"\n{part}: {told} rows", *table(sets), sep="\n")
+    if pairs:
+        print("", *correctness(pairs), sep="\n")
 
 
 if __name__ == "__main__":
-    given = [Path(name) for name in sys.argv[1:]]
-    ours = sorted((HERE / "data").glob("*.jsonl"))
-    main(given or [*([SHARED] if SHARED.exists() else []), *ours])
+    given = [Path(name) for name in sys.argv[1:]] or [HERE / "data"]
+    folders = [path for path in given if path.is_dir()]
+    files = [path for path in given if not path.is_dir()]
+    for folder in folders:
+        main(parts(folder), rated_pairs(folder))
+    if files:
+        main({"own": {path.stem: read(path) for path in files}})

@@ -3,8 +3,8 @@
 A trace of five spans (50 attributes in all, 6 kB of text on the root) is made and ended through a
 plain `BatchSpanProcessor`; then the same with ours in front: with no turn in sight, with a turn
 pending in another trace, and with the root held back for four scores. The ways take turns within
-each repetition, in rotating order; the ratios are medians over the repetitions, beside them that of
-the fastest tenth of each, which a busy machine moves less.
+each repetition, in rotating order, first back to back, then paced; the ratios are medians over the
+repetitions, beside them that of the fastest tenth of each, which a busy machine moves less.
 
 ``python benchmarks/overhead.py [repetitions]``
 """
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from _common import NullEmbedder, NullJudge, median, setting, spread
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -25,10 +26,15 @@ from opentelemetry.trace import Span, Tracer, set_span_in_context
 from rag_eval_otel import Handle, instrument
 
 REPETITIONS = 41
+PACED = 25  # traces in each repetition that come one by one
+PACE = 0.005  # seconds between them, in which a turn is scored
 TRACES = 150  # in each repetition: 750 spans, fewer than the batch processor's queue takes
 PLAIN_TURN = "plain, with what makes a turn"
 TEXT = "All about kites. " * 375
 ATTRIBUTES = {f"gen_ai.request.attribute_{i}": f"value {i}" for i in range(10)}
+
+
+Times: TypeAlias = "tuple[float, float, float]"
 
 
 class CountingExporter(SpanExporter):
@@ -56,8 +62,8 @@ class Way:
     exporter: CountingExporter
     before_end: Callable[[Span], object]
 
-    def run(self) -> tuple[float, float]:
-        """Make and end the traces; microseconds a trace of thread CPU and of wall time."""
+    def run(self) -> Times:
+        """Make and end the traces; microseconds a trace: CPU and wall time, and CPU if paced."""
         tracer = self.provider.get_tracer("bench")
         gc.collect()
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -65,7 +71,15 @@ class Way:
             trace_once(tracer, self.before_end)
         spent = time.thread_time() - cpu, time.perf_counter() - wall
         assert self.provider.force_flush()
-        return spent[0] / TRACES * 1e6, spent[1] / TRACES * 1e6
+        paced = [self._paced(tracer) for _ in range(PACED)]
+        assert self.provider.force_flush()
+        return spent[0] / TRACES * 1e6, spent[1] / TRACES * 1e6, median(paced) * 1e6
+
+    def _paced(self, tracer: Tracer) -> float:
+        time.sleep(PACE)
+        cpu = time.thread_time()
+        trace_once(tracer, self.before_end)
+        return time.thread_time() - cpu
 
 
 def trace_once(tracer: Tracer, before_end: Callable[[Span], object]) -> None:
@@ -141,43 +155,48 @@ def main() -> None:
     compared = ways()
     for way in compared:
         way.run()
-    times: dict[str, list[tuple[float, float]]] = {way.name: [] for way in compared}
+    times: dict[str, list[Times]] = {way.name: [] for way in compared}
     for i in range(repetitions):
         turn = i % len(compared)
         for way in compared[turn:] + compared[:turn]:
             times[way.name].append(way.run())
     for way in compared:
         runs = repetitions + 1
-        others = way.exporter.spans - runs * TRACES * 5
+        others = way.exporter.spans - runs * (TRACES + PACED) * 5
         assert 0 <= others <= 1, (way.name, way.exporter.spans)  # the retriever elsewhere
-        assert way.exporter.scored == (runs * TRACES if "held" in way.name else 0), way.name
+        assert way.exporter.scored == (runs * (TRACES + PACED) if "held" in way.name else 0), (
+            way.name
+        )
     print(setting("opentelemetry-sdk", "rag-eval-otel"))
     report(times, base=compared[0].name)
 
 
-def fastest(found: Sequence[tuple[float, float]]) -> float:
+def fastest(found: Sequence[Times]) -> float:
     """Return the mean CPU time of the fastest tenth: what it takes when nothing else runs."""
-    times = sorted(cpu for cpu, _ in found)
+    times = sorted(cpu for cpu, _, _ in found)
     few = times[: max(1, len(times) // 10)]
     return sum(few) / len(few)
 
 
-def report(times: dict[str, list[tuple[float, float]]], *, base: str) -> None:
+def report(times: dict[str, list[Times]], *, base: str) -> None:
     """Print medians of times and of ratios to the plain way, and the ratio of the fastest."""
     print(f"{len(times[base])} repetitions of {TRACES} traces; app's thread, medians (quartiles)")
-    print(f"{'':32}{'CPU us':>8}{'ratio':>8}{'':15}{'fastest':>8}{'wall us':>9}{'ratio':>8}")
+    head = ("CPU us", "ratio", "", "fastest", "wall us", "ratio", "paced us", "ratio")
+    print(f"{'':32}{head[0]:>8}{head[1]:>8}{'':15}" + "".join(f"{one:>9}" for one in head[3:]))
     for name, found in times.items():
         base = PLAIN_TURN if "held" in name else base
         pairs = list(zip(found, times[base], strict=True))
-        cpu, wall = ([one[kind] / other[kind] for one, other in pairs] for kind in (0, 1))
+        cpu, wall, paced = ([one[of] / other[of] for one, other in pairs] for of in range(3))
         print(
             f"{name:32}{median([one[0] for one in found]):8.1f}{median(cpu):8.3f} ({spread(cpu)})"
-            f"{fastest(found) / fastest(times[base]):8.3f}"
-            f" {median([one[1] for one in found]):8.1f}{median(wall):8.3f}"
+            f"{fastest(found) / fastest(times[base]):9.3f}"
+            f"{median([one[1] for one in found]):9.1f}{median(wall):9.3f}"
+            f"{median([one[2] for one in found]):9.1f}{median(paced):9.3f}"
         )
-    print("CPU (time.thread_time) is what the application's thread itself spends, and what the")
-    print("targets mean. Wall time (perf_counter) has the evaluation of back-to-back turns in it,")
-    print("which competes for the interpreter's lock.")
+    print(
+        "CPU (time.thread_time) is what the application's thread itself spends. Back to back, the"
+    )
+    print("evaluation competes for the interpreter's lock; paced, it has time between the traces.")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
     documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
     for kind, values in (("RETRIEVER", documents), ("CHAIN", {}), ("CHAIN", {}), ("LLM", {})):
         span = tracer.start_span(kind.lower(), context=context, attributes={KIND: kind, **values})
-        watch.note_start(span)
+        watch.open_spans.note_start(span)
         span.end()
         watch.ended(span)
     return spans

@@ -19,12 +19,11 @@ from typing import Any, Literal, get_args
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.types import ContextsFromPrompt, Fusion
+from rag_eval_otel.types import ContextsFromPrompt, Fusion, Reasons
 
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
-Explanations = Literal["off", "on"]
 VectorStores = Literal["on", "off"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
@@ -47,7 +46,7 @@ class Config:
 
     # What to measure, and who judges
     metrics: tuple[Any, ...] = ("default",)
-    """Metrics, their names, or names of sets: ``default`` (4 requests a turn), ``lean`` (2)."""
+    """Metrics, their names, or names of sets: ``default`` (2 requests a turn), ``dual`` (4)."""
     judge: Any = "lexical"
     """``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a LangChain chat model."""
     embedder: Any = "hashing"
@@ -77,6 +76,8 @@ class Config:
     """How often a refused or failed judge request is tried again."""
     prompts: str | None = None
     """A folder whose files take the place of the built-in prompts, all of them, by name."""
+    prices: str | None = None
+    """A file with the prices of judge tokens, in place of the list prices; see `prices`."""
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
 
@@ -112,8 +113,8 @@ class Config:
     """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
     redact: tuple[str, ...] = ()
     """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
-    explanations: Explanations = "off"
-    """Whether the judge's explanations, which quote user data, are exported."""
+    explanations: Reasons = "off"
+    """Whether the judge gives reasons, and they are exported: they quote user data, cost tokens."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     contexts_from_prompt: ContextsFromPrompt = "off"
@@ -214,7 +215,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "spans": get_args(Spans),
     "content": get_args(Content),
     "capture_content": get_args(ContentCapture),
-    "explanations": get_args(Explanations),
+    "explanations": get_args(Reasons),
     "vector_stores": get_args(VectorStores),
     "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
@@ -256,7 +257,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
-    **dict.fromkeys((*_CHOICES, *_TEXTS), str.strip),
+    **dict.fromkeys((*_CHOICES, *_TEXTS, "prices"), str.strip),
     "temperature": lambda value: None if value.strip().lower() == "none" else float(value),
     "extra_body": json.loads,
     **dict.fromkeys(("question_key", "answer_key"), str),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
-from rag_eval_otel.judge.text_questions import ABOUT, ASKED, features
+from rag_eval_otel.judge.lexical.questions import features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
 from rag_eval_otel.runtime.background import SyncFirst
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _HASHED = 100_000  # characters of a text that are hashed
+_SIGN = 1 << 31  # the bit of a digest that is a feature's sign
 _MATRIX = 2  # dimensions of an array of row vectors
 
 
@@ -142,15 +143,11 @@ class HashingEmbedder:
         return rows
 
     def _row(self, text: str) -> Vectors:
-        about, ask = features(text)
-        row: Vectors = ABOUT * self._hashed(about) + ASKED * self._hashed(ask)
-        norm = np.linalg.norm(row)
-        return row / norm if norm else row
-
-    def _hashed(self, weights: Mapping[str, float]) -> Vectors:
         row = np.zeros(self._dimensions)
-        for feature, weight in weights.items():
-            row[zlib.crc32(feature.encode("utf-8", "replace")) % self._dimensions] += weight
+        for feature, weight in features(text).items():
+            digest = zlib.crc32(feature.encode("utf-8", "replace"))
+            sign = 1 if digest & _SIGN else -1  # what falls on one column cancels out on average
+            row[digest % _SIGN % self._dimensions] += sign * weight
         norm = np.linalg.norm(row)
         return row / norm if norm else row
 

@@ -7,16 +7,26 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from time import perf_counter
 
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
-from rag_eval_otel.judge.tasks import prompt_hash
-from rag_eval_otel.metrics import MetricFunction, resolve_metrics
+from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.metrics import METRICS, MetricFunction, resolve_metrics
 from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
+from rag_eval_otel.types import (
+    Embedding,
+    Evaluation,
+    Fusion,
+    Reason,
+    Reasons,
+    Sample,
+    Score,
+    ScoreStatus,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +53,8 @@ async def evaluate(
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
     prompts: AnyPrompts = None,
+    label_metrics: Iterable[str] | None = None,
+    explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` (metrics, their names, names of sets, or functions).
@@ -53,15 +65,26 @@ async def evaluate(
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
     ``embedding`` says what becomes of that of the question, where a metric has asked for it.
-    ``prompts`` is a folder whose files take the place of the built-in prompts, by default the
-    environment's. Raises `ConfigError` for metrics that are unknown or named twice, for judges and
-    embedders that can't be made, and for a folder of prompts that isn't whole, nothing else.
+    ``label_metrics`` are those that the overall label goes by; by default all, or those that the
+    judge can tell good from bad by. ``explanations`` says whether the judge is to give reasons,
+    which cost most of a reply. ``prompts`` is a folder whose files take the place of the built-in
+    prompts, by default the environment's. Raises `ConfigError` for metrics that are unknown or
+    named twice, for judges and embedders that can't be made, and for a folder of prompts that isn't
+    whole, nothing else.
     """
     chosen = resolve_metrics(metrics)
     judge, embedder = chosen_models(judge, embedder)
     texts = chosen_prompts(prompts)
+    labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
-    ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
+    ask = Ask(
+        judge,
+        fusion=fusion,
+        repairs=repairs,
+        patience=patience,
+        cache=cache,
+        reasons=explanations,
+    )
     embed = Embed(embedder)
     started = clock()
     with texts.in_use():  # and in all tasks that come of these
@@ -77,7 +100,8 @@ async def evaluate(
     scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
     model = _revised(ask.model or judge.model, judge)
     with texts.in_use():
-        versions = [version_of(metric, fusion=fusion, model=model) for metric in chosen]
+        named = partial(version_of, fusion=fusion, model=model, reasons=explanations)
+        versions = [named(metric) for metric in chosen]
     return Evaluation(
         scores=tuple(
             replace(score, version=version) for score, version in zip(scores, versions, strict=True)
@@ -86,8 +110,22 @@ async def evaluate(
         duration=clock() - started,
         usage=ask.usage + embed.usage,
         embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
+        label_metrics=labelling,
         question_embedding=embed.known(sample.question) if embedding == "keep" else None,
     )
+
+
+def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
+    """Return the metrics that the overall label goes by with ``judge``; None: all.
+
+    A judge may name those of our metrics whose label can be acted on. What does not ask it counts,
+    and so does a metric of the user's own.
+    """
+    told: frozenset[str] | None = getattr(judge, "label_metrics", None)
+    if told is None:
+        return None
+    counts = (one.name for one in metrics if not one.asks or one.name not in METRICS)
+    return told.union(counts)
 
 
 def _name_of(embedder: Embedder) -> str:
@@ -101,17 +139,25 @@ def _revised(model: str, judge: Judge) -> str:
     return model if revision is None else f"{model}.{revision}"
 
 
-def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
-    """Name the measurement: ``<metric>/<hash>/<fused|single>/<model>``.
+def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons = "off") -> str:
+    """Name the measurement: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the metric's class and parameters (its threshold apart, which only labels) and
-    the text of its prompts. Scores of different versions must not be compared.
+    the text of its prompts. The way is ``fused`` or ``single``, followed by ``-short`` where we
+    broke up the answer and not the judge, and by ``-reasons`` where the judge gave reasons. Scores
+    of different versions must not be compared.
     """
-    frame = ("frame", "repeated") if fusion == "on" else ("frame",)
+    frame = ["frame", *(["repeated"] if fusion == "on" else []), *_extra(reasons)]
     prompts = prompt_hash(frame, metric.asks)
     definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
-    return f"{metric.name}/{digest}/{'fused' if fusion == 'on' else 'single'}/{model}"
+    short = ["short"] if getattr(metric, "form", None) == "short" else []
+    way = "-".join(["fused" if fusion == "on" else "single", *short, *_extra(reasons)])
+    return f"{metric.name}/{digest}/{way}/{model}"
+
+
+def _extra(reasons: Reasons) -> list[str]:
+    return ["reasons"] if reasons == "on" else []
 
 
 def _parameters(metric: object) -> list[tuple[str, object]]:

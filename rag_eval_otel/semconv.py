@@ -105,7 +105,5 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 SCOPE: Final = "rag_eval_otel"
 
-
-def metric_attribute(metric: str, leaf: str) -> str:
-    """Return the span attribute ``rag.evaluation.<metric>.<leaf>``."""
-    return f"{METRIC_PREFIX}.{metric}.{leaf}"
+metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
+"""Returns the span attribute ``rag.evaluation.<metric>.<leaf>`` of a metric's name and a leaf."""

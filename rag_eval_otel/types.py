@@ -58,6 +58,10 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
+Reasons = Literal["off", "on"]
+"""Whether a judge is asked to give reasons beside its verdicts and ratings."""
+Form = Literal["short", "full"]
+"""Who breaks up an answer: ``short``, we do, by sentences; ``full``, the judge, into claims."""
 Embedding = Literal["keep", "drop"]
 """Whether an evaluation has the embedding of its question, where a metric has asked for one."""
 
@@ -273,10 +277,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``."""
+    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``.
+
+    ``cached_tokens`` are those of ``prompt_tokens`` that the provider had in its cache.
+    """
 
     judge_requests: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     embedding_requests: int = 0
 
@@ -305,6 +313,7 @@ class Evaluation:
     was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
     ``answer_length`` is that of the answer in characters, where a turn was scored live, and
     ``question_embedding`` what ``embedder`` made of the question, where a metric has asked for it.
+    ``label_metrics`` names the scores that the label goes by; None: all.
     """
 
     scores: tuple[Score, ...]
@@ -316,6 +325,7 @@ class Evaluation:
     lag: float | None = None
     answer_length: int | None = None
     embedder: str | None = None
+    label_metrics: frozenset[str] | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
@@ -360,8 +370,12 @@ class Evaluation:
 
     @property
     def label(self) -> Label | None:
-        """``fail`` as soon as one metric fails its threshold; None when none has a label."""
-        labels = {score.label for score in self.scores if score.label}
+        """``fail`` as soon as one metric fails its threshold; None when none has a label.
+
+        Only those of ``label_metrics`` count, where any of them was measured.
+        """
+        named = [score for score in self.scores if score.name in (self.label_metrics or ())]
+        labels = {score.label for score in named or self.scores if score.label}
         if not labels:
             return None
         return "fail" if "fail" in labels else "pass"

@@ -25,6 +25,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "prompts": ("mine", "mine"),
     "judge_timeout": ("1.5", 1.5),
     "judge_retries": ("0", 0),
+    "prices": (" prices.json ", "prices.json"),
     "fusion": ("off", "off"),
     "drift": ("off", "off"),
     "sample_rate": ("0.25", 0.25),

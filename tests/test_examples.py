@@ -96,7 +96,8 @@ def test_metrics_tour_example() -> None:
     assert good["answer_correctness"] > wrong["answer_correctness"]
     assert evasive["faithfulness"] == "no_claims"
     for row in (good, wrong, evasive):
-        assert (row["mrr"], row["context_recall"]) == (1, 1)
+        assert row["mrr"] == 1
+        assert row["context_recall"] > 0.95
         assert row["rubric"] == row["politeness"] == "unparsable"
     assert "take a judge that is a model" in printed
 

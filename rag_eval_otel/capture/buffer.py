@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import LogView, SdkSpan, bears_none
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
-    Bystander,
     OpenSpans,
     Trace,
     TraceLimits,
@@ -83,17 +82,17 @@ class TraceBuffer:
     def clear(self) -> None:
         """Forget everything (in a forked child: it is the parent's)."""
         self._lock = threading.RLock()
-        self._traces: OrderedDict[int, Trace] = OrderedDict()
+        self.traces: OrderedDict[int, Trace] = OrderedDict()
+        """The traces under way, by id."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
         self._bytes = 0
         self.open_spans = OpenSpans()
-        self.note_start = self.open_spans.note_start
-        """Note that a span has started."""
+        self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
         """Return how many traces are under way."""
-        return len(self._traces)
+        return len(self.traces)
 
     @property
     def size(self) -> int:
@@ -108,27 +107,32 @@ class TraceBuffer:
 
     def ended(self, span: ReadableSpan) -> Fate:
         """Take in ``span``, which has ended; tell whether it was held: it may stand for a turn."""
-        return self._note(span) if self._is_open and self.concerns(span) else "passes"
+        return self.take(span) if self.concerns(span) else "passes"
 
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
-        if bears_none(MARKS, span):
-            if name == llamaindex.SCOPE:
-                return True
-            return bool(self._traces) and trace_of(span) in self._traces and name != semconv.SCOPE
-        return name != semconv.SCOPE  # spans of our own are written from runs that have been read
+        if (
+            not bears_none(MARKS, span)
+            or name == llamaindex.SCOPE
+            or (self.traces and trace_of(span) in self.traces)
+        ):
+            return name != semconv.SCOPE  # our own are written from runs that have been read
+        self._ended.append(span)
+        return False
 
-    def _note(self, span: ReadableSpan) -> Fate:
+    def take(self, span: ReadableSpan) -> Fate:
+        """Take in ``span``, of which `concerns` has said yes."""
         context = span.context
-        if context is None:
+        if context is None or not self._is_open:
             return "passes"
         with self._lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
-            is_new = context.trace_id not in self._traces and context.trace_id not in self._lost
+            is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
+                self._ended.append(span)
                 return "passes"
             trace = self._trace_of(context.trace_id)
             stands = self._add(trace, view, kind)
@@ -149,7 +153,7 @@ class TraceBuffer:
         if not (self._is_open and self.is_fed):
             return False
         with self._lock:
-            is_new = around.trace_id not in self._traces
+            is_new = around.trace_id not in self.traces
             trace = self._trace_of(around.trace_id)
             if trace.is_lost:
                 return False
@@ -165,11 +169,11 @@ class TraceBuffer:
 
     def _trace_of(self, trace_id: int) -> Trace:
         """Return the trace with this id, which may be lost, or begin one."""
-        trace = self._traces.get(trace_id) or self._lost.get(trace_id)
+        trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
-            trace = self._traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.stand_by, self.open_spans.just_gone(trace_id)))
+            trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
+            self._bytes += sum(map(trace.add_early, self.open_spans.just_ended(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 
@@ -198,7 +202,7 @@ class TraceBuffer:
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = [one for one in self._traces.values() if self._is_complete(one, now)]
+            ready = [one for one in self.traces.values() if self._is_complete(one, now)]
             ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
@@ -211,7 +215,7 @@ class TraceBuffer:
         with self._lock:
             self._add_gone()
             opened = self.open_spans.of
-            ready = [one for one in self._traces.values() if not opened(one.trace_id)]
+            ready = [one for one in self.traces.values() if not opened(one.trace_id)]
             ready += self._parted(self._clock(), opened, ready=ready)
             self._finish(ready)
         self._hand_on(ready)
@@ -222,7 +226,7 @@ class TraceBuffer:
         self.open_spans.look()
         with self._lock:
             self._add_gone()
-            ready = list(self._traces.values())
+            ready = list(self.traces.values())
             self._finish(ready)
             self._logs.clear()
         self._hand_on(ready)
@@ -233,10 +237,12 @@ class TraceBuffer:
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""
-        for view in self.open_spans.gone.copy():
-            trace = self._traces.get(view.trace_id)
+        for span in self.open_spans.ended.copy() if self.traces else ():
+            trace = self.traces.get(trace_of(span))
             if trace is not None:
-                self._bytes += trace.stand_by(view)
+                self._bytes += trace.add_early(span)
+        for trace in self.traces.values():
+            trace.settle()
 
     def _parted(
         self,
@@ -247,7 +253,7 @@ class TraceBuffer:
     ) -> list[Trace]:
         """Take what is over out of the traces that go on; ``opened`` tells what is under way."""
         done = {one.trace_id for one in ready}
-        going_on = [one for one in self._traces.values() if one.trace_id not in done]
+        going_on = [one for one in self.traces.values() if one.trace_id not in done]
         parts = []
         for trace in going_on:
             going = opened(trace.trace_id)
@@ -269,10 +275,10 @@ class TraceBuffer:
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _MOST:
             evicted.append(newest)
             self._lose(newest)
-        while self._traces and (
-            len(self._traces) > limits.max_traces or self._bytes > limits.max_bytes
+        while self.traces and (
+            len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
-            oldest = next(iter(self._traces.values()))
+            oldest = next(iter(self.traces.values()))
             evicted.append(oldest)
             self._lose(oldest)
         return evicted
@@ -294,8 +300,8 @@ class TraceBuffer:
                     trace.stand_by(Bystander.of(view))
 
     def _remove(self, trace: Trace) -> None:
-        if self._traces.get(trace.trace_id) is trace:
-            del self._traces[trace.trace_id]
+        if self.traces.get(trace.trace_id) is trace:
+            del self.traces[trace.trace_id]
         self._bytes -= trace.size
 
 

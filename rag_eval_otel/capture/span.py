@@ -401,3 +401,47 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
         if isinstance(value, str | bool | int | float):
             found[semconv.METADATA_PREFIX + key] = value
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bystander:
+    """A span that is no step of RAG, as a `SpanView`: its place in the trace, and no content."""
+
+    context: SpanContext
+    name: str
+    scope: str
+    parent_id: int | None
+    parent_is_remote: bool
+    start: int
+    end: int | None
+    error: str | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    logs: Sequence[LogView] = ()
+    dropped: int = 0
+    dropped_events: int = 0
+    value_limit: int | None = None
+
+    @classmethod
+    def of(cls, view: SdkSpan) -> Bystander:
+        """Return ``view`` as it is now."""
+        return cls(
+            context=view.context,
+            name=view.name,
+            scope=view.scope,
+            parent_id=view.parent_id,
+            parent_is_remote=view.parent_is_remote,
+            start=view.start,
+            end=view.end,
+            error=view.error,
+        )
+
+    @property
+    def trace_id(self) -> int:
+        """Its trace."""
+        return self.context.trace_id
+
+    @property
+    def span_id(self) -> int:
+        """Its id."""
+        return self.context.span_id

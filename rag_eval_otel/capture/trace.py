@@ -5,28 +5,31 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import ref
 
 from opentelemetry.sdk.trace import Span
-from opentelemetry.trace import SpanContext, get_current_span
+from opentelemetry.trace import get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
+    holds_documents,
     kind_of,
     lists,
     lists_documents,
-    native,
-    parts_of,
+    said_on,
+    speaks,
     tool_name,
 )
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import LogView, SdkSpan, SpanView
-from rag_eval_otel.capture.step import RETRIEVALS, Kind
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, SpanView
+from rag_eval_otel.capture.step import RETRIEVALS, Kind, Part
 from rag_eval_otel.types import ContextsFromPrompt
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 
 
 _OPEN = 4096  # spans under way that are known; some never end
-_GONE = 1024  # spans remembered that had ended when they were looked at
-_STARTED = 1024  # starts remembered until the background has looked at them; each is kept alive
+_ENDED = 256  # spans remembered that ended while nothing was known of their trace
+_STARTED = 4096  # starts remembered until the background has looked at them
 _NEWEST = 64  # spans that are looked at on the application's thread
 _DEPTH = 100  # of parents that are looked at
 
@@ -50,67 +53,30 @@ _RECORDS_STEPS = re.compile(
 """Scopes of instrumentations whose spans say late, often at their end, what step they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bystander:
-    """A span that is no step of RAG, as a `SpanView`: its place in the trace, and no content."""
-
-    context: SpanContext
-    name: str
-    scope: str
-    parent_id: int | None
-    parent_is_remote: bool
-    start: int
-    end: int | None
-    error: str | None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    logs: Sequence[LogView] = ()
-    dropped: int = 0
-    dropped_events: int = 0
-    value_limit: int | None = None
-
-    @classmethod
-    def of(cls, view: SdkSpan) -> Bystander:
-        """Return ``view`` as it is now."""
-        return cls(
-            context=view.context,
-            name=view.name,
-            scope=view.scope,
-            parent_id=view.parent_id,
-            parent_is_remote=view.parent_is_remote,
-            start=view.start,
-            end=view.end,
-            error=view.error,
-        )
-
-    @property
-    def trace_id(self) -> int:
-        """Its trace."""
-        return self.context.trace_id
-
-    @property
-    def span_id(self) -> int:
-        """Its id."""
-        return self.context.span_id
-
-
 class OpenSpans:
-    """The spans that have started and not ended; bounded, the newest count."""
+    """The spans that have started and not ended; bounded, the newest count.
+
+    What has started is referred to weakly: keeping ended spans alive would cost the application's
+    thread as much as making them, in memory that is no longer in its cache.
+    """
 
     def __init__(self) -> None:
         """Know of none."""
-        self._starts: deque[ReadableSpan] = deque(maxlen=_STARTED)
+        self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
+        """What has started since the last look; every span of the application is appended."""
+        self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
+        """Spans without a mark of any dialect; their trace may become one of RAG yet."""
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # which of them had ended at the last look
         self._looking = threading.Lock()
-        self.gone: deque[Bystander] = deque(maxlen=_GONE)
-        """Spans that ended without being a step of RAG; their trace may become one of RAG yet."""
-        self.note_start = self._starts.append
-        """Note that a span has started."""
 
     def __iter__(self) -> Iterator[ReadableSpan]:
         """Yield the spans that were open at the last look, or had only just ended."""
         return chain.from_iterable(self._open.values())
+
+    def note_start(self, span: ReadableSpan) -> None:
+        """Note that ``span`` has started."""
+        self.starts.append(ref(span))
 
     def note_current(self, trace_id: int) -> None:
         """Note the current span, if it is of this trace: its start may be long forgotten."""
@@ -126,9 +92,10 @@ class OpenSpans:
         What has ended since is kept until the next look: a span has its end time a moment before
         its end is told, and if its thread is held up in between, it would be in neither place.
         """
-        with self._looking:  # not the watch's lock, for which the application's threads wait
-            begun = [self._starts.popleft() for _ in range(len(self._starts))]
-            known = {id(span): span for span in (*self, *begun)}
+        with self._looking:  # not the buffer's lock, for which the application's threads wait
+            begun = [self.starts.popleft()() for _ in range(len(self.starts))]
+            alive = [span for span in begun if span is not None]
+            known = {id(span): span for span in (*self, *alive)}
             ended = {key: span for key, span in known.items() if span.end_time is not None}
             ending = {key: span for key, span in ended.items() if key not in self._ending}
             opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
@@ -136,12 +103,11 @@ class OpenSpans:
             for span in (*ending.values(), *opened):
                 found.setdefault(trace_of(span), []).append(span)
             self._open, self._ending = found, frozenset(ending)
-            self.gone.extend(list(_gone(ending.values())))
 
-    def just_gone(self, trace_id: int) -> Iterator[Bystander]:
-        """Yield what has started lately in a trace and has ended, without a look."""
-        lately = islice(reversed(self._starts.copy()), _NEWEST)
-        return _gone(span for span in lately if trace_of(span) == trace_id)
+    def just_ended(self, trace_id: int) -> list[ReadableSpan]:
+        """Return those of a trace that have ended lately, while nothing was known of it."""
+        lately = islice(reversed(self.ended.copy()), _NEWEST)
+        return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
 
     def lately(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that were open at the last look, or had only just ended."""
@@ -153,15 +119,16 @@ class OpenSpans:
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
         """Return the newest of a trace that are open, without a look; there may be more."""
-        begun = islice(reversed(self._starts.copy()), _NEWEST)
-        newest = [span for span in begun if trace_of(span) == trace_id and span.end_time is None]
+        found = [span for span in self._newest() if trace_of(span) == trace_id]
+        newest = [span for span in found if span.end_time is None]
         return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
 
-
-def _gone(spans: Iterable[ReadableSpan]) -> Iterator[Bystander]:
-    for view in map(SdkSpan, spans):
-        if view.end is not None and view.scope != semconv.SCOPE and kind_of(view) == "other":
-            yield Bystander.of(view)
+    def _newest(self) -> Iterator[ReadableSpan]:
+        with suppress(IndexError):  # another thread looks meanwhile
+            for i in range(1, min(len(self.starts), _NEWEST) + 1):
+                span = self.starts[-i]()
+                if span is not None:
+                    yield span
 
 
 def is_bystander(view: SdkSpan) -> bool:
@@ -192,6 +159,7 @@ OVERHEAD = 2600
 
 _ENTRY = 100  # bytes of an attribute, about, without its value
 _NESTING = 8  # levels of a value that are measured
+_FLAT: Final = frozenset({str, bool, int, float})
 
 AnyView: TypeAlias = "SdkSpan | Bystander"
 
@@ -219,23 +187,34 @@ class TraceLimits:
 class Below:
     """What is below a span: when it was searched first, and called last.
 
-    Calls that have an anchor already are not counted.
+    Calls that have an anchor already are not counted. ``shown`` says that no search is known but by
+    what a call was shown: the search itself may be found further up.
     """
 
     searched: int | None = None
     called: int | None = None
+    shown: bool = False
 
     def add(self, other: Below) -> None:
         """Take in what is below another span that this one is above of."""
-        starts = [t for t in (self.searched, other.searched) if t is not None]
-        calls = [t for t in (self.called, other.called) if t is not None]
-        self.searched, self.called = min(starts, default=None), max(calls, default=None)
+        searched, called = other.searched, other.called
+        if searched is not None:
+            self.shown = other.shown and (self.shown or self.searched is None)
+        if searched is not None and (self.searched is None or searched < self.searched):
+            self.searched = searched
+        if called is not None and (self.called is None or called > self.called):
+            self.called = called
 
     @property
     def is_turn(self) -> bool:
         """Whether a call follows a retrieval."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
+
+    @property
+    def above(self) -> Below:
+        """What the span above a turn sees of it: the search, and a call that may be its own."""
+        return self if self.shown else Below(self.searched)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -249,6 +228,8 @@ class Trace:
     """By id, in the order of their ends."""
     noted: dict[int, tuple[float, int]] = field(default_factory=dict)
     """When each span came, and its bytes."""
+    early: dict[int, ReadableSpan] = field(default_factory=dict)
+    """What had ended before anything was known of the trace, and nobody has looked at yet."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
     """LangChain runs that are no turn by themselves, by the span of the application around them."""
@@ -292,6 +273,23 @@ class Trace:
         self.size += OVERHEAD
         return OVERHEAD
 
+    def add_early(self, span: ReadableSpan) -> int:
+        """Take in a span that had ended early, if it is not known; return its bytes."""
+        span_id = span.context.span_id if span.context is not None else 0
+        if span_id in self.spans or span_id in self.early:
+            return 0
+        self.early[span_id] = span
+        self.size += OVERHEAD
+        return OVERHEAD
+
+    def settle(self) -> None:
+        """Look at what had ended early."""
+        while self.early:
+            view = SdkSpan(self.early.popitem()[1])
+            if view.scope != semconv.SCOPE and kind_of(view) == "other":
+                self.spans[view.span_id] = Bystander.of(view)
+                self.noted[view.span_id] = (self.last, OVERHEAD)
+
     def part(self, ids: Iterable[int]) -> Trace:
         """Take the spans with these ``ids`` out, and return them as a trace."""
         taken = Trace(
@@ -321,14 +319,15 @@ class Trace:
     def empty(self) -> None:
         """Forget the spans; what comes later is lost, too."""
         self.is_lost = True
-        self.spans, self.noted, self.below, self.trees, self.size = {}, {}, {}, [], 0
+        self.spans, self.noted, self.early, self.below = {}, {}, {}, {}
+        self.trees, self.size = [], 0
 
 
 def size_of(view: SdkSpan) -> int:
     """Return about how many bytes ``view``, with what is written on it, keeps alive."""
-    size = OVERHEAD
-    for value in view.attributes.values():  # on the application's thread: nearly all are texts
-        size += _ENTRY + (getsizeof(value) if isinstance(value, str) else _weight(value, 1))
+    written = view.attributes.values()
+    size = OVERHEAD + _ENTRY * len(written) + sum(map(getsizeof, written))
+    size += sum(_weight(value) for value in written if type(value) not in _FLAT)
     for _, values in view.events:
         size += _weight(values)
     return size + sum(map(size_of_log, view.logs))
@@ -370,24 +369,28 @@ def stands_for_turn(
     ``contexts_from_prompt`` each call may have its contexts in its prompt, and be a turn itself.
     """
     own = trace.below.setdefault(view.span_id, Below())
-    own.add(_said(view, own))
+    said = said_on(view)
+    if said:
+        own.add(_said(said, view.start, own))
+    if holds_documents(view):
+        own.add(Below(view.start, shown=True))
     is_turn = False
     if kind in RETRIEVALS:
         up = Below(searched=view.start)
     elif kind == "llm" and contexts_from_prompt == "on":
         up, is_turn = Below(view.start, view.start), True
     elif kind == "llm":
-        up = Below(own.searched, max(view.start, own.searched or 0))
+        up = Below(own.searched, max(view.start, own.searched or 0), own.shown)
     elif own.searched is None and _may_have_searched(view, kind, own):
         up = Below(view.start, own.called)
     else:
         up = own
         may_go_on = own.searched is not None or kind != "other"
         is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
-        is_turn = is_turn or native.speaks(view)  # if it is refused, its span says why
+        is_turn = is_turn or speaks(view)  # if it is refused, its span says why
         if own.is_turn:
             trace.turns.add(view.span_id)
-            up = Below(own.searched)
+            up = own.above
     rise(trace, view.parent_id, up)
     return is_turn
 
@@ -413,25 +416,27 @@ def rise(trace: Trace, above: int | None, up: Below) -> None:
             return
         below = trace.below.setdefault(above, Below())
         below.add(up)
+        if above in trace.early:
+            trace.settle()
         view = trace.spans.get(above)
         if view is None or kind_of(view) in _LEAVES:
             return
         if below.is_turn:
             trace.turns.add(above)
-            up = Below(below.searched)
+            up = below.above
         above = view.parent_id
 
 
-def _said(view: SdkSpan, own: Below) -> Below:
-    """Return what the application itself has told of on ``view``."""
-    said = parts_of(view)
-    searched = view.start if "documents" in said else None
+def _said(said: Collection[Part], start: int, own: Below) -> Below:
+    """Return what the application itself has told of, on a span that started at ``start``."""
+    searched = start if "documents" in said else None
     known = searched if own.searched is None else own.searched
-    return Below(searched, (view.start if known is None else known) if "output" in said else None)
+    return Below(searched, (start if known is None else known) if "output" in said else None)
 
 
 def _goes_on(trace: Trace, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
     """Tell whether a retrieval, or what follows one, is still open below ``view``."""
+    trace.settle()
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
     inner = [one for one in views if view.span_id in line_of(one.parent_id, trace.spans, parents)]

@@ -154,6 +154,24 @@ def _is_same_call(one: Step, other: Step) -> bool:
     return same and (close or other.start <= one.start <= one.end <= other.end)
 
 
+def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
+    """Tell whether a tool, or a chain of one name, retrieved in one call and not in another.
+
+    ``retrievers`` are the retrievals of a turn, ``below`` what is below its anchor.
+    """
+    below = [one for one in below if one.error is None]
+    above = tree.searching | {a.id for one in retrievers for a in tree.line(one)}
+    tools = [one for one in below if one.kind == "tool"]
+    retrieving = {tool.name for tool in tools if tool.id in above}
+    if any(tool.name in retrieving and tool.id not in above for tool in tools):
+        return True
+    holders = {one.parent for one in tree.fragments}
+    found = {one.parent for one in tree.fragments if one.kind in RETRIEVALS}
+    chains = [one for one in below if one.kind == "chain"]
+    searching = {(one.name, one.parent) for one in chains if one.id in found}
+    return any((one.name, one.parent) in searching and one.id not in holders for one in chains)
+
+
 _MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"

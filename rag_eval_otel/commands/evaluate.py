@@ -51,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     """Score the rows and print what they come to."""
     cache = _cache(options)
     try:
-        exported = _export(options, cache)
+        config = _config(options)
+        exported = _export(options, cache, config=config)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
         return 1
@@ -59,8 +60,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
     totals = exported.totals
-    shown = json.dumps(totals.to_dict(), indent=2) if options.form == "json" else repr(totals)
-    sys.stdout.write(f"{shown}\n")
+    sys.stdout.write(f"{_shown(totals, config, options.form)}\n")
     if not totals.rows:
         sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
     if exported.unsent:
@@ -86,6 +86,26 @@ def _useless(totals: Totals) -> str:
     return f"{rows} without a score: no metric can use what the judge says ({why})"
 
 
+def _config(options: argparse.Namespace) -> Config:
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+
+    given = {name: getattr(options, name) for name in _OF_CONFIG}
+    return Config.from_env(**{name: value for name, value in given.items() if value is not None})
+
+
+def _shown(totals: Totals, config: Config, form: str) -> str:
+    """Return the totals, with what the judge's tokens cost where its price is known."""
+    from rag_eval_otel.prices import load_prices  # noqa: PLC0415
+
+    prices = load_prices(config.prices)
+    cost = prices.cost(totals.judge, totals.usage)
+    if form == "json":
+        spent = {"cost": cost, "currency": prices.currency}
+        return json.dumps({**totals.to_dict(), **spent}, indent=2)
+    told = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
+    return f"{totals!r}{told}"
+
+
 def _cache(options: argparse.Namespace) -> Path | None:
     """Return where scores are kept: where told to, else beside the output."""
     if options.cache is not None or options.output is None:
@@ -101,8 +121,7 @@ def _kept(cache: Path | None) -> str:
     return f"what is done is kept in {cache}: the same command again goes on from there"
 
 
-def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
-    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
     from rag_eval_otel.dataset.export import export  # noqa: PLC0415
     from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
     from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
@@ -110,8 +129,6 @@ def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
     if options.output is not None:
         check_output(options.output)
         _require_another_file(options.output, Path(options.file))
-    given = {name: getattr(options, name) for name in _OF_CONFIG}
-    config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
     plan = _plan(config, options, cache)
     dataset = open_dataset(options.file, options.columns, limit=options.limit)
     return asyncio.run(export(dataset, plan, _targets(config, options)))
@@ -126,6 +143,8 @@ _OF_CONFIG = (
     "fusion",
     "concurrency",
     "evaluation_timeout",
+    "explanations",
+    "prices",
 )
 
 
@@ -159,6 +178,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
         redactor=redactor(config.redact),
         prompts=chosen_prompts(config.prompts),
+        explanations=config.explanations,
     )
 
 

@@ -43,6 +43,14 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "choices": ("on", "off"),
         "help": "whether questions of one row may share a judge request (default: on)",
     },
+    "--explanations": {
+        "choices": ("on", "off"),
+        "help": "whether the judge gives reasons, which cost most of its tokens (default: off)",
+    },
+    "--prices": {
+        "metavar": "FILE",
+        "help": "prices of judge tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
+    },
     "--repairs": {
         "type": _count,
         "default": 1,

@@ -26,7 +26,7 @@ from rag_eval_otel.models import (
     chosen_prompts,
 )
 from rag_eval_otel.protocols import Metric
-from rag_eval_otel.types import Fusion
+from rag_eval_otel.types import Fusion, Reasons
 
 
 async def aevaluate_dataset(
@@ -46,6 +46,7 @@ async def aevaluate_dataset(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     prompts: AnyPrompts = None,
+    explanations: Reasons = "off",
 ) -> Report:
     """Score every row of ``samples`` with ``metrics`` and return the `Report`.
 
@@ -57,9 +58,9 @@ async def aevaluate_dataset(
     Haystack are recognised; ``columns`` maps a field of `Sample` to a column called otherwise, and
     texts in further columns become ``Sample.extra``. ``limit`` takes the first rows only.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``prompts``: as for `evaluate`.
-    At most ``concurrency`` rows are under way at once; one that takes more than ``timeout`` seconds
-    keeps what it has, its other scores are errors.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``: as
+    for `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
+    ``timeout`` seconds keeps what it has, its other scores are errors.
 
     ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
     called again, asks only for what is missing or failed. Scores are found again by the content of
@@ -88,6 +89,7 @@ async def aevaluate_dataset(
         cache=None if cache is None else Path(cache),
         budget=budget,
         prompts=chosen_prompts(prompts),
+        explanations=explanations,
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

@@ -14,13 +14,13 @@ from rag_eval_otel.dataset.ordered import in_order
 from rag_eval_otel.dataset.read import Dataset, check_needs
 from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
-from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.types import Evaluation, Fusion, Sample
+from rag_eval_otel.types import Evaluation, Fusion, Reasons, Sample
 
 _REPLIES = 1024  # kept for rows that ask the same
 
@@ -41,6 +41,7 @@ class Plan:
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     prompts: Prompts = BUILT_IN
+    explanations: Reasons = "off"
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -85,6 +86,7 @@ def _maybe_cache(plan: Plan) -> Iterator[ScoreCache | None]:
         embedder=plan.embedder,
         fusion=plan.fusion,
         prompts=plan.prompts,
+        reasons=plan.explanations,
     )
     with open_cache(plan.cache, measure=measure) as cache:
         yield cache
@@ -106,6 +108,7 @@ class _Scorer:
         self._cache = cache
         self._judge = ThriftyJudge(plan.judge, plan.budget) if plan.budget else plan.judge
         self._replies = ReplyCache(_REPLIES)
+        self._labelling = labelling_of(plan.metrics, plan.judge)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
         index, sample = item[0], self._plan.redactor.sample(item[1])
@@ -122,6 +125,7 @@ class _Scorer:
             fresh,
             scores=tuple(found[name] for name in self._plan.names),
             judge=next((judge for judge in judges if judge is not None), None),
+            label_metrics=self._labelling,
         )
         return Row(index=index, sample=sample, evaluation=evaluation)
 
@@ -137,4 +141,5 @@ class _Scorer:
             timeout=plan.timeout,
             cache=self._replies,
             prompts=plan.prompts,
+            explanations=plan.explanations,
         )

@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from rag_eval_otel.demo.handbook import TURNS, Turn, passages
-from rag_eval_otel.judge.text import content, sentences, terms
+from rag_eval_otel.judge.lexical.claims import STOP, terms
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -50,8 +50,8 @@ class HandbookEmbeddings(Embeddings):
 
 def _vector(text: str) -> list[float]:
     row = np.full(_DIMENSIONS, 1e-9)  # a text without words must still have a direction
-    for sentence in sentences(text):
-        for term in content(terms(sentence)):
+    for term in terms(text):
+        if term.weight > STOP:
             row[zlib.crc32(term.key.encode("utf-8", "replace")) % _DIMENSIONS] += term.weight
     unit: list[float] = (row / np.linalg.norm(row)).tolist()
     return unit

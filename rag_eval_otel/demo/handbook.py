@@ -49,7 +49,7 @@ TURNS: tuple[Turn, ...] = (
     ),
     Turn(
         question="How do I claim travel costs, and by when must the claim be handed in?",
-        answer="Travel costs are claimed in the Tally app.",
+        answer="In the Tally app.",
         defect="incomplete",
     ),
     Turn(

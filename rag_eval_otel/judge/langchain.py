@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
-from rag_eval_otel.judge.tasks import Task, compose, read_parts
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.providers import Provider
 from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Replies, Usage
@@ -108,5 +109,6 @@ def _usage(message: object) -> Usage:
     return Usage(
         judge_requests=1,
         prompt_tokens=counted.get("input_tokens", 0),
+        cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
         completion_tokens=counted.get("output_tokens", 0),
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.logprobs import with_expectations
-from rag_eval_otel.judge.tasks import Request, Task, compose, part_names, read_parts
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.providers import SchemaMode, TokenLimit
 from rag_eval_otel.types import Replies, Usage
@@ -205,6 +206,7 @@ def _replies(
         usage=Usage(
             judge_requests=requests,
             prompt_tokens=asked,
+            cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
             # Some servers leave what a model thought out of the one, never out of the other.
             completion_tokens=max(said, int(usage.get("total_tokens") or 0) - asked),
         ),

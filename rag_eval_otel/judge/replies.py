@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,11 @@ from pydantic import (
     create_model,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _QUOTED = 50  # characters of a refused value that are shown to the judge again
+_EVEN = 0.5  # from which a yes is likelier than a no
 
 
 def integer(value: object) -> object:
@@ -81,7 +85,10 @@ def one_of(levels: Sequence[float]) -> Any:
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
 Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
-Index: TypeAlias = Annotated[int, BeforeValidator(integer)]
+Index: TypeAlias = Annotated[
+    int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
+]
+"""The number, from 1, of what an entry is about. Judges give entries in order and leave it out."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
@@ -92,6 +99,35 @@ class Reply(BaseModel):
     model_config = ConfigDict(
         frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
     )
+
+
+class Judged(Reply):
+    """A yes or no, and how likely it is a yes where the judge can tell."""
+
+    if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
+
+        @property
+        def verdict(self) -> int:
+            """1 for a yes, 0 for a no."""
+
+    _probability: float | None = PrivateAttr(default=None)
+
+    @property
+    def probability(self) -> float:
+        """How likely it is a yes, from 0 to 1; of a judge that does not tell, 0 or 1."""
+        return float(self.verdict) if self._probability is None else self._probability
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the judge told how likely it is."""
+        return self._probability is not None
+
+    @classmethod
+    def graded(cls, probability: float, **said: Any) -> Self:
+        """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
+        verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
+        verdict._probability = within(0, 1)(probability)
+        return verdict
 
 
 class ReverseQuestion(Reply):
@@ -107,7 +143,7 @@ class Statements(Reply):
     statements: list[StrictStr]
 
 
-class Verdict(Reply):
+class Verdict(Judged):
     """Whether statement number ``index`` (from 1) follows from the contexts."""
 
     index: Index
@@ -121,7 +157,21 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
-class JudgedStatement(Reply):
+class Sentence(Judged):
+    """What sentence number ``index`` (from 1) of an answer is worth: 2 where it claims nothing."""
+
+    index: Index
+    reason: StrictStr = ""
+    verdict: Level
+
+
+class SupportedSentences(Reply):
+    """One entry for each sentence that was shown."""
+
+    verdicts: list[Sentence]
+
+
+class JudgedStatement(Judged):
     """A claim together with its verdict."""
 
     statement: StrictStr
@@ -148,7 +198,13 @@ class RelevantStatements(Reply):
     relevant_statements: list[StrictStr]
 
 
-class Useful(Reply):
+class RelevantContexts(Reply):
+    """The numbers, from 1, of the contexts that hold a sentence needed to answer the question."""
+
+    numbers: list[Annotated[int, BeforeValidator(integer)]]
+
+
+class Useful(Judged):
     """Whether one context was of use."""
 
     reason: StrictStr = ""

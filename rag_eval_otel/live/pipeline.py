@@ -168,7 +168,8 @@ class Pipeline:
 
     def _sweep(self) -> None:
         with self._release_edge:
-            self.recorder.sweep()
+            if self.recorder.runs:
+                self.recorder.sweep()
         with self._release_edge:
             self.buffer.sweep()
 
@@ -177,7 +178,8 @@ class Pipeline:
     def flush(self, timeout: float) -> bool:
         """Finish what has ended, wait for its scores, and export; False if time ran out."""
         deadline = self._clock() + timeout
-        self.recorder.flush()
+        if self.recorder.runs:
+            self.recorder.flush()
         flushed = self.force_flush(int(timeout * 1000))
         return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
 
@@ -191,7 +193,8 @@ class Pipeline:
             return not self.hold
         deadline = self._clock() + timeout_millis / 1000
         with self._release_edge:
-            self.buffer.flush()
+            if self.buffer.traces:
+                self.buffer.flush()
         self.hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
         released = self._release_all("flushed", deadline)
         left = max(0, int((deadline - self._clock()) * 1000))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -70,12 +71,12 @@ class RagEvalSpanProcessor(SpanProcessor):
     def _bind(self) -> None:
         """Keep the methods that every span of the application calls."""
         buffer = self.pipeline.buffer
-        self._note_start = buffer.note_start
+        self._starts = buffer.open_spans.starts
         self._concerns = buffer.concerns
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note that it has started, and pass on."""
-        self._note_start(span)
+        self._starts.append(ref(span))
         self._start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -124,7 +125,7 @@ class RagEvalSpanProcessor(SpanProcessor):
     def _hold(self, span: ReadableSpan) -> Fate:
         """Show ``span`` to the buffer of traces, which may hold it."""
         with self._edge:
-            return self.pipeline.buffer.ended(span)
+            return self.pipeline.buffer.take(span)
         context = span.context or INVALID_SPAN_CONTEXT  # something failed, maybe after it was held
         key = (context.trace_id, context.span_id)
         return "held" if self.pipeline.hold.release(key, UNTOUCHED) else "passes"

@@ -33,6 +33,7 @@ from rag_eval_otel.types import (
     Ending,
     Evaluation,
     Fusion,
+    Reasons,
     Sample,
     SkipReason,
     SpanRef,
@@ -327,11 +328,12 @@ class Measurement:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
     prompts: Prompts = BUILT_IN
+    explanations: Reasons = "off"
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
         return await evaluate(
-            self.redactor.sample(sample),
+            self.redactor.sample(sample) if self.redactor.patterns else sample,
             self.metrics,
             judge=self.judge,
             embedder=self.embedder,
@@ -340,6 +342,7 @@ class Measurement:
             cache=self.cache,
             embedding=self.embedding,
             prompts=self.prompts,
+            explanations=self.explanations,
         )
 
 
@@ -351,6 +354,7 @@ def build_measurement(config: Config) -> Measurement:
         judge=build_judge(config),
         embedder=build_embedder(config),
         fusion=config.fusion,
+        explanations=config.explanations,
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
         redactor=redactor(config.redact),

@@ -13,7 +13,13 @@ from rag_eval_otel.judge.kinds import (
 )
 from rag_eval_otel.judge.replies import Useful
 from rag_eval_otel.judge.tasks import Task, check_examples
-from rag_eval_otel.metrics.outcome import Examples, measured, undefined
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    measured,
+    share_of,
+    undefined,
+    verdicts_of,
+)
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
 
@@ -115,28 +121,31 @@ async def _ranked(
     if not tasks:
         return undefined(name, "no_context")
     replies = await ask.each(tasks)
-    verdicts = [reply.verdict if isinstance(reply, Useful) else None for reply in replies]
+    judged = [reply for reply in replies if isinstance(reply, Useful)]
     errors = [reply for reply in replies if isinstance(reply, BaseException)]
     failed = [error for error in errors if not isinstance(error, UnparsableReplyError)]
     if failed or len(errors) == len(tasks):
         raise (failed or errors)[0]
-    flags = [verdict for verdict in verdicts if verdict is not None]
-    if len(flags) < len(verdicts):
-        return undefined(name, "judge_incomplete", detail={"verdicts": verdicts})
-    useful = [str(rank) for rank, flag in enumerate(flags, start=1) if flag]
+    if len(judged) < len(tasks):
+        known = [reply.verdict if isinstance(reply, Useful) else None for reply in replies]
+        return undefined(name, "judge_incomplete", detail={"verdicts": known})
+    useful = [str(rank) for rank, one in enumerate(judged, start=1) if one.verdict]
     return measured(
         name,
-        average_precision(flags),
+        average_precision([one.probability for one in judged]),
         threshold=threshold,
         explanation=f"Of use, by rank: {', '.join(useful) or 'none'}.",
-        detail={"verdicts": flags},
+        detail=verdicts_of(judged),
     )
 
 
-def average_precision(flags: Sequence[int]) -> float:
-    """Return the mean, over the ranks with a 1, of the share of 1s so far; 0 without any."""
-    hits = [sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
-    return sum(hits) / len(hits) if hits else 0.0
+def average_precision(flags: Sequence[float]) -> float:
+    """Return the mean, over the ranks with a 1, of the share of 1s so far; 0 without any.
+
+    Of flags between 0 and 1, each rank counts as much as its flag.
+    """
+    hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
+    return sum(hits) / sum(flags) if hits else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +195,11 @@ class ContextRecall:
         judged = [claim for claim in reply.statements if claim.statement.strip()]
         if not judged:
             return undefined(self.name, "no_claims")
-        flags = [claim.verdict for claim in judged]
         missing = [claim.statement for claim in judged if not claim.verdict]
         return measured(
             self.name,
-            sum(flags) / len(flags),
+            share_of(judged),
             threshold=self.threshold,
             explanation="Not in the contexts: " + " / ".join(missing) if missing else None,
-            detail={"statements": [claim.statement for claim in judged], "verdicts": flags},
+            detail={"statements": [claim.statement for claim in judged], **verdicts_of(judged)},
         )

@@ -151,8 +151,8 @@ class AnswerCorrectness:
         said, wanted = _claims(reply.answer_statements), _claims(reply.reference_statements)
         if not said and not wanted:
             return None, {}
-        tp = sum(claim.verdict for claim in said) if wanted else 0
-        fp, fn = len(said) - tp, sum(not claim.verdict for claim in wanted)
+        tp = sum(claim.probability for claim in said) if wanted else 0
+        fp, fn = len(said) - tp, sum(1 - claim.probability for claim in wanted)
         return f_beta(tp, fp, fn=fn, beta=self.beta), {"tp": tp, "fp": fp, "fn": fn}
 
     async def _similar(self, answer: str, reference: str, embed: EmbedFn) -> float | None:
@@ -166,7 +166,7 @@ def _claims(judged: Sequence[JudgedStatement]) -> list[JudgedStatement]:
     return [claim for claim in judged if claim.statement.strip()]
 
 
-def f_beta(tp: int, fp: int, *, fn: int, beta: float) -> float:
+def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
     """Return the F score, in [0, 1]; 0 where precision or recall has nothing to divide by."""
     precision = tp / (tp + fp) if tp + fp else 0.0
     recall = tp / (tp + fn) if tp + fn else 0.0
@@ -225,5 +225,5 @@ class Correctness:
             normalized=(value - _LOW) / (_HIGH - _LOW),
             reason=rating_remark(self.rating, [grade]),
             explanation=grade.reason,
-            detail={"rated": how_rated([grade])},
+            detail={"rated": how_rated(self.rating, [grade])},
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Rated, Task
@@ -17,14 +17,19 @@ def rating_of(rating: Graded) -> float:
     return rating.rating if rating.expected is None else rating.expected
 
 
-def how_rated(ratings: Sequence[Graded]) -> Rated:
-    """Tell how ``ratings`` were read; as integers as soon as one had no probabilities."""
-    return "integer" if any(rating.expected is None for rating in ratings) else "logprobs"
+def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
+    """Tell how ``ratings`` were read; as integers as soon as one had no probabilities.
+
+    ``graded``: by the probabilities of a judge that gives them without being asked to.
+    """
+    if any(rating.expected is None for rating in ratings):
+        return "integer"
+    return "logprobs" if wanted == "logprobs" else "graded"
 
 
 def rating_remark(wanted: Rated, ratings: Sequence[Graded]) -> Reason | None:
     """Return ``no_logprobs`` where probabilities were wanted and the server gave none."""
-    return "no_logprobs" if wanted != how_rated(ratings) and wanted == "logprobs" else None
+    return "no_logprobs" if wanted == "logprobs" != how_rated(wanted, ratings) else None
 
 
 async def dual_score(
@@ -49,7 +54,7 @@ async def dual_score(
         explanation=" / ".join(rating.reason for rating in ratings if rating.reason),
         detail={
             "ratings": values,
-            "rated": how_rated(ratings),
+            "rated": how_rated(tasks[0].rated, ratings),
             "judges_used": len(values),
             "disagreement": (max(values) - min(values)) / scale,
         },

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Decision
+from rag_eval_otel.judge.replies import Decision, Judged
 from rag_eval_otel.types import Label, Reason, Score
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
@@ -51,6 +51,19 @@ def measured(
 def undefined(name: str, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
     """Return a score that the definition gives no number for."""
     return Score(name=name, status="undefined", reason=reason, detail=detail or {})
+
+
+def share_of(judged: Sequence[Judged]) -> float:
+    """Return the mean probability of a yes: the share of yeses, where each is 0 or 1."""
+    return sum(one.probability for one in judged) / len(judged)
+
+
+def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Return what goes into the detail: the verdicts, and how likely each is where that is told."""
+    found: dict[str, Any] = {"verdicts": [one.verdict for one in judged]}
+    if any(one.is_graded for one in judged):
+        found["probabilities"] = [one.probability for one in judged]
+    return found
 
 
 def decided(name: str, decision: Decision, *, threshold: float | None) -> Score:

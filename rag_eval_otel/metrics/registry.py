@@ -93,12 +93,12 @@ def _default() -> tuple[Metric, ...]:
     return (AnswerRelevancy(), ContextRelevance(), Faithfulness(), ResponseGroundedness())
 
 
-def _lean() -> tuple[Metric, ...]:
+def _dual() -> tuple[Metric, ...]:
     return (
         AnswerRelevancy(),
-        ContextRelevance(judges=1),
-        StatementFaithfulness(),
-        ResponseGroundedness(judges=1),
+        ContextRelevance(judges=2),
+        Faithfulness(form="full"),
+        ResponseGroundedness(judges=2),
     )
 
 
@@ -129,12 +129,17 @@ def _retrieval() -> tuple[Metric, ...]:
 
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "default": _default,
-    "lean": _lean,
+    "dual": _dual,
+    "lean": _default,
     "online": _online,
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets. Fused judge requests a sample: 4, 2, 3, 4 and 0."""
+"""Named sets. Fused judge requests a sample: 2, 4, 2, 3, 4 and 0.
+
+``dual`` has the metrics of ``default`` as their sources define them: two judges, and claims that
+the judge finds. ``lean`` is another name of ``default``.
+"""
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:

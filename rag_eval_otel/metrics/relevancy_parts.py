@@ -15,8 +15,9 @@ from rag_eval_otel.judge.kinds import (
     SIMILARITIES,
     SUB_QUESTIONS,
 )
+from rag_eval_otel.judge.replies import Verdict
 from rag_eval_otel.judge.tasks import check_examples
-from rag_eval_otel.metrics.outcome import Examples, measured, undefined
+from rag_eval_otel.metrics.outcome import Examples, measured, share_of, undefined
 from rag_eval_otel.metrics.relevancy import draw_questions
 from rag_eval_otel.protocols import AskLike, EmbedFn, Metric
 from rag_eval_otel.types import Sample, Score
@@ -187,21 +188,22 @@ class DecompositionRelevancy:
                 {"sub_questions": parts, "answer": sample.answer}, examples=self.examples
             )
         )
-        found = {one.index: one.verdict for one in reversed(reply.verdicts)}  # the first counts
+        found = {one.index: one for one in reversed(reply.verdicts)}  # the first counts
         if not all(i in found for i in range(1, len(parts) + 1)):
             return undefined(self.name, "judge_incomplete", detail={"sub_questions": parts})
         return self._coverage(parts, [found[i] for i in range(1, len(parts) + 1)])
 
-    def _coverage(self, parts: Sequence[str], flags: Sequence[int]) -> Score:
+    def _coverage(self, parts: Sequence[str], judged: Sequence[Verdict]) -> Score:
+        flags = [one.verdict for one in judged]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
         return measured(
             self.name,
-            sum(flags) / len(flags),
+            share_of(judged),
             threshold=self.threshold,
             explanation="Not addressed: " + " / ".join(missing) if missing else None,
             detail={
                 "sub_questions": list(parts),
-                "addressed": list(flags),
+                "addressed": flags,
                 "coverage": f"{sum(flags)}/{len(flags)}",
             },
         )

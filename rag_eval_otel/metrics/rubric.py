@@ -172,7 +172,7 @@ async def _grade(
         normalized=(value - low) / (high - low) if low < high else None,
         reason=rating_remark(metric.rating, [grade]),
         explanation=grade.reason,
-        detail={"rated": how_rated([grade])},
+        detail={"rated": how_rated(metric.rating, [grade])},
     )
 
 

@@ -427,19 +427,24 @@ class Sweeper:
 
     def wake(self) -> bool:
         """Begin; False where no thread can be started any more."""
+        if self._thread is not None:
+            return True
         with self._lock:
-            if self._thread is None and not self._stopped.is_set():
-                thread = threading.Thread(target=self._run, name="rag-eval-otel-watch", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter is shutting down
-                    return False
-                self._thread = thread
-        return self._thread is not None
+            return self._start()
 
     def stop(self) -> None:
         """Call no more."""
         self._stopped.set()
+
+    def _start(self) -> bool:
+        if self._thread is None and not self._stopped.is_set():
+            thread = threading.Thread(target=self._run, name="rag-eval-otel-watch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is shutting down
+                return False
+            self._thread = thread
+        return self._thread is not None
 
     def _run(self) -> None:
         silence()

@@ -148,7 +148,7 @@ class ContentFilter:
             return span
         names = attributes_of(span)
         # What says that there are texts of ours in events may be what a limit has dropped.
-        may_have_own = span.dropped_attributes or not native.NAMES.isdisjoint(names)
+        may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
         if self.foreign == "keep" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]

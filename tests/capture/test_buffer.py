@@ -43,7 +43,7 @@ class Watched(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Note it."""
-        self.buffer.note_start(span)
+        self.buffer.open_spans.note_start(span)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Show it."""
@@ -204,12 +204,21 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
 def test_spans_that_never_end_are_not_kept_for_ever() -> None:
     """Streams that nobody closes leave spans open: only the newest are remembered."""
     with attached() as app:
+        alive: list[Any] = []
         for _ in range(100):
-            last = [app.plain("open for ever") for _ in range(100)][-1]
+            alive += [app.plain("open for ever") for _ in range(100)]
             app.buffer.sweep()
         kept = list(app.buffer.open_spans)
         assert len(kept) == KEPT_OPEN
-        assert kept[-1] is last
+        assert kept[-1] is alive[-1]
+
+
+def test_spans_that_the_application_has_dropped_are_not_waited_for() -> None:
+    """A span that nobody can end any more is not kept alive by the note of its start."""
+    with attached() as app:
+        app.plain("dropped")
+        app.buffer.sweep()
+        assert list(app.buffer.open_spans) == []
 
 
 class Counting(InMemorySpanExporter):

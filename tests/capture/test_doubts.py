@@ -59,10 +59,20 @@ def test_a_missing_parent_around() -> None:
 
 
 def test_documents_nobody_retrieved() -> None:
-    """A chain hands on a document that reached the LLM, and no retrieval is seen to find it."""
-    join = replace(chain("join", "app", at=(10, 11)), shown=search(page=OTHER).documents or ())
+    """A chain is handed a document that reached the LLM, and no retrieval is seen to find it."""
+    other = search(page=OTHER).documents or ()
+    join = replace(chain("join", "app", at=(10, 11)), shown=other, handed=other)
     generator = llm("l", "app", at=(50, 60), shown=[f"{PAGE} {OTHER}", ASKED], said=TOLD)
     assert found(root(), search(), join, generator) == ["partial"]
+
+
+def test_documents_of_a_step_of_its_own() -> None:
+    """A chain that hands on a document which it was not handed has found it."""
+    add = replace(chain("add", "app", at=(10, 11)), shown=search(page=OTHER).documents or ())
+    generator = llm("l", "app", at=(50, 60), shown=[f"{PAGE} {OTHER}", ASKED], said=TOLD)
+    [outcome] = outcomes((root(), search(), add, generator))
+    assert isinstance(outcome.result, Sample)
+    assert [passage.text for passage in outcome.result.contexts or ()] == [PAGE, OTHER]
 
 
 def test_a_second_answer() -> None:

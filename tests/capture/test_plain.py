@@ -213,7 +213,7 @@ def test_broken_json_of_a_tool_is_no_text() -> None:
         attributes={"openinference.span.kind": "TOOL", "output.value": '[{"text": "Founded in'}
     )
     step = read(view)
-    assert (step.output, step.documents, step.cut) == (None, None, {"output"})
+    assert (step.output, step.documents, step.cut) == (None, None, {"documents", "output"})
 
 
 def test_keys_of_the_users_come_first() -> None:

@@ -106,7 +106,7 @@ def test_a_made_up_answer_is_not_backed(name: str) -> None:
 
 def test_off_topic_retrieval_is_not_relevant() -> None:
     """Passages on something else do not serve the question."""
-    assert value(only("off_topic"), "context_relevance") <= 0.25
+    assert value(only("off_topic"), "context_relevance") < 0.5
 
 
 def test_a_refusal_is_noncommittal() -> None:

@@ -100,14 +100,7 @@ def all_three() -> None:
 @pytest.mark.parametrize(
     ("build", "reason", "advice"),
     [
-        pytest.param(
-            two_answers,
-            "ambiguous",
-            all_three,
-            marks=pytest.mark.xfail(
-                reason="the span around the turn is taken for a second turn", strict=True
-            ),
-        ),
+        (two_answers, "ambiguous", all_three),
         (chosen_by_code, "partial", lambda: record_retrieval(asked(1), told(1)[:1])),
         (no_answer, "no_answer", lambda: record_answer(said(1))),
         (no_texts, "no_contexts", lambda: record_retrieval(asked(1), told(1))),

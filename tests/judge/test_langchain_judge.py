@@ -24,7 +24,7 @@ from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.replies import Rating, Statements
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Evaluation, Replies, Usage
-from support import GOOD, SAMPLE, prompt_of
+from support import GOOD, SAMPLE, good_parts
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT = questions.context_relevance(Q, C, voice=1)
@@ -33,9 +33,8 @@ GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A)]
 
 def good_message(messages: Sequence[BaseMessage]) -> AIMessage:
     """Answer every part that the schema in the prompt asks for."""
-    schema = json.loads(str(messages[-1].content).rpartition("\n")[2])
-    parts = {name: GOOD[prompt_of(name)] for name in schema["required"]}
-    return AIMessage(json.dumps(parts))
+    body = {"messages": [{"content": message.content} for message in messages]}
+    return AIMessage(json.dumps(good_parts(body)))
 
 
 class AsyncChat(ScriptedChat):

@@ -41,10 +41,10 @@ from rag_eval_otel.types import Fusion, Replies, Usage
 from support import (
     GOOD,
     SAMPLE,
+    drawings_asked,
     good_parts,
     in_turn,
     names_asked,
-    prompt_of,
     text_asked,
 )
 
@@ -550,7 +550,7 @@ ALL = frozenset({"question", "contexts", "answer"})
 SHOWN = {
     "question": f"<question>\n{SAMPLE.question}",
     "contexts": f"[1] {SAMPLE.contexts[0].text}",
-    "answer": f"<answer>\n{SAMPLE.answer}",
+    "answer": f"answer]\n{SAMPLE.answer}",
 }
 
 
@@ -576,19 +576,19 @@ def scored(metric_set: str, fusion: Fusion) -> tuple[list[list[str]], list[dict[
 
 @pytest.mark.parametrize(
     ("metric_set", "fusion", "requests"),
-    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
 )
 def test_what_a_sample_costs(metric_set: str, fusion: Fusion, requests: int) -> None:
     """The requests a sample takes are those that the documentation names, as the server counts.
 
-    Unfused the default set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
+    Unfused the dual set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
     """
     names, _, embeddings = scored(metric_set, fusion)
     assert len(names) == requests
     assert embeddings == 1
 
 
-@pytest.mark.parametrize("metric_set", ["default", "lean"])
+@pytest.mark.parametrize("metric_set", ["default", "dual"])
 def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
     """The request that asks for questions shows neither the question nor any context."""
     names, bodies, _ = scored(metric_set, "on")
@@ -604,7 +604,7 @@ def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
 
 def test_two_voices_never_share_a_request() -> None:
     """The two judges of a dual metric cannot see each other's rating."""
-    names, _, _ = scored("default", "on")
+    names, _, _ = scored("dual", "on")
     for metric in ("context_relevance", "groundedness"):
         voices = [i for i, one in enumerate(names) for name in one if name.startswith(metric)]
         assert len(set(voices)) == len(voices) == 2
@@ -614,9 +614,9 @@ def test_two_voices_never_share_a_request() -> None:
 
 METRICS: Mapping[str, Callable[[Mapping[str, Any]], Metric]] = {
     "answer_relevancy": lambda params: AnswerRelevancy(strictness=params["n"]),
-    "context_relevance_dual": lambda _: ContextRelevance(),
-    "faithfulness": lambda _: Faithfulness(),
-    "response_groundedness": lambda _: ResponseGroundedness(),
+    "context_relevance_dual": lambda _: ContextRelevance(judges=2),
+    "faithfulness": lambda _: Faithfulness(form="full"),
+    "response_groundedness": lambda _: ResponseGroundedness(judges=2),
 }
 
 
@@ -631,7 +631,11 @@ def replayed_cases() -> list[Any]:
 
 def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
     """Answer the parts a request asks for; one that does not parse is left out."""
-    parts = {name: script(prompt_of(name)) for name in names_asked(body)}
+    drawn = drawings_asked(body)
+    parts = {
+        name: [script(name) for _ in range(drawn)] if drawn > 1 else script(name)
+        for name in names_asked(body)
+    }
     return {name: part for name, part in parts.items() if part is not None} or "no idea"
 
 

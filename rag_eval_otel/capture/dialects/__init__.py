@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from rag_eval_otel.capture.dialects import (
@@ -49,11 +50,11 @@ class Dialect(NamedTuple):
     marks: frozenset[str] = frozenset()
     holds: Callable[[SpanView], bool] | None = None
 
-    def may_read(self, view: SpanView) -> bool:
-        """Tell whether ``view`` may be of this dialect."""
+    def may_read(self, scope: str, marks: frozenset[str]) -> bool:
+        """Tell whether a span of ``scope`` with these ``marks`` may be of this dialect."""
         if self.scopes:
-            return view.scope in self.scopes
-        return not self.marks or not self.marks.isdisjoint(view.attributes)
+            return scope in self.scopes
+        return not self.marks or not self.marks.isdisjoint(marks)
 
 
 def _dialect_of(name: str, module: Any, *marks: str, scopes: Iterable[str] = ()) -> Dialect:
@@ -98,12 +99,10 @@ DIALECTS: Final = (
 """In the order in which they are tried: many write what others read, too."""
 
 MARKS: Final = frozenset().union(
-    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.NAMES
+    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.PARTS
 )
 """Attributes of which every span has one that any dialect reads, but for two known by name."""
-
-
-_HOLD: Final = tuple(dialect.holds for dialect in DIALECTS if dialect.holds is not None)
+_SAID: Final = frozenset(native.PARTS)
 _OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
 _ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
 _TOOL_NAMES: Final = (
@@ -116,10 +115,13 @@ _TOOL_NAMES: Final = (
 
 def kind_of(view: SpanView) -> Kind:
     """Return what kind of step ``view`` is, from names alone: this parses nothing."""
-    if _is_foreign(view):
-        return "other"
     _, found = _dialect(view)
-    return found or ("chain" if native.speaks(view) else "other")
+    return found or ("chain" if speaks(view) else "other")
+
+
+def speaks(view: SpanView) -> bool:
+    """Tell whether the application itself has said anything on ``view``."""
+    return not _SAID.isdisjoint(view.attributes)
 
 
 def tool_name(view: SpanView) -> str:
@@ -140,10 +142,14 @@ def lists_documents(view: SpanView) -> bool:
     return any(isinstance(output, str) and "page_content" in output for output in outputs)
 
 
-def parts_of(view: SpanView) -> frozenset[Part]:
-    """Return what ``view`` holds beside its kind, by the application's or a framework's word."""
-    said = native.parts_of(view)
-    return said | {"documents"} if any(holds(view) for holds in _HOLD) else said
+def said_on(view: SpanView) -> frozenset[Part]:
+    """Return what the application itself has said on ``view``, from names alone."""
+    return frozenset(native.PARTS[name] for name in _SAID.intersection(view.attributes))
+
+
+def holds_documents(view: SpanView) -> bool:
+    """Tell whether ``view``, which is no retrieval, holds documents, without parsing it."""
+    return any(one.holds(view) for one in _may_read(view) if one.holds is not None)
 
 
 def dialect_of(view: SpanView) -> str | None:
@@ -151,36 +157,36 @@ def dialect_of(view: SpanView) -> str | None:
     dialect, _ = _dialect(view)
     if dialect is not None:
         return dialect.name
-    return "native" if native.speaks(view) else None
+    return "native" if speaks(view) else None
 
 
 def read(view: SpanView, keys: Keys = USUAL) -> Step:
     """Return what ``view`` tells about a turn. This parses, so not on the application's thread."""
     span = PlainSpan.of(view, keys)
-    dialect, kind = (None, None) if _is_foreign(view) else _dialect(span)
+    dialect, kind = _dialect(span)
     if dialect is None or kind is None:
         found = bare(span, "other", flat=True)
     else:
         found = dialect.read(span, kind)
-    return native.with_explicit(span, found) if native.speaks(span) else found
-
-
-def may_speak(attributes: Iterable[str], *, name: str, scope: str) -> bool:
-    """Tell whether a span may be of any dialect; most spans are not, so this is quick."""
-    return (
-        not MARKS.isdisjoint(attributes)
-        or scope == llamaindex.SCOPE
-        or name.startswith(haystack.PREFIX)
-    )
-
-
-def _is_foreign(view: SpanView) -> bool:
-    return not may_speak(view.attributes, name=view.name, scope=view.scope)
+    return native.with_explicit(span, found) if speaks(span) else found
 
 
 def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
-    for dialect in DIALECTS:
-        kind = dialect.kind(view) if dialect.may_read(view) else None
+    for dialect in _may_read(view):
+        kind = dialect.kind(view)
         if kind is not None:
             return dialect, kind
     return None, None
+
+
+def _may_read(view: SpanView) -> tuple[Dialect, ...]:
+    """Return the dialects in which ``view`` may be written; most spans are of none."""
+    marks = MARKS.intersection(view.attributes)
+    if marks or view.scope == llamaindex.SCOPE or view.name.startswith(haystack.PREFIX):
+        return _reading(view.scope, marks)
+    return ()
+
+
+@lru_cache(maxsize=512)
+def _reading(scope: str, marks: frozenset[str]) -> tuple[Dialect, ...]:
+    return tuple(dialect for dialect in DIALECTS if dialect.may_read(scope, marks))

@@ -13,18 +13,17 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import CUT, HIDDEN, Lost, is_marker, read
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.text import normalised
 from rag_eval_otel.types import Passage
 
-_PARTS: Final[Mapping[str, Part]] = {
+PARTS: Final[Mapping[str, Part]] = {
     semconv.QUESTION: "input",
     semconv.ANSWER: "output",
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-NAMES: Final = frozenset(_PARTS)
 """Attributes of which every span has one on which the application has said anything."""
 
 CONTENT: Final = (
@@ -35,18 +34,6 @@ CONTENT: Final = (
 
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 """Those of them that hold a list, often as JSON; the others are one text each."""
-
-
-def speaks(view: SpanView) -> bool:
-    """Tell whether the application has said anything on ``view``."""
-    attributes = view.attributes
-    return any(name in attributes for name in _PARTS)
-
-
-def parts_of(view: SpanView) -> frozenset[Part]:
-    """Return what the application has said on ``view``, from names alone."""
-    attributes = view.attributes
-    return frozenset(part for name, part in _PARTS.items() if name in attributes)
 
 
 def with_explicit(view: PlainSpan, fragment: Step) -> Step:

@@ -1,0 +1,266 @@
+"""Words, sentences and claims as the offline judge reads them, and what backs a claim.
+
+Scripts without spaces between words (Chinese, Japanese, Thai and their neighbours) are compared by
+pairs of characters. Texts are read up to a limit, and every step is linear in them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+MAX_CHARACTERS = 100_000  # of a text, and of all passages together, that are read
+NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # what counts how much; PAIR: of characters
+
+_STEM, _LEAST = 6, 3  # letters of a word that are compared, and that one with content has
+_STOP_WORDS = frozenset(
+    "about all also and any are because been being but can could did does each for from had has"
+    " have her him his how into its just many may might more most much must one only other our over"
+    " shall she should some such than that the their them then there these they this those very was"
+    " were what when where which while who whom whose why will with would yes you your".split()
+)
+_NEGATIONS = frozenset("not never cannot without nicht kein keine nie pas".split())
+_UNITS = "two three four five six seven eight nine ten".split()
+_NUMBERS = {word: str(number) for number, word in enumerate(_UNITS, start=2)}
+_MARKS = (  # signs of vowels and tones, which `\w` leaves out
+    "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u0900-\u0963\u0970-\u0dff\u200c\u200d"
+)
+_DENSE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17df\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_RUN = re.compile(rf"[{_DENSE}]+")
+_TOKEN = re.compile(rf"\d+(?:[.,:]\d+)+|[\w{_MARKS}{_DENSE}]+")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_MARK = re.compile(r"\[\^?\d{1,3}\]|^[ \t]*(?:[-*•\u2013#>]+|\(?\d{1,2}[.)])\s+", re.MULTILINE)
+_BREAK = re.compile(
+    r"(?<=[.!?…])[\"'”\u2019»)\]*]*\s+(?![\sa-zà-þ])|;\s+|[\n\r]+"
+    r"|(?<=[\u0964\u0965\u061f\u06d4\u3002\uff01\uff1f])"
+)
+
+_MAX_CLAIMS, _MAX_READ = 100, 500  # claims, and sentences, of an answer
+_OPENING = 3  # words of a sentence that show whether it is a mere phrase
+_CLAIM = 2.0  # weight of a sentence that is a claim by itself
+_FEW = 4.0  # weight of words with content from which a sentence is more than a greeting
+_REACH = 4  # words between what is lacking and what is not told, in a refusal
+_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # what the ways to be found count
+_CURVE = 1.6  # makes a share of .65, from which a claim is rather backed than not, a half
+_LACKS = 0.7  # what is left where a number or a negation is found nowhere
+
+# A refusal has one of each: a lack, of telling, and who does not tell.
+_LACKING = frozenset(
+    "not no never cannot nothing unable insufficient incomplete unclear unsure nicht nichts kein"
+    " keine keinen pas aucune aucun ningún ninguna".split()
+)
+_TELLING = frozenset(
+    "know find found answer answered say tell determine determined help see provide provided"
+    " provides sure certain mention mentioned mentions specify specified specifies state stated"
+    " states contain contains contained include covered given available information details"
+    " incomplete unclear unsure ai weiss sagen finden beantworten erwähnt angegeben genannt"
+    " enthalten angabe angaben informationen sais trouvé précisé mentionné indiqué répondre"
+    " informations sé puedo responder información menciona indica".split()
+)
+_TELLER = frozenset(
+    "i we there context contexts document documents passage passages text texts handbook source"
+    " sources article articles page pages ich wir das dokument kontext je nous cela contexte texte"
+    " documento contexto puedo sé".split()
+)
+_OPENERS = frozenset(
+    "hi hello hey thanks thank welcome certainly sure please contact feel hope bonjour merci"
+    " veuillez hallo danke bitte hola gracias".split()
+)
+_BUT = re.compile(r",? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
+
+
+class Term(NamedTuple):
+    """A word as it is compared: ``key`` is its beginning, ``text`` what was read.
+
+    Nothing else will do in the place of one that ``is_exact``: a number, or a negation.
+    """
+
+    key: str
+    text: str
+    weight: float
+    is_exact: bool = False
+
+
+def sentences(text: str) -> list[str]:
+    """Split ``text`` into sentences, also at semicolons and line breaks, in order.
+
+    List marks and bracketed citation numbers are left out.
+    """
+    pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
+    return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
+
+
+def within_limit(texts: Iterable[str]) -> Iterator[str]:
+    """Yield ``texts``, cut where `MAX_CHARACTERS` in all are reached."""
+    left = MAX_CHARACTERS
+    for text in texts:
+        yield text[:left]
+        left = max(0, left - len(text))
+
+
+def terms(text: str) -> list[Term]:
+    """Return every word of ``text``, in order."""
+    text = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
+    text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
+    if _RUN.search(text):
+        text = _RUN.sub(r" \g<0> ", text)
+    return [term for token in _TOKEN.findall(text) for term in _terms(token)]
+
+
+def _terms(token: str) -> list[Term]:
+    if _RUN.match(token):
+        pairs = (token[i : i + 2] for i in range(max(1, len(token) - 1)))
+        return [Term(pair, pair, PAIR) for pair in pairs]
+    word = token.casefold()
+    if word[0].isdecimal() or word in _NUMBERS:
+        return [Term(_number(_NUMBERS.get(word, word)), token, NUMBER, is_exact=True)]
+    if word in _NEGATIONS:
+        return [Term("not", token, WORD, is_exact=True)]
+    is_stop = len(word) < _LEAST or word in _STOP_WORDS
+    return [Term(word[:_STEM], token, STOP if is_stop else WORD)]
+
+
+def _number(word: str) -> str:
+    """Return a number in one spelling for all scripts."""
+    digits = [str(unicodedata.decimal(one, one)) for one in word.replace(",", ".")]
+    return "".join(digits).lstrip("0") or "0"
+
+
+def has_content(found: Iterable[Term]) -> bool:
+    """Tell whether any of ``found`` says something of a subject."""
+    return any(term.weight > STOP and term.key != "not" for term in found)
+
+
+def keys_of(text: str) -> set[str]:
+    """Return what the words of ``text`` are compared by."""
+    return {term.key for term in terms(text)}
+
+
+def claims_of(answer: str, *, question: str = "") -> list[str]:
+    """Return the sentences of ``answer`` that claim something of the subject; none of a refusal.
+
+    What claims next to nothing by itself goes with its neighbour. Where nothing else is said, a
+    question back is taken for a claim, and a mere yes or no is shown after ``question``.
+    """
+    told, said = _read(answer)
+    if not said and told and not any(map(_is_refusal, told)):
+        shown = told if has_content(terms(" ".join(told))) else [question, *told]
+        said = [" ".join(" ".join(shown).split())] if has_content(terms(" ".join(shown))) else []
+    claims: list[str] = []
+    for sentence in said[:_MAX_CLAIMS]:
+        if claims and min(_weight(claims[-1]), _weight(sentence)) < _CLAIM:
+            claims[-1] += f" {sentence}"
+        else:
+            claims.append(sentence)
+    return claims
+
+
+def evades(answer: str) -> bool:
+    """Tell whether ``answer`` gives none: it says that it cannot, or only greets or asks."""
+    told, said = _read(answer)
+    return not said and (not told or any(map(_is_remark, told)))
+
+
+def _read(answer: str) -> tuple[list[str], list[str]]:
+    """Return all sentences, and those that say something: beside a refusal, more than a word."""
+    told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
+    said = [sentence for sentence in told if not _is_remark(sentence)]
+    found = [term for term in terms(" ".join(said)) if term.weight > STOP]
+    is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
+    return told, [] if is_little or not has_content(found) else said
+
+
+def _clauses(sentence: str) -> list[str]:
+    """Return what stands before and after a "but", where one of the two only evades."""
+    parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
+    return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
+
+
+def _weight(sentence: str) -> float:
+    return sum(term.weight for term in terms(sentence))
+
+
+def _is_remark(sentence: str) -> bool:
+    """Tell whether a sentence evades or, in few words, greets, asks back or sends elsewhere."""
+    found = terms(sentence)
+    opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
+    is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
+    is_question = sentence.rstrip("\"')* ").endswith("?")
+    return (is_short and (opens or is_question)) or _is_refusal(sentence)
+
+
+def _is_refusal(sentence: str) -> bool:
+    words = [term.text.casefold() for term in terms(sentence)]
+    if _TELLER.isdisjoint(words):
+        return False
+    lacking = [i for i, word in enumerate(words) if word in _LACKING]
+    telling = [i for i, word in enumerate(words) if word in _TELLING]
+    return any(-_REACH <= i - j < _REACH for i in lacking for j in telling)
+
+
+class Passages:
+    """Passages, indexed to find what backs a claim.
+
+    A word of it is looked for anywhere, in the sentence that has most of the claim, and beside the
+    word that it stands beside in the claim.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Index ``texts``, up to `MAX_CHARACTERS` in all."""
+        self._places: dict[str, list[int]] = defaultdict(list)
+        told = (sentence for text in within_limit(texts) for sentence in sentences(text))
+        found = [[term.key for term in terms(sentence)] for sentence in told]
+        self._pairs = set(pairwise(chain.from_iterable(found)))
+        for place, keys in enumerate(found):
+            for key in set(keys):
+                self._places[key].append(place)
+
+    def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
+        """Return how likely ``claim`` is backed: less than its share, least without a number."""
+        said = terms(claim)
+        wanted = _weights(said, beyond)
+        exact = {term.key for term in said if term.is_exact}.difference(beyond)
+        lacks = _LACKS if exact - self._places.keys() else 1.0
+        anywhere, one = self._anywhere(wanted), self._in_one_sentence(wanted)
+        share = _ANYWHERE * anywhere + _SENTENCE * one + _PAIRS * self._in_pairs(said, wanted)
+        return lacks * math.pow(min(1.0, share), _CURVE)
+
+    def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
+        """Return the share of ``claim`` that is found, apart from the words in ``beyond``."""
+        return self._anywhere(_weights(terms(claim), beyond))
+
+    def _anywhere(self, wanted: Mapping[str, float]) -> float:
+        return min(1.0, sum(weight for key, weight in wanted.items() if key in self._places))
+
+    def _in_one_sentence(self, wanted: Mapping[str, float]) -> float:
+        found: dict[int, float] = defaultdict(float)
+        for key, weight in wanted.items():
+            for place in self._places.get(key, ()):
+                found[place] += weight
+        return max(found.values(), default=0.0)
+
+    def _in_pairs(self, said: Sequence[Term], wanted: Mapping[str, float]) -> float:
+        pairs = {
+            (one.key, next_.key): one.weight + next_.weight
+            for one, next_ in pairwise(said)
+            if one.key in wanted or next_.key in wanted
+        }
+        held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
+        return held / sum(pairs.values()) if pairs else self._anywhere(wanted)
+
+
+def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
+    """Return what share of ``said`` each of its words is, without those in ``beyond``."""
+    own = [term for term in said if term.key not in beyond]
+    weights = {term.key: term.weight for term in (own if has_content(own) else said)}
+    total = sum(weights.values())
+    return {key: weight / total for key, weight in weights.items()}

@@ -1,0 +1,223 @@
+"""Record what an application tells once, and tell it again: in part, or in another order.
+
+Both ways of capture are recorded as `Note`s: a run or a span starts, or ends. `runs_of` runs an
+application under our callback, `spans_of` under an instrumentation; `tell_runs` and `tell_spans`
+return the samples in notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, cast
+
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+
+from corpus.kit import App, Truth, all_apps
+from corpus.run import quietly
+from corpus.sources import Source
+from rag_eval_otel import Handle
+from rag_eval_otel.capture.langchain import LangChainCapture
+from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
+from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.text import USUAL
+from rag_eval_otel.capture.turn import find_turns
+from rag_eval_otel.capture.vectorstores import VectorStoreSearches
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.testing.recordings import Call, RecordedSpan
+from rag_eval_otel.testing.replay import replay
+from rag_eval_otel.types import Sample
+
+Told: TypeAlias = tuple[str, tuple[str, ...], str]
+"""Question, contexts and answer of a sample."""
+
+_NOTED = ("id", "parent", "tree", "kind", "name", "metadata", "start", "end")
+"""What a run is made with, or is given by the recorder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A run or a span starts or ends."""
+
+    operation: Literal["start", "end"]
+    key: int
+    what: Run | RecordedSpan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retold:
+    """An application as it was recorded."""
+
+    app: App
+    notes: tuple[Note, ...] = field(repr=False)
+    tell: Callable[[Iterable[Note]], list[Told]] = field(repr=False)
+
+    @cached_property
+    def whole(self) -> Counter[Told]:
+        """The samples that all notes give."""
+        return Counter(self.tell(self.notes))
+
+    @property
+    def keys(self) -> list[int]:
+        """What started, in order."""
+        return [note.key for note in self.notes if note.operation == "start"]
+
+    def name_of(self, key: int) -> str:
+        """Return what is called so."""
+        return next(note.what.name for note in self.notes if note.key == key)
+
+    def without(self, keys: Collection[int]) -> list[Note]:
+        """Return the notes without those of ``keys``: they were lost."""
+        return [note for note in self.notes if note.key not in keys]
+
+    def unended(self, keys: Collection[int]) -> list[Note]:
+        """Return the notes without the ends of ``keys``: they never end."""
+        return [n for n in self.notes if n.operation == "start" or n.key not in keys]
+
+    def wrong(self, notes: Iterable[Note]) -> list[Told]:
+        """Return the samples of ``notes`` that neither the whole gives nor the truth states."""
+        stated = (*self.app.truths, *self.app.optional)
+        extra = Counter(self.tell(notes)) - self.whole
+        return [one for one in extra.elements() if not any(t.holds_for(*one) for t in stated)]
+
+
+def told(sample: Sample) -> Told:
+    """Return the texts of ``sample``."""
+    return sample.question, tuple(passage.text for passage in sample.contexts), sample.answer
+
+
+def call(app: App, config: dict[str, Any]) -> None:
+    """Run ``app`` in a context of its own."""
+
+    def ran() -> None:
+        found = app.run(config)
+        if inspect.iscoroutine(found):
+            asyncio.run(found)
+
+    copy_context().run(ran)
+
+
+# --- runs of LangChain ----------------------------------------------------------------------------
+
+
+class _Trees:
+    """Takes finished trees."""
+
+    def __init__(self) -> None:
+        self.found: list[RunTree] = []
+
+    def finished(self, tree: RunTree) -> None:
+        self.found.append(tree)
+
+    evicted = finished
+
+
+def _refuse(place: str) -> None:
+    raise AssertionError(place)
+
+
+def runs_of(app: App) -> Retold:
+    """Run ``app`` under our callback."""
+    trees = _Trees()
+    recorder = RunRecorder(trees, grace=0.0)
+    capture = LangChainCapture(lambda: recorder, edge=Edge("test", on_error=_refuse, mode="raise"))
+    searches = VectorStoreSearches()
+    searches.install()
+    try:
+        call(app, {"callbacks": [capture]})
+    finally:
+        searches.remove()
+    recorder.flush()
+    return Retold(app=app, notes=tuple(_notes(trees.found)), tell=tell_runs)
+
+
+def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
+    """Return the starts and ends of all runs by time; what starts at once is in order."""
+    runs = [run for tree in trees for run in tree.runs]
+    starts = [(run.start, 0, n, run) for n, run in enumerate(runs)]
+    ends = [(run.end, 1, -n, run) for n, run in enumerate(runs) if run.end is not None]
+    for _, is_end, _, run in sorted([*starts, *ends], key=lambda one: one[:3]):
+        yield Note(operation="end" if is_end else "start", key=run.id, what=run)
+
+
+def tell_runs(notes: Iterable[Note]) -> list[Told]:
+    """Return the samples of noted runs, told to a recorder."""
+    trees = _Trees()
+    recorder = RunRecorder(trees, grace=0.0)
+    for note in notes:
+        run = cast("Run", note.what)
+        if note.operation == "start":
+            started = recorder.start(run.kind, run.id, run.parent, run.name, run.metadata)
+            noted = {name: value for name, value in vars(run).items() if name not in _NOTED}
+            vars(started).update(noted)
+        elif run.id in recorder.runs:
+            recorder.end(recorder.runs[run.id])
+    recorder.flush()
+    turns = [turn for tree in trees.found for turn in find_turns(tree.steps(USUAL))]
+    return [told(found) for turn in turns if isinstance(found := extract(turn), Sample)]
+
+
+# --- spans of instrumentations --------------------------------------------------------------------
+
+
+class _Calls(SpanProcessor):
+    """Notes the calls of a processor."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+
+    def on_start(self, span: Span, parent_context: Any = None) -> None:
+        del parent_context
+        self._note("start", span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._note("end", span)
+
+    def _note(self, operation: Literal["start", "end"], span: ReadableSpan) -> None:
+        what = _recorded(SdkSpan(span))
+        self.notes.append(Note(operation=operation, key=what.span_id, what=what))
+
+
+def _recorded(view: SdkSpan) -> RecordedSpan:
+    return RecordedSpan(
+        name=view.name,
+        scope=view.scope,
+        trace_id=view.trace_id,
+        span_id=view.span_id,
+        parent_id=view.parent_id,
+        parent_is_remote=view.parent_is_remote,
+        start=view.start,
+        end=view.end,
+        error=view.error,
+        dropped=view.dropped,
+        value_limit=view.value_limit,
+        attributes=dict(view.attributes),
+        events=[(name, dict(attributes)) for name, attributes in view.events],
+        dropped_events=view.dropped_events,
+    )
+
+
+def spans_of(app: App, source: Source) -> Retold:
+    """Run ``app`` under an instrumentation."""
+    calls, provider = _Calls(), TracerProvider()
+    provider.add_span_processor(calls)
+    with source.watching(provider, cast("Handle", None)) as config:
+        call(app, config)
+    provider.shutdown()
+    return Retold(app=app, notes=tuple(calls.notes), tell=tell_spans)
+
+
+def tell_spans(notes: Iterable[Note]) -> list[Told]:
+    """Return the samples of noted spans, told to a processor."""
+    calls = (
+        Call(operation=note.operation, span=cast("RecordedSpan", note.what), at=0) for note in notes
+    )
+    results = (one.result for one in replay(calls, timed=False))
+    return [told(found) for found in results if isinstance(found, Sample)]

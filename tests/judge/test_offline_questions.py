@@ -1,0 +1,111 @@
+"""What a question asks for and is about, and whether an answer or a context gives it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_eval_otel.judge.lexical.questions import (
+    coverage,
+    features,
+    read,
+    relevancy,
+    reverse_questions,
+    similarity,
+)
+
+ODD = st.text(st.characters(exclude_categories=()), max_size=120)
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("Who designed it?", "name"),
+        ("To whom is it sent?", "name"),
+        ("where does it end", "place"),
+        ("Until when is it open?", "time"),
+        ("In which year was it built?", "time"),
+        ("How long does it take?", "amount"),
+        ("How many eggs are there?", "amount"),
+        ("What is the maximum width of a bat?", "amount"),
+        ("How much does it cost?", "amount"),
+        ("What is the name of the actor who sings?", "name"),
+        ("What is a bat made of?", "thing"),
+        ("Why is it red?", "said"),
+        ("Is it red?", "polar"),
+        ("What about Ulm?", "any"),
+        ("Wer singt?", "name"),
+        ("Was kostet das?", "amount"),
+        ("Où est la gare ?", "place"),
+        ("¿Cuándo abre?", "time"),
+        ("Red?", "thing"),
+        ("It is red.", None),
+        ("", None),
+    ],
+)
+def test_a_question_asks_for_a_kind(question: str, kind: str | None) -> None:
+    """The question word tells, and after "what" the noun; other texts ask for nothing."""
+    assert read(question)[0] == kind
+
+
+def test_what_is_asked_about_is_the_rest() -> None:
+    """The question word is no part of what a question is about."""
+    assert read("How long is the warranty?")[1].split() == ["is", "the", "warranty?"]
+    assert read("It is red.")[1] == "It is red."
+
+
+def test_a_long_text_is_a_question_if_it_begins_as_one() -> None:
+    """A question mark somewhere in pages of text does not make them a question."""
+    pages = "It rains. Does it? " * 100
+    assert read(pages)[0] is None
+    assert read(f"Who asks? {pages}")[0] == "name"
+
+
+def test_likeness_of_questions() -> None:
+    """The same question is 1; sharing words, or the kind of thing asked for, tells more."""
+    question = "How long is the warranty?"
+    others = ("How long is the warranty?", "How long is the trip?", "Is Ada here?")
+    found = [similarity(question, other) for other in others]
+    assert found[0] == pytest.approx(1)
+    assert found[0] > found[1] > found[2]
+
+
+def test_an_answer_is_rated_by_words_and_kind() -> None:
+    """What names the question's words and gives what was asked for is best; a refusal is 0."""
+    question = "When does the office open?"
+    full, kind, words, neither, refusal = (
+        relevancy(question, answer)
+        for answer in (
+            "The office opens at 8:30.",
+            "At 8:30.",
+            "The office opens its doors to Ada.",
+            "Ada sings.",
+            "I don't know.",
+        )
+    )
+    assert full > max(kind, words) >= min(kind, words) > neither >= refusal == 0
+
+
+def test_a_context_is_rated_by_the_words_of_the_question() -> None:
+    """The more of the question stands there the better, more so with the kind asked for."""
+    question = "When does the office open on Friday?"
+    texts = (
+        "The office opens on Friday at 8:30.",
+        "The office opens on Friday.",
+        "The office has 3 doors.",
+        "Larks sing.",
+    )
+    found = [coverage(question, text) for text in texts]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.75
+    assert found[-1] == 0
+    assert coverage("Is it so?", "It is so.") > 0.5
+
+
+@given(ODD, ODD)
+def test_any_text_can_be_rated(question: str, answer: str) -> None:
+    """No text makes them raise; shares stay shares, and features have a length of 1."""
+    assert len(reverse_questions(answer)) in {0, 3}
+    for one in (similarity, relevancy, coverage):
+        assert 0 <= one(question, answer) <= 1
+    squares = sum(weight**2 for weight in features(question).values())
+    assert squares == pytest.approx(1) or not features(question)
