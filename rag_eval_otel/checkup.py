@@ -30,6 +30,7 @@ SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
 
 _NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
 _LEVELS = {_YES: 2, _PART: 1, _NO: 0}
+_HALF_A_STEP = 0.25  # between ratings, on the scale of scores
 _TURNS = 1000
 _MEANING: Mapping[str, str] = {
     "supported": "takes for unsupported what the contexts say",
@@ -100,10 +101,9 @@ def outcomes(case: Case, evaluation: Evaluation) -> Iterator[Outcome]:
     """Yield for each task whether the judge was right; a reply that is missing is wrong."""
     yield "faithfulness", _backed(evaluation["faithfulness"]) == case.backed
     if case.backed in _LEVELS:
-        grounded = evaluation["response_groundedness"].value
-        yield "groundedness", grounded == _LEVELS[case.backed] / 2
+        yield "groundedness", _is_near(evaluation["response_groundedness"], _LEVELS[case.backed])
     if case.relevance is not None:
-        yield "context relevance", evaluation["context_relevance"].value == case.relevance / 2
+        yield "context relevance", _is_near(evaluation["context_relevance"], case.relevance)
     evasive = evaluation["answer_relevancy"].detail.get("noncommittal_fraction")
     is_refusal = case.backed == _NO_CLAIM
     yield "evasion", evasive is not None and (evasive >= 0.5) == is_refusal  # noqa: PLR2004  # half
@@ -112,7 +112,16 @@ def outcomes(case: Case, evaluation: Evaluation) -> Iterator[Outcome]:
 def _backed(score: Score) -> str | None:
     if score.value is None:
         return _NO_CLAIM if score.reason == "no_claims" else None
-    return {1.0: _YES, 0.0: _NO}.get(score.value, _PART)
+    verdicts = tuple(set(score.detail["verdicts"]))
+    return {(1,): _YES, (0,): _NO}.get(verdicts, _PART)
+
+
+def _is_near(score: Score, rating: int) -> bool:
+    """Tell whether a score is nearer to ``rating``, from 0 to 2, than to any other.
+
+    The mean of two judges who do not agree is near none.
+    """
+    return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
 
 
 def _tells(task: str, about: str) -> bool:

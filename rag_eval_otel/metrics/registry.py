@@ -131,18 +131,28 @@ def _retrieval() -> tuple[Metric, ...]:
     )
 
 
+def _full() -> tuple[Metric, ...]:
+    return (
+        ContextRelevance(judges=2, name="context_relevance_full"),
+        Faithfulness(form="full", name="faithfulness_full"),
+        ResponseGroundedness(judges=2, name="response_groundedness_full"),
+    )
+
+
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "default": _default,
     "dual": _dual,
+    "full": _full,
     "lean": _default,
     "online": _online,
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets. Fused judge requests a sample: 2, 4, 2, 3, 4 and 0.
+"""Named sets. Fused judge requests a sample: 2, 4, 3, 2, 3, 4 and 0.
 
 ``dual`` has the metrics of ``default`` as their sources define them: two judges, and claims that
-the judge finds. ``lean`` is another name of ``default``.
+the judge finds. ``full`` has them under names that end in ``_full``, to be measured beside the
+short ones. ``lean`` is another name of ``default``.
 """
 
 
