@@ -75,6 +75,8 @@ class Config:
     """Seconds for one attempt at a judge request."""
     judge_retries: int = 3
     """How often a refused or failed judge request is tried again."""
+    prompts: str | None = None
+    """A folder whose files take the place of the built-in prompts, all of them, by name."""
     prices: str | None = None
     """A file with the prices of judge tokens, in place of the list prices; see `prices`."""
     fusion: Fusion = "on"
@@ -249,7 +251,7 @@ _WHOLE = frozenset(
     {"judge_retries", "max_held", "max_held_bytes", "concurrency", "seed", "max_tokens"}
 )
 _TEXTS = (
-    *("judge", "judge_base_url", "judge_api_key"),
+    *("prompts", "judge", "judge_base_url", "judge_api_key"),
     *("embedder", "embedder_base_url", "embedder_api_key"),
 )
 

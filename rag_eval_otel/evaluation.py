@@ -7,14 +7,15 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from time import perf_counter
 
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.wire import prompt_hash
-from rag_eval_otel.metrics import METRICS, require_measured, resolve_metrics
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import (
     Embedding,
@@ -42,7 +43,7 @@ _REASONS: Mapping[int, Reason] = {
 
 async def evaluate(
     sample: Sample,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,
@@ -51,11 +52,12 @@ async def evaluate(
     timeout: float | None = None,
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
+    prompts: AnyPrompts = None,
     label_metrics: Iterable[str] | None = None,
     explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
-    """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
+    """Score ``sample`` with ``metrics`` (metrics, their names, names of sets, or functions).
 
     ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
     what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
@@ -65,11 +67,14 @@ async def evaluate(
     ``embedding`` says what becomes of that of the question, where a metric has asked for it.
     ``label_metrics`` are those that the overall label goes by; by default all, or those that the
     judge can tell good from bad by. ``explanations`` says whether the judge is to give reasons,
-    which cost most of a reply. Raises `ConfigError` for metrics that are unknown or named twice,
-    and for judges and embedders that can't be made, nothing else.
+    which cost most of a reply. ``prompts`` is a folder whose files take the place of the built-in
+    prompts, by default the environment's. Raises `ConfigError` for metrics that are unknown or
+    named twice, for judges and embedders that can't be made, and for a folder of prompts that isn't
+    whole, nothing else.
     """
     chosen = resolve_metrics(metrics)
     judge, embedder = chosen_models(judge, embedder)
+    texts = chosen_prompts(prompts)
     labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
     ask = Ask(
@@ -82,7 +87,8 @@ async def evaluate(
     )
     embed = Embed(embedder)
     started = clock()
-    runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
+    with texts.in_use():  # and in all tasks that come of these
+        runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
     try:
         await asyncio.wait(runs, timeout=timeout)
     finally:
@@ -93,12 +99,12 @@ async def evaluate(
     await asyncio.wait(runs)
     scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
     model = _revised(ask.model or judge.model, judge)
+    with texts.in_use():
+        named = partial(version_of, fusion=fusion, model=model, reasons=explanations)
+        versions = [named(metric) for metric in chosen]
     return Evaluation(
         scores=tuple(
-            replace(
-                score, version=version_of(metric, fusion=fusion, model=model, reasons=explanations)
-            )
-            for metric, score in zip(chosen, scores, strict=True)
+            replace(score, version=version) for score, version in zip(scores, versions, strict=True)
         ),
         judge=ask.model,
         duration=clock() - started,

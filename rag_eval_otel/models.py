@@ -14,10 +14,13 @@ from rag_eval_otel.judge.breaker import CircuitBreaker
 from rag_eval_otel.judge.langchain import LangChainJudge, named_model
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.protocols import Embedder, Judge
 from rag_eval_otel.providers import Provider, parts_of
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from langchain_core.embeddings import Embeddings
     from langchain_core.runnables import Runnable
     from typing_extensions import TypeIs
@@ -27,6 +30,9 @@ AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
 """The same for embedders; None where none is set in the environment is the one for the judge."""
+
+AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
+"""Prompts, the folder they are in, or None for the one of the environment."""
 
 _AZURE_VERSION = "2024-10-21"
 
@@ -158,6 +164,14 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
     config = Config.from_env(**{part: one for part, one in given.items() if one is not None})
     key = _key(config)
     return _made(key) if key else (build_plain_judge(config), build_embedder(config))
+
+
+def chosen_prompts(prompts: AnyPrompts) -> Prompts:
+    """Return the prompts as callers give them; raise `ConfigError` for a folder without all."""
+    if isinstance(prompts, Prompts):
+        return prompts
+    folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
+    return load_prompts(folder) if folder else BUILT_IN
 
 
 _OF_MODELS = (

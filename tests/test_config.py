@@ -22,6 +22,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "seed": ("7", 7),
     "max_tokens": ("500", 500),
     "extra_body": ('{"top_p": 1}', {"top_p": 1}),
+    "prompts": ("mine", "mine"),
     "judge_timeout": ("1.5", 1.5),
     "judge_retries": ("0", 0),
     "prices": (" prices.json ", "prices.json"),

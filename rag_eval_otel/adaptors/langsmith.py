@@ -12,7 +12,7 @@ from rag_eval_otel.dataset.blocking import run_now
 from rag_eval_otel.dataset.cells import is_missing, sample_of
 from rag_eval_otel.dataset.columns import COLUMNS, check_chosen
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics
 from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.runtime.guard import silence
@@ -27,7 +27,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def langsmith_evaluator(
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,

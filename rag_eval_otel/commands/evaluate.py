@@ -141,6 +141,7 @@ _OF_CONFIG = (
     "judge",
     "embedder",
     "judge_base_url",
+    "prompts",
     "fusion",
     "concurrency",
     "evaluation_timeout",
@@ -160,7 +161,11 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
     from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
     from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
-    from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
+    from rag_eval_otel.models import (  # noqa: PLC0415
+        build_embedder,
+        build_plain_judge,
+        chosen_prompts,
+    )
     from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
     metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
@@ -177,6 +182,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         cache=cache,
         budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
         redactor=redactor(config.redact),
+        prompts=chosen_prompts(config.prompts),
         explanations=config.explanations,
     )
 

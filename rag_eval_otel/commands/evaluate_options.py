@@ -70,7 +70,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "hashing|PROVIDER/MODEL",
         "help": "who embeds (default: RAG_EVAL_EMBEDDER, else as the judge)",
     },
-    "--judge-base-url": {"metavar": "URL", "help": "where an OpenAI-compatible server answers"},
+    "--judge-base-url": {"metavar": "URL", "help": "where the judge's server answers"},
+    "--prompts": {"metavar": "FOLDER", "help": "files in place of the built-in prompts"},
     "--fusion": {
         "choices": ("on", "off"),
         "help": "whether questions of one row may share a judge request (default: on)",

@@ -18,8 +18,14 @@ from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import chosen_labelling
-from rag_eval_otel.metrics import resolve_metrics, with_thresholds
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
+from rag_eval_otel.models import (
+    AnyEmbedder,
+    AnyJudge,
+    AnyPrompts,
+    chosen_models,
+    chosen_prompts,
+)
 from rag_eval_otel.protocols import Metric
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Fusion, Reasons
@@ -27,7 +33,7 @@ from rag_eval_otel.types import Fusion, Reasons
 
 async def aevaluate_dataset(
     samples: object,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,
@@ -43,6 +49,7 @@ async def aevaluate_dataset(
     budget: Budget | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
+    prompts: AnyPrompts = None,
     explanations: Reasons = "off",
 ) -> Report:
     """Score every row of ``samples`` with ``metrics`` and return the `Report`.
@@ -59,8 +66,8 @@ async def aevaluate_dataset(
     as `rag-eval-otel calibrate` writes it. ``label_metrics`` names those that the label of a row
     goes by; by default all, or those that the judge can tell good from bad by.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs`` and ``explanations``: as for
-    `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``: as
+    for `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
     ``timeout`` seconds keeps what it has, its other scores are errors.
 
     ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
@@ -93,6 +100,7 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         cache=None if cache is None else Path(cache),
         budget=budget,
+        prompts=chosen_prompts(prompts),
         explanations=explanations,
     )
     if progress not in get_args(Progress):

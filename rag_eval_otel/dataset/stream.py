@@ -16,6 +16,7 @@ from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
@@ -39,6 +40,7 @@ class Plan:
     cache: Path | None = None
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    prompts: Prompts = BUILT_IN
     explanations: Reasons = "off"
     label_metrics: frozenset[str] | None = None
 
@@ -84,6 +86,7 @@ def _maybe_cache(plan: Plan) -> Iterator[ScoreCache | None]:
         judge=plan.judge,
         embedder=plan.embedder,
         fusion=plan.fusion,
+        prompts=plan.prompts,
         reasons=plan.explanations,
     )
     with open_cache(plan.cache, measure=measure) as cache:
@@ -138,5 +141,6 @@ class _Scorer:
             repairs=plan.repairs,
             timeout=plan.timeout,
             cache=self._replies,
+            prompts=plan.prompts,
             explanations=plan.explanations,
         )

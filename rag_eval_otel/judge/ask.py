@@ -21,6 +21,7 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.prompting import prompts_in_use
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task, may_share
 from rag_eval_otel.protocols import Judge
@@ -210,7 +211,7 @@ class Ask:
         return list(replies.parts)
 
     def _key(self, task: Task[Any]) -> bytes:
-        text = repr((self._judge.model, self._fusion, task))
+        text = repr((self._judge.model, self._fusion, prompts_in_use().digest, task))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -15,14 +15,14 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Example, Kind, Task
 from rag_eval_otel.types import Reasons
@@ -32,13 +32,6 @@ Tasks: TypeAlias = "Sequence[Task[Any]]"
 
 _QUOTED = 300  # characters of a rejected reply that are shown to the judge again
 _ORDER = ("contexts", "context", "reference", "question")  # of what is shown; all else comes after
-
-
-@cache
-def prompt_text(name: str) -> str:
-    """Return the text of ``prompts/<name>.md``."""
-    path = files("rag_eval_otel.judge") / "prompts" / f"{name}.md"
-    return path.read_text(encoding="utf-8").strip()
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:

@@ -18,6 +18,7 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
@@ -326,6 +327,7 @@ class Measurement:
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
+    prompts: Prompts = BUILT_IN
     explanations: Reasons = "off"
     label_metrics: frozenset[str] | None = None
 
@@ -340,6 +342,7 @@ class Measurement:
             timeout=self.timeout,
             cache=self.cache,
             embedding=self.embedding,
+            prompts=self.prompts,
             explanations=self.explanations,
             label_metrics=self.label_metrics,
         )
@@ -360,4 +363,5 @@ def build_measurement(config: Config) -> Measurement:
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),
+        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
     )
