@@ -48,7 +48,9 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
         assert span.attributes[f"rag.evaluation.{metric}.score"] == 1.0
         assert isinstance(span.attributes[f"rag.evaluation.{metric}.score"], float)
         assert span.attributes[f"rag.evaluation.{metric}.label"] == "pass"
-        assert "/fused/fake" in span.attributes[f"rag.evaluation.{metric}.version"]
+        version = span.attributes[f"rag.evaluation.{metric}.version"]
+        assert "/fused" in version
+        assert version.endswith("/fake")
     assert not any(key.endswith("explanation") for key in span.attributes)
 
 
@@ -315,11 +317,11 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     by_name = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in events}
     assert by_name["context_relevance"]["gen_ai.evaluation.score.value"] == 1.0
     assert by_name["context_relevance"]["gen_ai.evaluation.score.label"] == "pass"
-    assert by_name["context_relevance"]["gen_ai.evaluation.explanation"] == "backed / backed"
+    assert by_name["context_relevance"]["gen_ai.evaluation.explanation"] == "backed"
     assert len(points) == 4
     assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
     assert {e[1] for point in points for e in point.exemplars} == {span_id}
-    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed / backed"
+    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
 
 
 def test_two_providers_are_independent() -> None:
@@ -355,8 +357,8 @@ def test_lone_surrogates_cost_no_span() -> None:
         app.stop()
         (span,) = app.receiver.spans()
         (event,) = app.receiver.logs()
-    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "? half / ? half"
-    assert event.attributes["gen_ai.evaluation.explanation"] == "? half / ? half"
+    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "? half"
+    assert event.attributes["gen_ai.evaluation.explanation"] == "? half"
 
 
 @pytest.mark.parametrize(
