@@ -13,6 +13,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.breaker import CircuitBreaker
 from rag_eval_otel.judge.langchain import LangChainJudge, named_model
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.protocols import Embedder, Judge
@@ -51,6 +52,8 @@ def build_plain_judge(config: Config) -> Judge:
     if found is None:
         return LexicalJudge()
     provider, model = found
+    if provider.name == "local":
+        return LocalJudge(model, device=config.device, batch_size=config.batch_size)
     if provider.langchain:
         return _langchain_judge(provider, model, config)
     return OpenAIJudge(
@@ -186,6 +189,8 @@ _OF_MODELS = (
     "temperature",
     "seed",
     "max_tokens",
+    "device",
+    "batch_size",
     "concurrency",
 )
 
