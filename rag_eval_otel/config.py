@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
@@ -205,13 +205,19 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
         return "hashing"
     if found[0].name == "openai" and not elsewhere:
         return "openai/text-embedding-3-small"
+    _say_who_embeds(judge)
+    return "hashing"
+
+
+@lru_cache(maxsize=64)
+def _say_who_embeds(judge: str) -> None:
+    """Say once for each judge that the offline embedder is used beside it."""
     _log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) embeds; name another"
         " with embedder=... or %s",
         judge,
         _variable("embedder"),
     )
-    return "hashing"
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
