@@ -86,6 +86,9 @@ PYTHONS = ["3.10", "3.13"]  # the oldest and the newest; the other tests run on 
 PEERS = [
     "openinference-instrumentation-langchain",
     "opentelemetry-instrumentation-langchain",
+    "haystack-ai",
+    "llama-index-core",
+    "llama-index-llms-openai-like",
 ]
 
 

@@ -10,6 +10,7 @@ from rag_eval_otel.alerting.target import Target
 from rag_eval_otel.capture.dialects import DIALECTS, native
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.semconv import (
+    EVALUATION_JUDGE,
     EVALUATION_LABEL,
     EVALUATION_STATUS,
     GEN_AI_EVALUATION_NAME,
@@ -67,6 +68,8 @@ _SCORE = """\
         attributes:
           - key: {key}
             default_value: {metric}
+          - key: {judge}
+            optional: true
         conditions:
           - span.attributes["{attribute}"] != nil
         histogram:
@@ -135,6 +138,7 @@ def _entries() -> Iterator[str]:
             name=SPAN_SCORE,
             key=GEN_AI_EVALUATION_NAME,
             metric=metric,
+            judge=EVALUATION_JUDGE,
             attribute=metric_attribute(metric, leaf),
             buckets=buckets,
         )

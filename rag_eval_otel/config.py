@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
+from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import ContextsFromPrompt, Fusion, Reasons
 
 Spans = Literal["essential", "all", "none"]
@@ -85,6 +86,11 @@ class Config:
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
 
+    thresholds: Any = field(default_factory=dict)
+    """From which score a metric passes, by its name; or a ``.toml`` file of them."""
+    label_metrics: tuple[str, ...] = ()
+    """The metrics that the overall label goes by; if empty, those the judge is good for, or all."""
+
     drift: Any = "on"
     """``on``, ``off``, or a `drift.DriftOptions`: whether and how scores are watched for drift."""
 
@@ -143,6 +149,8 @@ class Config:
         for name in _ITEMS:
             _check_sequence(name, getattr(self, name))
         redactor(self.redact)
+        thresholds = thresholds_of(self.thresholds, where=f"thresholds ({_variable('thresholds')})")
+        object.__setattr__(self, "thresholds", thresholds)
         _check_model("judge", self.judge)
         _check_model("embedder", self.embedder)
         extra: object = self.extra_body
@@ -249,7 +257,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "batch_size": (1, _INF),
 }
 _MAY_BE_NONE = frozenset({"max_turns_per_minute", "temperature", "seed", "max_tokens"})
-_ITEMS = {"metrics": "metrics or names", "metadata_keys": "names"}
+_ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
 _WHOLE = frozenset(
     {
         "batch_size",
@@ -272,7 +280,8 @@ def _names(value: str, separator: str = ",") -> tuple[str, ...]:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("metrics", "metadata_keys"), _names),
+    **dict.fromkeys(_ITEMS, _names),
+    "thresholds": str.strip,
     "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -14,7 +14,7 @@ from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.wire import prompt_hash
-from rag_eval_otel.metrics import METRICS, MetricFunction, resolve_metrics
+from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import (
@@ -126,6 +126,14 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
         return None
     counts = (one.name for one in metrics if not one.asks or one.name not in METRICS)
     return told.union(counts)
+
+
+def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
+    """Return those ``named`` for the overall label, None for none; `ConfigError` for others."""
+    measured = {metric.name for metric in metrics}
+    for name in named:
+        require_measured("an overall label", name, measured)
+    return frozenset(named) or None
 
 
 def _name_of(embedder: Embedder) -> str:

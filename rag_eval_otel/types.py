@@ -245,7 +245,7 @@ class Score:
 
     ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
     ``normalized`` is the value brought to [0, 1], where the metric's own scale is another.
-    ``label`` is pass or fail against the metric's threshold. ``explanation`` and ``detail`` may
+    ``label`` is pass or fail against the metric's ``threshold``. ``explanation`` and ``detail`` may
     quote the user's texts and are exported only where that is asked for. ``version`` names the
     measurement: scores of different versions must not be compared.
     """
@@ -256,6 +256,7 @@ class Score:
     status: ScoreStatus = "ok"
     reason: Reason | None = None
     label: Label | None = None
+    threshold: float | None = None
     explanation: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""

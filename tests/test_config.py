@@ -29,6 +29,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "judge_retries": ("0", 0),
     "prices": (" prices.json ", "prices.json"),
     "fusion": ("off", "off"),
+    "thresholds": ("faithfulness=0.8, mrr = .5", {"faithfulness": 0.8, "mrr": 0.5}),
+    "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
     "drift": ("off", "off"),
     "sample_rate": ("0.25", 0.25),
     "max_turns_per_minute": ("90", 90.0),

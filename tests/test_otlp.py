@@ -20,7 +20,8 @@ from pipeline import (
     turns_counted,
 )
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
-from rag_eval_otel.judge.tasks import Task, read_parts
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 from rag_eval_otel.types import Replies
 

@@ -15,7 +15,7 @@ from corpus.orders import interleaved
 from corpus.retold import Retold, runs_of, tell_runs
 from corpus.run import quietly
 
-EVERY = 8  # application, in the quick tests
+EVERY = 12  # application, in the quick tests
 AT_ONCE = 3
 
 

@@ -13,6 +13,7 @@ METRIC = f'gen_ai_evaluation_name=~"$metric", {SERVICE}'
 ONE = f'gen_ai_evaluation_name="$metric", {SERVICE}'
 RATE = "[$__rate_interval]"
 BY_NAME = "{{gen_ai_evaluation_name}} {{service_name}}"
+_MEANS = {"mean:1h": "1h", "mean:1d": "1d", "threshold": "passes from"}
 EVIDENCE = "max by (gen_ai_evaluation_name, service_name) (rag_evaluation:bad_log10_evalue{%s})"
 
 OVERVIEW = Dashboard(
@@ -136,11 +137,16 @@ IN_DEPTH = Dashboard(
         ),
         Panel(
             title="Mean score, an hour against a day",
+            told="A score passes from the threshold that the rules were written for.",
             unit="percentunit",
             top=1,
             queries=tuple(
-                ask(f"rag_evaluation:mean:{window}{{{ONE}}}", f"{{{{service_name}}}} {window}")
-                for window in ("1h", "1d")
+                ask(f"rag_evaluation:{record}{{{ONE}}}", f"{{{{service_name}}}} {told}")
+                for record, told in (
+                    ("mean:1h", "1h"),
+                    ("mean:1d", "1d"),
+                    ("threshold", "passes from"),
+                )
             ),
         ),
         Panel(

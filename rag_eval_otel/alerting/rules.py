@@ -9,12 +9,14 @@ maximum stays below the e-Shiryaev-Roberts statistic, and crosses ``every`` at m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 
 from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.metrics import METRICS
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 """Over 5 minutes `increase` extrapolates by up to a quarter: it is in no evidence."""
@@ -23,6 +25,7 @@ TIMES = (1.5, 2.0, 3.0)
 """How many times as many bad answers as allowed the evidence looks for."""
 
 _BY = "gen_ai_evaluation_name, service_name"
+_SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")  # the application's come first
 _MINIMUM = 20  # scores, below which a ratio says nothing
 _MOST = 0.95
 
@@ -56,12 +59,55 @@ def render(target: Target) -> str:
     """Return the rules for ``target`` as a YAML file."""
     told = _told(target)
     alerts = _fill("alerts", told, burns="".join(_burns(target, told)).rstrip("\n"))
-    return "".join((_fill("head", told), *_windows(told), *_evidence(target, told), alerts))
+    parts = (*_windows(target, told), _chosen(target, told), *_evidence(target, told), alerts)
+    return "".join((_fill("head", told), *parts))
 
 
-def _windows(told: dict[str, str]) -> Iterator[str]:
+def _windows(target: Target, told: dict[str, str]) -> Iterator[str]:
     for window in WINDOWS:
-        yield _fill("window", told, window=window)
+        bad = [
+            f"sum by ({_BY}) (increase({source}_bucket{{{_at(bound, name)}}}[{window}]))"
+            for source in _SOURCES
+            for name, bound in _bounds(target)
+        ]
+        yield _fill("window", told, window=window, bad=_or(bad))
+
+
+def _bounds(target: Target) -> Iterator[tuple[str, float]]:
+    """Yield the metrics with a threshold of their own, and its bound; at last any other's."""
+    for name, threshold in sorted(target.thresholds.items()):
+        yield name, target.bound(threshold)
+    yield "", target.tau
+
+
+def _at(bound: float, name: str) -> str:
+    of = f',gen_ai_evaluation_name="{name}"' if name else ""
+    return f'le="{bound:g}"{of}'
+
+
+def _or(expressions: Iterable[str]) -> str:
+    """Join what stands for the same: of two that have a series, the first counts."""
+    return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
+
+
+def _chosen(target: Target, told: dict[str, str]) -> str:
+    thresholds = [
+        f"group by ({_BY}) ({source}_count{of}) * {threshold:g}"
+        for name, threshold in (*sorted(target.thresholds.items()), ("", target.tau))
+        for of in [f'{{gen_ai_evaluation_name="{name}"}}' if name else ""]
+        for source in _SOURCES
+    ]
+    named = "|".join(target.label_metrics or _unlabelled())
+    advisory = f'gen_ai_evaluation_name{"!~" if target.label_metrics else "=~"}"{named}"'
+    if not target.label_metrics:
+        advisory = f'rag_evaluation_judge="{LexicalJudge.model}",{advisory}'
+    return _fill("chosen", told, thresholds=_or(thresholds), advisory=advisory)
+
+
+def _unlabelled() -> list[str]:
+    """Return the metrics that the offline judge answers, and its overall label leaves out."""
+    asking = {name for name, make in METRICS.items() if make().asks}
+    return sorted(asking - LexicalJudge.label_metrics)
 
 
 def _evidence(target: Target, told: dict[str, str]) -> Iterator[str]:
@@ -99,6 +145,8 @@ def _burns(target: Target, told: dict[str, str]) -> Iterator[str]:
 def _told(target: Target) -> dict[str, str]:
     return {
         "by": _BY,
+        "options": "".join(f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())),
+        "others": "".join(f", of {name} {bound:g}" for name, bound in _bounds(target) if name),
         "slo": f"{target.slo:g}",
         "tau": f"{target.tau:g}",
         "every": f"{target.every:.0f}",

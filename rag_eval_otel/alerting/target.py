@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import SCORE_BOUNDS
@@ -16,6 +17,7 @@ JAEGER = (
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
 _ADDRESS = re.compile(r"(\{(service|metric)\}|[!-z|~])+")  # one line, and no other braces
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 
 
@@ -29,6 +31,10 @@ class Target:
     often the rules run, as Prometheus writes times. ``traces`` is the address of a service's bad
     turns in the tracing backend, ``{service}`` and ``{metric}`` standing for the names; other
     braces and blanks are written ``%7B``, ``%7D``, ``%20``.
+
+    ``thresholds`` are those of metrics that have another than ``tau``, in [0, 1]; each is counted
+    at the bound of the histogram next to it. Only ``label_metrics`` wake anybody; if there are
+    none, all do but those that the offline judge's overall label leaves out.
     """
 
     slo: float = 0.9
@@ -36,6 +42,8 @@ class Target:
     every: float = 100_000
     interval: str = "1m"
     traces: str = JAEGER
+    thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    label_metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -52,6 +60,14 @@ class Target:
         if not _DURATION.fullmatch(self.interval):
             msg = f"--interval must be a time such as 30s or 1m, not {self.interval!r}"
             raise ConfigError(msg)
+        for name, threshold in self.thresholds.items():
+            if not 0 <= threshold <= 1:
+                msg = f"the threshold of {name} must be from 0 to 1 in rules, not {threshold:g}"
+                raise ConfigError(msg)
+        for name in (*self.thresholds, *self.label_metrics):
+            if not _NAME.fullmatch(name):
+                msg = f"a metric can't be named {name!r}; use a-z, 0-9 and _"
+                raise ConfigError(msg)
         if not _ADDRESS.fullmatch(self.traces):
             msg = (
                 "--traces must be an address without blanks, and without braces but {service} and"
@@ -63,3 +79,7 @@ class Target:
     def allowed(self) -> float:
         """The share of answers that may be bad."""
         return round(1 - self.slo, 10)
+
+    def bound(self, threshold: float) -> float:
+        """Return the bound of the histogram next to ``threshold``, the lower of two."""
+        return min(SCORE_BOUNDS, key=lambda bound: (abs(bound - threshold), bound))

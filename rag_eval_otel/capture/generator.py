@@ -130,9 +130,8 @@ def _is_joined(call: Step, turn: Turn) -> bool:
 
 
 def _was_obeyed(call: Step, turn: Turn) -> bool:
-    """Tell whether tools were used after ``call`` asked for some: then another call answered."""
-    used = (*turn.tools, *turn.retrievers)
-    return call.calls_tools and any(one.start > call.start for one in used)
+    """Tell whether there was a retrieval after ``call`` asked for tools: another call answered."""
+    return call.calls_tools and any(one.start > call.start for one in turn.retrievers)
 
 
 def is_used(call: Step, turn: Turn) -> bool:
@@ -254,9 +253,11 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any(_drops(step, left, contexts) for step in turn.steps):
         return True
-    if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
-        return any(one.kind == "reranker" for one in turn.retrievers)
     graders = [call for call in turn.calls if says_little(call)]
+    if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
+        if any(one.kind == "reranker" for one in turn.retrievers):
+            return True
+        graders = [call for call in graders if is_verdict(call.output or "")]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 

@@ -79,6 +79,14 @@ class StepTree:
         found = (one for one in self.fragments if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
+    @cached_property
+    def children(self) -> Mapping[Hashable, set[str]]:
+        """The kinds of what is right below each fragment."""
+        found = defaultdict[Hashable, set[str]](set)
+        for one in self.fragments:
+            found[one.parent].add(one.kind)
+        return found
+
     def is_inside(self, fragment: Step, kinds: frozenset[str]) -> bool:
         """Tell whether ``fragment`` is below one of ``kinds``."""
         return any(above.kind in kinds for above in self.ancestors(fragment))
@@ -165,11 +173,10 @@ def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[
     retrieving = {tool.name for tool in tools if tool.id in above}
     if any(tool.name in retrieving and tool.id not in above for tool in tools):
         return True
-    holders = {one.parent for one in tree.fragments}
-    found = {one.parent for one in tree.fragments if one.kind in RETRIEVALS}
     chains = [one for one in below if one.kind == "chain"]
-    searching = {(one.name, one.parent) for one in chains if one.id in found}
-    return any((one.name, one.parent) in searching and one.id not in holders for one in chains)
+    searching = {(one.name, one.parent) for one in chains if tree.children[one.id] & RETRIEVALS}
+    empty = ((one.name, one.parent) for one in chains if not tree.children[one.id])
+    return any(role in searching for role in empty)
 
 
 _MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square

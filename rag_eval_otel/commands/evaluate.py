@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_eval_otel.commands import Commands
-from rag_eval_otel.commands.evaluate_options import OPTIONS
+from rag_eval_otel.commands.evaluate_options import OPTIONS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError, FailedRowError
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def _config(options: argparse.Namespace) -> Config:
     from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
 
     given = {name: getattr(options, name) for name in _OF_CONFIG}
+    given["thresholds"] = chosen_thresholds(options)
     return Config.from_env(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -136,6 +137,7 @@ def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) 
 
 _OF_CONFIG = (
     "metrics",
+    "label_metrics",
     "judge",
     "embedder",
     "judge_base_url",
@@ -157,7 +159,8 @@ def _require_another_file(output: Path, file: Path) -> None:
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
     from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
-    from rag_eval_otel.metrics import resolve_metrics  # noqa: PLC0415
+    from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
+    from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
     from rag_eval_otel.models import (  # noqa: PLC0415
         build_embedder,
         build_plain_judge,
@@ -165,8 +168,10 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     )
     from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Plan(
-        metrics=resolve_metrics(config.metrics),
+        metrics=metrics,
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
         judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
         embedder=build_embedder(config),
         fusion=config.fusion,

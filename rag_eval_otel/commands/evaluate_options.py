@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_eval_otel.thresholds import read_thresholds, thresholds_of
+
 
 def _pairs(text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in text.split(",")]
@@ -27,8 +29,39 @@ def _count(text: str) -> int:
     return int(text)
 
 
+THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
+    "--threshold": {
+        "action": "append",
+        "default": [],
+        "dest": "pairs",
+        "metavar": "METRIC=SCORE",
+        "help": "a metric passes from this score; may be given several times",
+    },
+    "--thresholds": {
+        "type": Path,
+        "metavar": "FILE.toml",
+        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
+    },
+    "--label-metrics": {
+        "type": _names,
+        "metavar": "METRICS",
+        "help": "what the overall label goes by, by comma (default: what the judge is good for)",
+    },
+}
+"""Options of every command that labels scores."""
+
+
+def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
+    """Return those of ``--thresholds``, ``--threshold`` taking precedence; None for neither."""
+    if options.thresholds is None and not options.pairs:
+        return None
+    found = {} if options.thresholds is None else read_thresholds(options.thresholds)
+    return found | thresholds_of(",".join(options.pairs), where="--threshold")
+
+
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--metrics": {"type": _names, "help": "metrics or sets of them, by comma (default: default)"},
+    **THRESHOLDS,
     "--judge": {
         "metavar": "lexical|PROVIDER/MODEL",
         "help": "who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",

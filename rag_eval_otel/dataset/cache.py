@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +15,7 @@ from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.metrics.outcome import label_of
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Fusion, Reasons, Sample, Score
 
@@ -78,6 +79,7 @@ class ScoreCache:
         self._path = path
         self._database = database
         self._definitions = measure.definitions()
+        self._thresholds = {one.name: getattr(one, "threshold", None) for one in measure.metrics}
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
         """Return the scores there are of ``sample``, each with the judge that answered."""
@@ -86,8 +88,16 @@ class ScoreCache:
             for name, key in self._keys(sample).items():
                 row = self._database.execute(_GET, (key,)).fetchone()
                 if row is not None:
-                    found[name] = score_from_dict(name, json.loads(row[1])), row[0]
+                    score = score_from_dict(name, json.loads(row[1]))
+                    found[name] = self._labelled(score), row[0]
         return found
+
+    def _labelled(self, score: Score) -> Score:
+        """Return ``score`` by the threshold of today: it is no part of what was measured."""
+        threshold = self._thresholds.get(score.name)
+        if threshold is None:
+            return score
+        return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
         """Keep those of ``scores`` that would be the same again."""

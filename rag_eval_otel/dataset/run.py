@@ -17,7 +17,8 @@ from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import MetricFunction, resolve_metrics
+from rag_eval_otel.evaluation import chosen_labelling
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.models import (
     AnyEmbedder,
     AnyJudge,
@@ -26,6 +27,7 @@ from rag_eval_otel.models import (
     chosen_prompts,
 )
 from rag_eval_otel.protocols import Metric
+from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Fusion, Reasons
 
 
@@ -35,6 +37,8 @@ async def aevaluate_dataset(
     *,
     judge: AnyJudge = None,
     embedder: AnyEmbedder = None,
+    thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
+    label_metrics: Iterable[str] = (),
     fusion: Fusion = "on",
     repairs: int = 1,
     concurrency: int = 16,
@@ -58,6 +62,10 @@ async def aevaluate_dataset(
     Haystack are recognised; ``columns`` maps a field of `Sample` to a column called otherwise, and
     texts in further columns become ``Sample.extra``. ``limit`` takes the first rows only.
 
+    ``thresholds`` says from which score a metric passes, by its name: a dict, or a ``.toml`` file
+    as `rag-eval-otel calibrate` writes it. ``label_metrics`` names those that the label of a row
+    goes by; by default all, or those that the judge can tell good from bad by.
+
     ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``: as
     for `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
     ``timeout`` seconds keeps what it has, its other scores are errors.
@@ -77,8 +85,12 @@ async def aevaluate_dataset(
     metrics that need what no row has.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
+    chosen = with_thresholds(
+        resolve_metrics(metrics), thresholds_of(thresholds or {}, where="thresholds")
+    )
     plan = Plan(
-        metrics=resolve_metrics(metrics),
+        metrics=chosen,
+        label_metrics=chosen_labelling(chosen, tuple(label_metrics)),
         judge=chosen_judge,
         embedder=chosen_embedder,
         fusion=fusion,

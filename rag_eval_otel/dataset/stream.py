@@ -42,6 +42,7 @@ class Plan:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     prompts: Prompts = BUILT_IN
     explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would make no sense."""
@@ -108,7 +109,7 @@ class _Scorer:
         self._cache = cache
         self._judge = ThriftyJudge(plan.judge, plan.budget) if plan.budget else plan.judge
         self._replies = ReplyCache(_REPLIES)
-        self._labelling = labelling_of(plan.metrics, plan.judge)
+        self._labelling = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
         index, sample = item[0], self._plan.redactor.sample(item[1])

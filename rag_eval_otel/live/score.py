@@ -16,10 +16,10 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
-from rag_eval_otel.evaluation import evaluate, failed_evaluation
+from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
 from rag_eval_otel.redaction import Redactor, redactor
@@ -329,6 +329,7 @@ class Measurement:
     embedding: Embedding = "drop"
     prompts: Prompts = BUILT_IN
     explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -343,14 +344,16 @@ class Measurement:
             embedding=self.embedding,
             prompts=self.prompts,
             explanations=self.explanations,
+            label_metrics=self.label_metrics,
         )
 
 
 def build_measurement(config: Config) -> Measurement:
     """Return the metrics, judge and embedder that ``config`` asks for."""
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Measurement(
-        metrics=resolve_metrics(config.metrics),
+        metrics=metrics,
         judge=build_judge(config),
         embedder=build_embedder(config),
         fusion=config.fusion,
@@ -359,5 +362,6 @@ def build_measurement(config: Config) -> Measurement:
         cache=ReplyCache(),
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
     )

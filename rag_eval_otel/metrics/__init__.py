@@ -26,7 +26,9 @@ from rag_eval_otel.metrics.registry import (
     METRIC_SETS,
     METRICS,
     metric_names,
+    require_measured,
     resolve_metrics,
+    with_thresholds,
 )
 from rag_eval_otel.metrics.relevancy import AnswerRelevancy, AnswerRelevancyRubric
 from rag_eval_otel.metrics.relevancy_parts import (
@@ -89,5 +91,7 @@ __all__ = [
     "StatementContextRelevance",
     "StatementFaithfulness",
     "metric_names",
+    "require_measured",
     "resolve_metrics",
+    "with_thresholds",
 ]

@@ -34,18 +34,23 @@ def measured(
     detail: Mapping[str, Any] | None = None,
 ) -> Score:
     """Return an ok score, labelled pass where ``value`` reaches ``threshold``."""
-    label: Label | None = None
-    if threshold is not None:
-        label = "pass" if value >= threshold else "fail"
     return Score(
         name=name,
         value=value,
         normalized=normalized,
-        label=label,
+        label=label_of(value, threshold),
+        threshold=threshold,
         reason=reason,
         explanation=explanation or None,
         detail=detail or {},
     )
+
+
+def label_of(value: float | None, threshold: float | None) -> Label | None:
+    """Return pass from ``threshold`` on, fail below; None without a threshold or a value."""
+    if value is None or threshold is None:
+        return None
+    return "pass" if value >= threshold else "fail"
 
 
 def undefined(name: str, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -43,6 +46,7 @@ from rag_eval_otel.metrics.whole_answer import (
 )
 from rag_eval_otel.protocols import Metric
 
+_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset({"status", "label", "judge", "duration", "reason", "version"})
 """What a span says of the whole evaluation, at the place where each metric has its own."""
@@ -127,18 +131,28 @@ def _retrieval() -> tuple[Metric, ...]:
     )
 
 
+def _full() -> tuple[Metric, ...]:
+    return (
+        ContextRelevance(judges=2, name="context_relevance_full"),
+        Faithfulness(form="full", name="faithfulness_full"),
+        ResponseGroundedness(judges=2, name="response_groundedness_full"),
+    )
+
+
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "default": _default,
     "dual": _dual,
+    "full": _full,
     "lean": _default,
     "online": _online,
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets. Fused judge requests a sample: 2, 4, 2, 3, 4 and 0.
+"""Named sets. Fused judge requests a sample: 2, 4, 3, 2, 3, 4 and 0.
 
 ``dual`` has the metrics of ``default`` as their sources define them: two judges, and claims that
-the judge finds. ``lean`` is another name of ``default``.
+the judge finds. ``full`` has them under names that end in ``_full``, to be measured beside the
+short ones. ``lean`` is another name of ``default``.
 """
 
 
@@ -160,6 +174,53 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
         msg = "no metrics; name at least one, or 'default'"
         raise ConfigError(msg)
     return tuple(found)
+
+
+def with_thresholds(
+    metrics: Iterable[Metric], thresholds: Mapping[str, float]
+) -> tuple[Metric, ...]:
+    """Return ``metrics`` with other ``thresholds``, by name.
+
+    Raises `ConfigError` for one that is not among them, and for a threshold that no score of its
+    metric can be on both sides of.
+    """
+    found = {metric.name: metric for metric in metrics}
+    for name, threshold in thresholds.items():
+        require_measured("a threshold", name, found)
+        found[name] = _with_threshold(found[name], threshold)
+    return tuple(found.values())
+
+
+def require_measured(told: str, name: str, measured: Collection[str]) -> None:
+    """Raise `ConfigError`, saying what was ``told`` of it, unless ``name`` is ``measured``."""
+    if name not in measured:
+        near = get_close_matches(name, measured, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        listed = ", ".join(sorted(measured))
+        msg = f"there is {told} of {name!r}, which is not measured{meant} Measured are: {listed}"
+        raise ConfigError(msg)
+
+
+def _with_threshold(metric: Metric, threshold: float) -> Metric:
+    made: Any = metric
+    if "threshold" not in getattr(made, "__dataclass_fields__", {}):
+        msg = f"the metric {metric.name!r} has no threshold that could be set"
+        raise ConfigError(msg)
+    low, high = bounds_of(metric)
+    if not low <= threshold <= high:
+        msg = f"the threshold of {metric.name} must be from {low:g} to {high:g}, not {threshold:g}"
+        raise ConfigError(msg)
+    changed: Metric = replace(made, threshold=threshold)
+    return changed
+
+
+def bounds_of(metric: Metric) -> tuple[float, float]:
+    """Return the lowest and the highest score that ``metric`` says it gives; infinite if unsaid."""
+    scale = getattr(metric, "scale", None) or getattr(metric, "levels", None)
+    if scale:
+        return float(min(scale)), float(max(scale))
+    told = [float(number) for number in _NUMBER.findall(getattr(metric, "range", ""))]
+    return (min(told), max(told)) if told else (-math.inf, math.inf)
 
 
 def metric_names() -> tuple[str, ...]:

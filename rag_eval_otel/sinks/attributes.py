@@ -67,6 +67,8 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
     yield semconv.metric_attribute(score.name, semconv.LEAF_NORMALIZED_SCORE), normalized
     yield semconv.metric_attribute(score.name, semconv.LEAF_LABEL), score.label
+    threshold = None if score.threshold is None else float(score.threshold)
+    yield semconv.metric_attribute(score.name, semconv.LEAF_THRESHOLD), threshold
     yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
     yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
 

@@ -53,6 +53,8 @@ class EventSink:
             yield semconv.GEN_AI_EVALUATION_SCORE_VALUE, score.value
         if score.label is not None:
             yield semconv.GEN_AI_EVALUATION_SCORE_LABEL, score.label
+        if score.threshold is not None:
+            yield semconv.EVALUATION_THRESHOLD, float(score.threshold)
         if score.status == "error" and score.reason is not None:
             yield semconv.ERROR_TYPE, score.reason
         if score.reason is not None:

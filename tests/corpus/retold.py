@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from corpus.kit import App, Truth, all_apps
-from corpus.run import quietly
+from corpus.kit import App
 from corpus.sources import Source
 from rag_eval_otel import Handle
 from rag_eval_otel.capture.langchain import LangChainCapture

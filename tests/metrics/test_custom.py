@@ -93,12 +93,12 @@ def test_what_the_judge_is_sent() -> None:
     """Instructions under the metric's heading, the bounds in words, the inputs in their tags."""
     metric = kindness(inputs=("answer", "house_style"), bounds=(1, 5))
     judge = FakeJudge(script(custom_kindness={"score": 3}))
-    score_of(metric, judge, extra={"house_style": "Say please.", "other": "x"})
+    score_of(metric, judge, extra={"house_style": "Say please.", "other": "nowhere"})
     request = compose(judge.requests[0])
     assert f"# custom_kindness\n{KIND}\n`score` is a number from 1 to 5." in request.user
     assert "house_style]\nSay please.\n" in request.user
     assert FULL.question not in request.user
-    assert "x" not in request.user.split("<house_style>")[1].replace("</house_style>", "")
+    assert "nowhere" not in request.user
     assert request.schema["required"] == ["custom_kindness"]
 
 

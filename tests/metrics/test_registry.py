@@ -79,7 +79,7 @@ def test_sets_cost_what_is_said() -> None:
     """Fused judge requests of the sets; the online set takes three, with a reference four."""
     costs = {name: evaluated([name]).usage.judge_requests for name in METRIC_SETS}
     others = {"lean": 2, "online": 3, "reference": 4, "retrieval": 0}
-    assert costs == {"default": 2, "dual": 4, **others}
+    assert costs == {"default": 2, "dual": 4, "full": 3, **others}
 
 
 def test_every_metric_is_exported_and_named() -> None:

@@ -138,8 +138,11 @@ class _Answers:
         return _verdicts(map(passages.probability, self._task.texts("statements")))
 
     def to_supported(self) -> say.Reply:
-        told = enumerate(self._task.texts("sentences"), start=1)
-        return say.SupportedSentences(verdicts=[self._worth(i, text) for i, text in told])
+        told = self._task.texts("sentences")
+        if not claims_of("\n".join(told), question=self._question):
+            told = ("",) * len(told)  # a refusal, whose other sentences say whom to ask
+        found = [self._worth(i, text) for i, text in enumerate(told, start=1)]
+        return say.SupportedSentences(verdicts=found)
 
     def _worth(self, index: int, sentence: str) -> say.Sentence:
         passages, said = self._read(self._contexts), claims_of(sentence, question=self._question)

@@ -1,0 +1,78 @@
+"""Thresholds, as options, variables and files give them: from which score each metric passes."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.errors import ConfigError
+
+_toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+_SUFFIX = ".toml"
+_HEAD = """\
+# From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
+# `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
+[thresholds]
+"""
+
+
+def thresholds_of(given: object, *, where: str) -> dict[str, float]:
+    """Return thresholds by metric, from a mapping, the path of a file, or ``name=0.8,name=0.5``.
+
+    Raises `ConfigError`, which says ``where``, for anything else, a number that is none, and a file
+    that cannot be read. Whether there is a metric of that name is not checked here.
+    """
+    if isinstance(given, Mapping):
+        return {str(name): _number(value, name, where=where) for name, value in given.items()}
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(_SUFFIX)):
+        return read_thresholds(Path(given))
+    if not isinstance(given, str):
+        msg = f"{where} must map names of metrics to numbers, or be a {_SUFFIX} file, not {given!r}"
+        raise ConfigError(msg)
+    pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
+    return {
+        name.strip(): _number(_parsed(value), name.strip(), where=where) for name, _, value in pairs
+    }
+
+
+def _parsed(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _number(value: object, name: object, *, where: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    found = float(value) if is_number else math.nan  # type: ignore[arg-type]  # it is a number
+    if not math.isfinite(found):
+        msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
+        raise ConfigError(msg)
+    return found
+
+
+def read_thresholds(path: Path) -> dict[str, float]:
+    """Return the thresholds of the TOML file at ``path``, those of its table ``thresholds``.
+
+    Raises `ConfigError` naming the file where it cannot be read or holds anything else.
+    """
+    try:
+        found: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"the thresholds of {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    table = found.get("thresholds")
+    if not isinstance(table, Mapping) or set(found) != {"thresholds"}:
+        msg = f"{path} must have one table, [thresholds], of lines such as faithfulness = 0.8"
+        raise ConfigError(msg)
+    return thresholds_of(table, where=str(path))
+
+
+def written_thresholds(found: Iterable[tuple[str, float, str]]) -> str:
+    """Return a file of thresholds: of each metric its name, number, and what it was chosen on."""
+    return _HEAD + "".join(f"{name} = {value:.6g}  # {told}\n" for name, value, told in found)
