@@ -41,7 +41,8 @@ _AZURE_VERSION = "2024-10-21"
 def build_judge(config: Config) -> Judge:
     """Return the judge of ``config``; one that may be out of reach gets a circuit breaker."""
     judge = build_plain_judge(config)
-    return judge if isinstance(judge, LexicalJudge) else CircuitBreaker(judge)
+    is_here = isinstance(judge, LexicalJudge | LocalJudge)
+    return judge if is_here else CircuitBreaker(judge)
 
 
 def build_plain_judge(config: Config) -> Judge:

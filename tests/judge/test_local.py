@@ -27,7 +27,7 @@ from rag_eval_otel.judge.kinds import (
     VERDICTS,
 )
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.models import build_plain_judge
+from rag_eval_otel.models import build_judge, build_plain_judge
 from support import SAMPLE
 
 NLI = ("contradiction", "entailment", "neutral")
@@ -220,6 +220,8 @@ def test_a_judge_by_name(library: type[Encoder], tmp_path: Path) -> None:
     """A name or a path, with batch size and device as options."""
     judge = build_plain_judge(Config(judge="local/an/nli", batch_size=3, device="cpu"))
     assert repr(judge) == "LocalJudge('nli')"
+    live = build_judge(Config(judge="local/an/nli"))
+    assert isinstance(live, LocalJudge), "what is here needs no circuit breaker"
     assert build_plain_judge(Config(judge=f"local/{tmp_path}")).model == f"local/{tmp_path.name}"
 
 
