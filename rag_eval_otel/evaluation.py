@@ -270,7 +270,7 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 def _reason_of(error: Exception) -> Reason:
     """Classify what a judge of the user's own, or a LangChain model, raised."""
-    status = getattr(error, "status_code", None)
+    status = getattr(error, "status_code", None) or _aws_status(error)
     if isinstance(status, int):
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
         return _REASONS.get(status, refused)
@@ -278,7 +278,16 @@ def _reason_of(error: Exception) -> Reason:
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if "Timeout" in kinds:
         return "timeout"
+    if "Credentials" in kinds:
+        return "unauthorized"
     return "transport" if "Connect" in kinds else "internal"
+
+
+def _aws_status(error: Exception) -> object:
+    """Return the HTTP status of an error of AWS's client."""
+    response = getattr(error, "response", None)
+    told = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    return told.get("HTTPStatusCode") if isinstance(told, dict) else None
 
 
 def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
