@@ -33,6 +33,7 @@ nox.options.sessions = [
     "smolagents",
     "adk",
     "litellm",
+    "judges",
     "collector",
     "phoenix",
     "report",
@@ -84,6 +85,9 @@ PYTHONS = ["3.10", "3.13"]  # the oldest and the newest; the other tests run on 
 PEERS = [
     "openinference-instrumentation-langchain",
     "opentelemetry-instrumentation-langchain",
+    "haystack-ai",
+    "llama-index-core",
+    "llama-index-llms-openai-like",
 ]
 
 
@@ -107,8 +111,9 @@ def test_beside(session: nox.Session, *packages: str) -> None:
     """
     session.install("--editable", ".[test]", *packages)
     for path in existing(f"tests/e2e/test_{session.name}*.py"):
-        # Frameworks of the corpus leave sockets to the garbage collector.
-        loose = ["-p", "no:unraisableexception"] if "corpus" in path else []
+        # Frameworks of the corpus, and clients of models, leave sockets to the garbage collector.
+        leaves = any(part in path for part in ("corpus", "test_judges"))
+        loose = ["-p", "no:unraisableexception"] if leaves else []
         session.run("pytest", *loose, path, *session.posargs)
 
 
@@ -230,6 +235,13 @@ def _score_agents(name: str, packages: list[str]) -> None:
 
 for framework, requirements in AGENTS.items():
     _score_agents(framework, requirements)
+
+
+@nox.session
+def judges(session: nox.Session) -> None:
+    """Ask judges by the clients of their providers, beside an application that uses the same."""
+    providers = ("anthropic", "aws", "google-genai", "mistralai", "ollama", "openai")
+    test_beside(session, *(f"langchain-{name}" for name in providers))
 
 
 @nox.session

@@ -14,7 +14,7 @@ evaluation = asyncio.run(
     evaluate(
         sample,
         ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"],
-        judge=LexicalJudge(),  # or OpenAIJudge("<model>"), LangChainJudge(<any chat model>)
+        judge=LexicalJudge(),  # or "openai/<model>", "ollama/<model>", any LangChain chat model
         embedder=HashingEmbedder(),
     )
 )

@@ -8,10 +8,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from rag_eval_otel.commands import calibrate, demo, doctor, drift, evaluate, metrics, report, rules
+from rag_eval_otel.commands import (
+    calibrate,
+    check_judge,
+    demo,
+    doctor,
+    drift,
+    evaluate,
+    metrics,
+    report,
+    rules,
+)
 from rag_eval_otel.errors import RagEvalError
 
-_COMMANDS = (demo, evaluate, metrics, calibrate, drift, report, doctor, rules)
+_COMMANDS = (demo, evaluate, metrics, check_judge, calibrate, drift, report, doctor, rules)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

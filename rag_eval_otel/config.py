@@ -7,6 +7,7 @@ everywhere.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +17,14 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import ContextsFromPrompt, Fusion
+from rag_eval_otel.types import ContextsFromPrompt, Fusion, Reasons
 
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
-Explanations = Literal["off", "on"]
 VectorStores = Literal["on", "off"]
 Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
@@ -46,19 +47,38 @@ class Config:
 
     # What to measure, and who judges
     metrics: tuple[Any, ...] = ("default",)
-    """Metrics, their names, or names of sets: ``default`` (4 requests a turn), ``lean`` (2)."""
+    """Metrics, their names, or names of sets: ``default`` (2 requests a turn), ``dual`` (4)."""
     judge: Any = "lexical"
-    """``lexical`` (offline), ``openai/<model>``, or a `Judge`."""
+    """``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a LangChain chat model."""
     embedder: Any = "hashing"
-    """``hashing`` (offline), ``openai/<model>``, or an `Embedder`; follows the judge if unset."""
+    """``hashing`` (offline), ``<provider>/<model>``, an `Embedder`, or LangChain ``Embeddings``.
+
+    If unset: beside ``openai/`` judges at OpenAI's own address its small model, else ``hashing``.
+    """
     judge_base_url: str | None = None
-    """Where an OpenAI-compatible server answers; default: OpenAI's, or ``OPENAI_BASE_URL``."""
+    """Where the judge's server answers; default: the provider's address, or its variable."""
     judge_api_key: str | None = field(default=None, repr=False)
-    """The key for it; default: ``OPENAI_API_KEY``."""
+    """The key for it; default: the provider's variable, as ``OPENAI_API_KEY``."""
+    embedder_base_url: str | None = None
+    """Where the embedder's server answers; default: as the judge, if both are of one provider."""
+    embedder_api_key: str | None = field(default=None, repr=False)
+    """The key for it; default likewise."""
+    temperature: float | None = 0.0
+    """The judge's temperature, 0 to 2; None, or a model that refuses it: the model's own."""
+    seed: int | None = None
+    """A seed for the judge's server, where it takes one."""
+    max_tokens: int | None = None
+    """The longest reply of the judge, in tokens, hidden reasoning included."""
+    extra_body: Mapping[str, Any] | None = None
+    """Further fields of a judge request, as ``{"reasoning_effort": "low"}``."""
     judge_timeout: float = 30.0
     """Seconds for one attempt at a judge request."""
     judge_retries: int = 3
     """How often a refused or failed judge request is tried again."""
+    prompts: str | None = None
+    """A folder whose files take the place of the built-in prompts, all of them, by name."""
+    prices: str | None = None
+    """A file with the prices of judge tokens, in place of the list prices; see `prices`."""
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
 
@@ -99,8 +119,8 @@ class Config:
     """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
     redact: tuple[str, ...] = ()
     """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
-    explanations: Explanations = "off"
-    """Whether the judge's explanations, which quote user data, are exported."""
+    explanations: Reasons = "off"
+    """Whether the judge gives reasons, and they are exported: they quote user data, cost tokens."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     contexts_from_prompt: ContextsFromPrompt = "off"
@@ -127,8 +147,12 @@ class Config:
         redactor(self.redact)
         thresholds = thresholds_of(self.thresholds, where=f"thresholds ({_variable('thresholds')})")
         object.__setattr__(self, "thresholds", thresholds)
-        for name in ("judge", "embedder"):
-            _check_model(name, getattr(self, name))
+        _check_model("judge", self.judge)
+        _check_model("embedder", self.embedder)
+        extra: object = self.extra_body
+        if extra is not None and not isinstance(extra, Mapping):
+            msg = f"extra_body must map names to values, not {extra!r}"
+            raise ConfigError(msg)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Config:
@@ -140,7 +164,8 @@ class Config:
         found.setdefault("sdk_disabled", environ.get("OTEL_SDK_DISABLED", "").lower() == "true")
         found.setdefault("errors", error_mode(environ))
         chosen = {**found, **options}
-        chosen.setdefault("embedder", _embedder_for(chosen.get("judge", "lexical")))
+        if "embedder" not in chosen:
+            chosen["embedder"] = _embedder_for(chosen)
         _refuse_unknown(chosen)
         _warn_of_unknown(environ)
         return cls(**chosen)
@@ -175,10 +200,22 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _embedder_for(judge: object) -> str:
-    """Embed where the judge is: beside an OpenAI judge, with OpenAI's small model."""
-    hosted = isinstance(judge, str) and judge.startswith("openai/")
-    return "openai/text-embedding-3-small" if hosted else "hashing"
+def _embedder_for(options: Mapping[str, Any]) -> str:
+    """Embed where the judge is if that is OpenAI itself, with its small model; else offline."""
+    judge = options.get("judge", "lexical")
+    found = parts_of(judge) if isinstance(judge, str) else None
+    elsewhere = options.get("judge_base_url") and not options.get("embedder_base_url")
+    if found is None or found[0].name == "local":
+        return "hashing"
+    if found[0].name == "openai" and not elsewhere:
+        return "openai/text-embedding-3-small"
+    _log.warning(
+        "no embedder is named beside the judge %s: the offline one (hashing) embeds; name another"
+        " with embedder=... or %s",
+        judge,
+        _variable("embedder"),
+    )
+    return "hashing"
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -186,7 +223,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "spans": get_args(Spans),
     "content": get_args(Content),
     "capture_content": get_args(ContentCapture),
-    "explanations": get_args(Explanations),
+    "explanations": get_args(Reasons),
     "vector_stores": get_args(VectorStores),
     "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
@@ -204,9 +241,19 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "evaluation_timeout": (0.001, _INF),
     "concurrency": (1, 10_000),
     "shutdown_seconds": (0, 3600),
+    "temperature": (0, 2),
+    "seed": (-(2**63), 2**63 - 1),
+    "max_tokens": (1, _INF),
 }
+_MAY_BE_NONE = frozenset({"max_turns_per_minute", "temperature", "seed", "max_tokens"})
 _ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
-_WHOLE = frozenset({"judge_retries", "max_held", "max_held_bytes", "concurrency"})
+_WHOLE = frozenset(
+    {"judge_retries", "max_held", "max_held_bytes", "concurrency", "seed", "max_tokens"}
+)
+_TEXTS = (
+    *("prompts", "judge", "judge_base_url", "judge_api_key"),
+    *("embedder", "embedder_base_url", "embedder_api_key"),
+)
 
 
 def _names(value: str, separator: str = ",") -> tuple[str, ...]:
@@ -219,7 +266,9 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "redact": partial(_names, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
-    **dict.fromkeys((*_CHOICES, "judge", "embedder", "judge_base_url", "judge_api_key"), str.strip),
+    **dict.fromkeys((*_CHOICES, *_TEXTS, "prices"), str.strip),
+    "temperature": lambda value: None if value.strip().lower() == "none" else float(value),
+    "extra_body": json.loads,
     **dict.fromkeys(("question_key", "answer_key"), str),
 }
 
@@ -232,7 +281,8 @@ def _parse(name: str, value: str) -> Any:
     try:
         return _PARSERS[name](value)
     except ValueError as error:
-        msg = f"{_variable(name)} must be {_range(name)}, not {value!r}"
+        allowed = _range(name) if name in _RANGES else "JSON"
+        msg = f"{_variable(name)} must be {allowed}, not {value!r}"
         raise ConfigError(msg) from error
 
 
@@ -255,7 +305,7 @@ def _check_sequence(name: str, value: object) -> None:
 
 
 def _check_range(name: str, value: object) -> None:
-    if value is None and name == "max_turns_per_minute":
+    if value is None and name in _MAY_BE_NONE:
         return
     low, high = _RANGES[name]
     number = int if name in _WHOLE else (int, float)
@@ -271,22 +321,36 @@ def _range(name: str) -> str:
     return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
 
 
-_METHODS = {"judge": "reply", "embedder": "embed"}
-_OFFLINE = {"judge": "lexical", "embedder": "hashing"}
+_METHODS: Mapping[Part, tuple[str, str]] = {
+    "judge": ("reply", "invoke"),
+    "embedder": ("embed", "embed_documents"),
+}
+_LANGCHAIN: Mapping[Part, str] = {
+    "judge": "LangChain chat model",
+    "embedder": "LangChain Embeddings",
+}
 
 
-def _check_model(name: str, value: object) -> None:
+def _check_model(part: Part, value: object) -> None:
     if isinstance(value, str):
-        provider, _, model = value.partition("/")
-        if value == _OFFLINE[name] or (provider == "openai" and model):
+        if is_known(part, value):
             return
-    elif callable(getattr(value, _METHODS[name], None)):
+    elif not isinstance(value, type) and any(
+        callable(getattr(value, method, None)) for method in _METHODS[part]
+    ):
         return
+    close = nearest(part, value) if isinstance(value, str) else None
     msg = (
-        f"{name} ({_variable(name)}) must be '{_OFFLINE[name]}', 'openai/<model>' or an object with"
-        f" an async {_METHODS[name]}() method, not {value!r}"
+        f"{part} ({_variable(part)}) must be {', '.join(map(repr, forms(part)))}, an object with an"
+        f" async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
     )
-    raise ConfigError(msg)
+    raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)
+
+
+def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the value of the first of the variables ``names`` that is set."""
+    environ = os.environ if environ is None else environ
+    return next((environ[name] for name in names if environ.get(name)), None)
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -325,10 +389,16 @@ def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
     return environ.get(DOCTOR, "").strip()
 
 
-def key_source(key: str | None, environ: Mapping[str, str] | None = None) -> KeySource:
-    """Return where the judge's ``key`` is from."""
+def key_source(
+    key: str | None,
+    judge: object = "openai/",
+    environ: Mapping[str, str] | None = None,
+) -> KeySource:
+    """Return where the ``key`` of ``judge`` is from."""
     environ = os.environ if environ is None else environ
-    known = [environ.get(name) for name in (_variable("judge_api_key"), "OPENAI_API_KEY")]
+    found = parts_of(judge) if isinstance(judge, str) else None
+    names = found[0].keys if found else ("OPENAI_API_KEY",)
+    known = [environ.get(name) for name in (_variable("judge_api_key"), *names)]
     if key and key not in known:
         return "code"
     return "variable" if any(known) else "none"

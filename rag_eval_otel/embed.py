@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rag_eval_otel.errors import JudgeTimeoutError, UnparsableReplyError
+from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.lexical.questions import features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
+from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class OpenAIEmbedder:
         timeout: float = 30.0,
         max_retries: int = 3,
         client: AsyncOpenAI | None = None,
+        api_version: str | None = None,
+        key_variable: str = "OPENAI_API_KEY",
     ) -> None:
         """Embed with ``model``; nothing is imported or connected before the first request."""
         self.model = model
@@ -57,7 +60,10 @@ class OpenAIEmbedder:
             timeout=timeout,
             max_retries=max_retries,
             client=client,
+            key_variable=key_variable,
+            api_version=api_version,
         )
+        self._coding = {"encoding_format": "base64"}
 
     def __repr__(self) -> str:
         """Name the model, never the key."""
@@ -70,8 +76,14 @@ class OpenAIEmbedder:
         no Unicode as a question mark.
         """
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
-        body = {"model": self.model, "input": shown, "encoding_format": "base64"}
-        payload = await self._client.embeddings(body)
+        body = {"model": self.model, "input": shown}
+        try:
+            payload = await self._client.embeddings({**body, **self._coding})
+        except JudgeRequestError as error:
+            if "encoding_format" not in str(error):
+                raise
+            self._coding = {}
+            payload = await self._client.embeddings(body)
         return _rows(payload, len(texts))
 
 
@@ -91,17 +103,19 @@ def _vector(value: str | Sequence[float]) -> Vectors:
 
 
 class LangChainEmbedder:
-    """Any LangChain ``Embeddings``."""
+    """Any LangChain ``Embeddings``, called on worker threads as by `LangChainJudge`."""
 
-    def __init__(self, embeddings: Embeddings) -> None:
+    def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
         """Embed with ``embeddings``."""
-        self._embeddings = embeddings
+        self._call = SyncFirst(
+            embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
+        )
         model = getattr(embeddings, "model", None)
         self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text; what the embeddings raise is passed on."""
-        return np.asarray(await self._embeddings.aembed_documents(list(texts)), dtype=np.float64)
+        return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:

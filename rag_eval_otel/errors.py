@@ -73,9 +73,13 @@ class JudgeRateLimitError(JudgeError):
 
 
 class JudgeRequestError(JudgeError):
-    """The judge refused the request itself (400, 404, 422): often a wrong model name."""
+    """The judge refused the request itself (400, 404, 422): often a wrong model name.
+
+    ``status`` is the HTTP status, where there was one.
+    """
 
     reason = "bad_request"
+    status: int | None = None
 
 
 class JudgeUnavailableError(JudgeError):

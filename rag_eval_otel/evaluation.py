@@ -7,15 +7,26 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from time import perf_counter
 
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
-from rag_eval_otel.judge.tasks import prompt_hash
-from rag_eval_otel.metrics import METRICS, require_measured, resolve_metrics
+from rag_eval_otel.judge.wire import prompt_hash
+from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.types import Embedding, Evaluation, Fusion, Reason, Sample, Score, ScoreStatus
+from rag_eval_otel.types import (
+    Embedding,
+    Evaluation,
+    Fusion,
+    Reason,
+    Reasons,
+    Sample,
+    Score,
+    ScoreStatus,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -32,34 +43,52 @@ _REASONS: Mapping[int, Reason] = {
 
 async def evaluate(
     sample: Sample,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     repairs: int = 1,
     timeout: float | None = None,
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
+    prompts: AnyPrompts = None,
     label_metrics: Iterable[str] | None = None,
+    explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
-    """Score ``sample`` with ``metrics`` (metrics, their names, or names of sets).
+    """Score ``sample`` with ``metrics`` (metrics, their names, names of sets, or functions).
+
+    ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
+    what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
 
     Every metric gives exactly one score, in the order asked for; one that failed or ran over
     ``timeout`` seconds says so in its status and reason, and does not disturb the others.
     ``embedding`` says what becomes of that of the question, where a metric has asked for it.
     ``label_metrics`` are those that the overall label goes by; by default all, or those that the
-    judge can tell good from bad by. Raises `ConfigError` for metrics that are unknown or named
-    twice, nothing else.
+    judge can tell good from bad by. ``explanations`` says whether the judge is to give reasons,
+    which cost most of a reply. ``prompts`` is a folder whose files take the place of the built-in
+    prompts, by default the environment's. Raises `ConfigError` for metrics that are unknown or
+    named twice, for judges and embedders that can't be made, and for a folder of prompts that isn't
+    whole, nothing else.
     """
     chosen = resolve_metrics(metrics)
+    judge, embedder = chosen_models(judge, embedder)
+    texts = chosen_prompts(prompts)
     labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
     patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
-    ask = Ask(judge, fusion=fusion, repairs=repairs, patience=patience, cache=cache)
+    ask = Ask(
+        judge,
+        fusion=fusion,
+        repairs=repairs,
+        patience=patience,
+        cache=cache,
+        reasons=explanations,
+    )
     embed = Embed(embedder)
     started = clock()
-    runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
+    with texts.in_use():  # and in all tasks that come of these
+        runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
     try:
         await asyncio.wait(runs, timeout=timeout)
     finally:
@@ -70,10 +99,12 @@ async def evaluate(
     await asyncio.wait(runs)
     scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
     model = _revised(ask.model or judge.model, judge)
+    with texts.in_use():
+        named = partial(version_of, fusion=fusion, model=model, reasons=explanations)
+        versions = [named(metric) for metric in chosen]
     return Evaluation(
         scores=tuple(
-            replace(score, version=version_of(metric, fusion=fusion, model=model))
-            for metric, score in zip(chosen, scores, strict=True)
+            replace(score, version=version) for score, version in zip(scores, versions, strict=True)
         ),
         judge=ask.model,
         duration=clock() - started,
@@ -116,17 +147,25 @@ def _revised(model: str, judge: Judge) -> str:
     return model if revision is None else f"{model}.{revision}"
 
 
-def version_of(metric: Metric, *, fusion: Fusion, model: str) -> str:
-    """Name the measurement: ``<metric>/<hash>/<fused|single>/<model>``.
+def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons = "off") -> str:
+    """Name the measurement: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the metric's class and parameters (its threshold apart, which only labels) and
-    the text of its prompts. Scores of different versions must not be compared.
+    the text of its prompts. The way is ``fused`` or ``single``, followed by ``-short`` where we
+    broke up the answer and not the judge, and by ``-reasons`` where the judge gave reasons. Scores
+    of different versions must not be compared.
     """
-    frame = ("frame", "repeated") if fusion == "on" else ("frame",)
+    frame = ["frame", *(["repeated"] if fusion == "on" else []), *_extra(reasons)]
     prompts = prompt_hash(frame, metric.asks)
     definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]
-    return f"{metric.name}/{digest}/{'fused' if fusion == 'on' else 'single'}/{model}"
+    short = ["short"] if getattr(metric, "form", None) == "short" else []
+    way = "-".join(["fused" if fusion == "on" else "single", *short, *_extra(reasons)])
+    return f"{metric.name}/{digest}/{way}/{model}"
+
+
+def _extra(reasons: Reasons) -> list[str]:
+    return ["reasons"] if reasons == "on" else []
 
 
 def _parameters(metric: object) -> list[tuple[str, object]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
 
+_KEY = "OPENAI_API_KEY"
 _QUOTED = 200  # characters of a server's message that go into an error
 _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
 
@@ -40,14 +41,22 @@ class OpenAIClient:
         timeout: float,
         max_retries: int,
         client: AsyncOpenAI | None = None,
+        key_variable: str = _KEY,
+        api_version: str | None = None,
     ) -> None:
-        """Keep the options; ``client`` is used as it is where given."""
+        """Keep the options; ``client`` is used as it is where given.
+
+        ``api_version``: ask Azure's endpoint for deployments at ``base_url``.
+        """
         self._options: dict[str, Any] = {
-            "base_url": base_url,
+            "azure_endpoint" if api_version else "base_url": base_url,
             "api_key": api_key,
             "timeout": timeout,
             "max_retries": max_retries,
         }
+        if api_version:
+            self._options["api_version"] = api_version
+        self._key_variable = key_variable
         self._given = client
         self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
 
@@ -61,7 +70,7 @@ class OpenAIClient:
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post without the client's typed layer: half the cost, and nothing that is patched."""
-        with judge_errors():
+        with judge_errors(self._options["api_key"], self._key_variable):
             client = await self._client()
             reply = await client.post(path, body=dict(body), cast_to=object)
         if not isinstance(reply, dict):
@@ -86,8 +95,15 @@ class OpenAIClient:
                 self._clients.pop(loop, None)
 
     def _new_client(self) -> AsyncOpenAI:
-        from openai import AsyncOpenAI  # noqa: PLC0415  # half a second that only judges need
+        # Half a second that only judges need.
+        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
 
+        if "api_version" in self._options:
+            return AsyncAzureOpenAI(**self._options)
+        if self._options["api_key"] is None and self._key_variable != _KEY:
+            # The client would send the key for OpenAI there.
+            msg = f"no key: set {self._key_variable}, or judge_api_key or embedder_api_key"
+            raise JudgeAuthError(msg)
         return AsyncOpenAI(**self._options)
 
 
@@ -109,8 +125,8 @@ class _OpenClient:
 
 
 @contextmanager
-def judge_errors() -> Iterator[None]:
-    """Turn the errors of the ``openai`` client into `JudgeError`s."""
+def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[None]:
+    """Turn the errors of the ``openai`` client into `JudgeError`s, which do not show ``key``."""
     import openai  # noqa: PLC0415
 
     try:
@@ -125,7 +141,7 @@ def judge_errors() -> Iterator[None]:
         msg = "no reply in time"
         raise JudgeTimeoutError(msg) from error
     except openai.APIStatusError as error:
-        raise _status_error(error) from error
+        raise _status_error(error, key, key_variable) from error
     except openai.APIError as error:
         place = error.request.url.netloc.decode()
         msg = f"{place}: {_said(error)}"
@@ -134,19 +150,38 @@ def judge_errors() -> Iterator[None]:
         raise JudgeAuthError(_said(error)) from error
 
 
-def _status_error(error: APIStatusError) -> JudgeError:
+def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> JudgeError:
     status = error.status_code
     kind: type[JudgeError] = JudgeRequestError
     if status in _AUTH:  # what the server says may quote the key
-        return JudgeAuthError(f"HTTP {status}: the server refused the key; check OPENAI_API_KEY")
+        return JudgeAuthError(f"HTTP {status}: the server refused the key; check {key_variable}")
     if status == _RATE_LIMIT:
         kind = JudgeRateLimitError
     elif status == _TIMEOUT:
         kind = JudgeTimeoutError
     elif status >= _SERVER:
         kind = JudgeTransportError
-    return kind(f"HTTP {status}: {_said(error)}")
+    told = _problems(error.body) or str(error)
+    refused = kind(f"HTTP {status}: {_short(told.replace(key, '***') if key else told)}")
+    if isinstance(refused, JudgeRequestError):
+        refused.status = status
+    return refused
+
+
+def _problems(body: object) -> str:
+    """Return the problems that a FastAPI server lists, without the input that it quotes."""
+    listed = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(listed, str):
+        return listed
+    problems = (one for one in listed or () if isinstance(one, dict))
+    return "; ".join(
+        f"{'.'.join(map(str, one.get('loc') or ()))}: {one.get('msg', '')}" for one in problems
+    )
 
 
 def _said(error: Exception) -> str:
-    return str(error).replace("\n", " ")[:_QUOTED]
+    return _short(str(error))
+
+
+def _short(told: str) -> str:
+    return told.replace("\n", " ")[:_QUOTED]

@@ -58,6 +58,10 @@ ScoreStatus = Literal["ok", "undefined", "error"]
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
+Reasons = Literal["off", "on"]
+"""Whether a judge is asked to give reasons beside its verdicts and ratings."""
+Form = Literal["short", "full"]
+"""Who breaks up an answer: ``short``, we do, by sentences; ``full``, the judge, into claims."""
 Embedding = Literal["keep", "drop"]
 """Whether an evaluation has the embedding of its question, where a metric has asked for one."""
 
@@ -92,6 +96,8 @@ Reason = Literal[
 ]
 """Why a score has no value, or (``status="ok"``) what to know about the one it has."""
 
+_JUDGES_FAULT = frozenset({"unparsable", "judge_incomplete", "no_questions"})
+
 SkipReason = Literal[
     "abandoned",
     "ambiguous",
@@ -112,7 +118,15 @@ SkipReason = Literal[
 """Why a turn was not evaluated at all."""
 
 HoldStatus = Literal[
-    "scored", "partial", "skipped", "timeout", "overload", "flushed", "shutdown", "error"
+    "scored",
+    "partial",
+    "unscored",
+    "skipped",
+    "timeout",
+    "overload",
+    "flushed",
+    "shutdown",
+    "error",
 ]
 """What ``rag.evaluation.status`` says on an exported turn span."""
 
@@ -264,10 +278,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``."""
+    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``.
+
+    ``cached_tokens`` are those of ``prompt_tokens`` that the provider had in its cache.
+    """
 
     judge_requests: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     embedding_requests: int = 0
 
@@ -320,12 +338,36 @@ class Evaluation:
         raise KeyError(msg)
 
     @property
-    def status(self) -> Literal["scored", "partial", "error"]:
-        """``scored``: no metric failed. ``partial``: some did. ``error``: all did."""
-        failed = sum(score.status == "error" for score in self.scores)
-        if not failed:
-            return "scored"
-        return "partial" if failed < len(self.scores) else "error"
+    def status(self) -> Literal["scored", "partial", "unscored", "error"]:
+        """Return what came of it.
+
+        - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
+        - ``partial``: at least one has a number, and some failed.
+        - ``unscored``: none has a number, though the judge, where it was asked, answered.
+        - ``error``: none has a number, because asking failed.
+        """
+        has_failed = any(score.status == "error" for score in self.scores)
+        if not self.scores or any(score.status == "ok" for score in self.scores):
+            return "partial" if has_failed else "scored"
+        has_answered = self.judge is not None
+        all_failed = all(score.status == "error" for score in self.scores)
+        return "error" if has_failed and (all_failed or not has_answered) else "unscored"
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why no metric has a number: the reason that most of them give; None where one has."""
+        if any(score.status == "ok" for score in self.scores):
+            return None
+        counted = {"error"} if self.status == "error" else {"error", "undefined"}
+        reasons = [s.reason for s in self.scores if s.reason and s.status in counted]
+        return max(reasons, key=reasons.count, default=None)
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether the judge answered, and no metric could use what it said."""
+        return self.status == "unscored" and any(
+            score.reason in _JUDGES_FAULT for score in self.scores
+        )
 
     @property
     def label(self) -> Label | None:
@@ -353,11 +395,12 @@ class Replies:
 class Ending:
     """How the evaluation of a turn ended, as its span says it.
 
-    Without a ``status`` there was nothing to evaluate. ``contexts`` is the source of the contexts.
+    Without a ``status`` there was nothing to evaluate. ``reason`` is why a turn was skipped or is
+    unscored. ``contexts`` is the source of the contexts.
     """
 
     status: HoldStatus | None = None
-    reason: SkipReason | None = None
+    reason: SkipReason | Reason | None = None
     evaluation: Evaluation | None = None
     contexts: ContextsSource | None = None
 

@@ -86,10 +86,14 @@ def turn(
 
 def good_answers(task: Task[Any]) -> object:
     """Answer every task as a judge who is content would."""
+    sentences = enumerate(dict(task.inputs).get("sentences", ()), start=1)
     return {
         "ReverseQuestion": {"question": QUESTION, "noncommittal": 0},
         "Statements": {"statements": ["claim"]},
         "Verdicts": {"verdicts": [{"index": 1, "reason": "said", "verdict": 1}]},
+        "SupportedSentences": {
+            "verdicts": [{"index": i, "reason": "said", "verdict": 1} for i, _ in sentences]
+        },
         "JudgedStatements": {"statements": [{"statement": "claim", "verdict": 1}]},
         "Rating": {"rating": 2, "reason": "backed"},
     }[task.reply.__name__]

@@ -54,6 +54,7 @@ GOOD: Mapping[str, Answer] = {
     "guideline": lambda _: {"passing": True, "reason": "It keeps to them."},
     "context_relevance_1": lambda _: {"rating": 2},
     "context_relevance_2": lambda _: {"rating": 1},
+    "relevant_contexts": lambda _: {"numbers": [2]},
     "relevant_statements": lambda _: {"relevant_statements": ["She was born in 1815."]},
     "context_statements": lambda _: {"statements": flagged(1, 1, 0)},
     "context_relevancy_rubric": lambda _: {"subject": 2, "sufficiency": 1.5},
@@ -61,6 +62,7 @@ GOOD: Mapping[str, Answer] = {
     "useful_for_reference": lambda _: {"verdict": 1},
     "statements": lambda _: {"statements": ["She was born in London.", "She was born in 1815."]},
     "verdicts": lambda task: {"verdicts": numbered(task, "statements", verdict=1)},
+    "supported": lambda task: {"verdicts": numbered(task, "sentences", verdict=1)},
     "judged_statements": lambda _: {"statements": flagged(1, 1)},
     "groundedness_1": lambda _: {"rating": 2},
     "groundedness_2": lambda _: {"rating": 2},
@@ -157,6 +159,9 @@ def _said(task: Task[Any], dice: random.Random) -> object:
     name = task.prompt
     if name in {"verdicts", "addressed"}:
         return {"verdicts": [{"index": i, "verdict": _flag(dice)} for i in _indexes(dice)]}
+    if name == "supported":
+        found = [{"index": i, "verdict": dice.choice([0, 1, 2])} for i in _indexes(dice)]
+        return {"verdicts": found}
     if name == "similarities":
         found = [{"index": i, "similarity": dice.random()} for i in _indexes(dice)]
         return {"similarities": found}
@@ -221,6 +226,7 @@ _SAID: Mapping[str, Callable[[random.Random], object]] = {
     "groundedness_2": _rated,
     "accuracy_1": _accurate,
     "accuracy_2": _accurate,
+    "relevant_contexts": lambda dice: {"numbers": _indexes(dice)},
     "relevant_statements": lambda dice: {"relevant_statements": _texts(dice)},
     "context_statements": _statements,
     "judged_statements": _statements,
@@ -253,7 +259,10 @@ def spoilt(reply: Any) -> Iterator[Any]:
     for key, value in items:
         if isinstance(value, str):
             continue
-        others = spoilt(value) if isinstance(value, dict | list) else _no(key, value)
+        if key == "numbers":  # which there are is not known here
+            others = iter([[bad] for bad in NO_INDEXES])
+        else:
+            others = spoilt(value) if isinstance(value, dict | list) else iter(_no(key, value))
         for other in others:
             copy = reply.copy()
             copy[key] = other

@@ -17,6 +17,7 @@ GOOD: Mapping[str, object] = {
     "reverse_question": {"question": "In which year was Einstein born?", "noncommittal": 0},
     "statements": {"statements": ["Einstein was born in 1879.", "Einstein was a person."]},
     "verdicts": {"verdicts": [{"index": 1, "verdict": 1}, {"index": 2, "verdict": 0}]},
+    "supported": {"verdicts": [{"index": 1, "verdict": 1}]},
     "judged_statements": {"statements": [{"statement": "Born in 1879.", "verdict": 1}]},
     "context_relevance_1": {"rating": 2},
     "context_relevance_2": {"rating": 1},
@@ -24,6 +25,13 @@ GOOD: Mapping[str, object] = {
     "groundedness_2": {"rating": 2},
 }
 """A usable reply to every prompt of the metrics."""
+
+
+DRAWINGS = {
+    "question": ["When?", "In which year?", "What is his year of birth?"],
+    "noncommittal": 0,
+}
+"""What a judge writes where it is asked for three questions at once."""
 
 
 def answers(**by_prompt: object) -> Callable[[Task[Any]], object]:
@@ -42,12 +50,8 @@ def in_turn(replies: Iterable[object]) -> Callable[..., object]:
 
 
 def names_asked(body: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parts that a chat request asks for, by its schema or its headings."""
-    schema = (body.get("response_format") or {}).get("json_schema")
-    if schema:
-        return list(schema["schema"]["required"])
-    headings = re.findall(r"^# ([a-z0-9_, ]+)$", text_asked(body), flags=re.MULTILINE)
-    return ", ".join(headings).split(", ")
+    """Return the names of the parts that a chat request asks for: its headings."""
+    return re.findall(r"^# ([a-z0-9_]+)$", text_asked(body), flags=re.MULTILINE)
 
 
 def text_asked(body: Mapping[str, Any]) -> str:
@@ -55,11 +59,13 @@ def text_asked(body: Mapping[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def prompt_of(name: str) -> str:
-    """Return the prompt of a part: its name without the number of the drawing."""
-    return "reverse_question" if name.startswith("reverse_question") else name
+def drawings_asked(body: Mapping[str, Any]) -> int:
+    """Return how many drawings of one question a chat request asks for."""
+    told = re.search(r"^Do this (\d+) times", text_asked(body), flags=re.MULTILINE)
+    return int(told[1]) if told else 1
 
 
 def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
     """Answer a chat request from `GOOD`."""
-    return {name: GOOD[prompt_of(name)] for name in names_asked(body)}
+    several = {"reverse_question": DRAWINGS} if drawings_asked(body) > 1 else {}
+    return {name: {**GOOD, **several}[name] for name in names_asked(body)}

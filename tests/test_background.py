@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -17,7 +18,12 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.runtime.background import BackgroundEvaluator, DaemonExecutor, GivenUp
+from rag_eval_otel.runtime.background import (
+    BackgroundEvaluator,
+    DaemonExecutor,
+    GivenUp,
+    Workers,
+)
 
 
 async def _nothing() -> None:
@@ -301,3 +307,105 @@ def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
     go_on.set()
     threads[0].join(10)
     assert given_up == ["shutdown"] * 2, "told once"
+
+
+# --- blocking calls on threads of their own -------------------------------------------------------
+
+
+def test_workers_count_as_threads_of_the_evaluator() -> None:
+    """A call runs hidden, on a thread that counts as the evaluator's while it runs."""
+    evaluator, workers = BackgroundEvaluator(), Workers(1)
+    seen: Future[tuple[bool, bool, int]] = Future()
+
+    def blocking() -> tuple[bool, bool, int]:
+        return is_instrumentation_enabled(), evaluator.is_current(), threading.get_ident()
+
+    async def job() -> None:
+        seen.set_result(await workers.run(blocking))
+
+    evaluator.submit(Call(job))
+    enabled, is_current, ident = seen.result(10)
+    assert (enabled, is_current) == (False, True)
+    assert ident not in evaluator.threads
+    evaluator.shutdown(1)
+
+
+def test_workers_are_bounded_and_serve_every_loop() -> None:
+    """At most two calls run at once, in one loop after the other; errors come back."""
+    workers, lock = Workers(2), threading.Lock()
+    running: set[int] = set()
+    most: list[int] = []
+    barrier = threading.Barrier(2)
+
+    def blocking(i: int) -> int:
+        with lock:
+            running.add(i)
+            most.append(len(running))
+        barrier.wait(10)
+        with lock:
+            running.discard(i)
+        return i
+
+    async def several() -> list[int]:
+        return await asyncio.gather(*(workers.run(lambda i=i: blocking(i)) for i in range(6)))
+
+    for _ in range(2):
+        assert asyncio.run(several()) == [0, 1, 2, 3, 4, 5]
+    assert max(most) == 2
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(workers.run(lambda: divmod(1, 0)))
+
+
+def test_a_call_that_was_given_up_is_not_begun() -> None:
+    """A caller that stops waiting takes back a call that waits for a thread."""
+    workers, gate = Workers(1), threading.Event()
+    called: list[int] = []
+
+    async def several() -> None:
+        first = asyncio.create_task(workers.run(lambda: gate.wait(10)))
+        second = asyncio.create_task(workers.run(lambda: called.append(1)))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        assert await first
+
+    asyncio.run(several())
+    asyncio.run(workers.run(lambda: None))
+    assert not called
+
+
+def test_workers_end_with_their_owner() -> None:
+    """The threads of an object that is gone are gone, too."""
+    workers = Workers(1)
+    thread = asyncio.run(workers.run(threading.current_thread))
+    del workers
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_start_anew_in_a_forked_child() -> None:
+    """A child has none of the threads of its parent and starts its own."""
+    workers = Workers(1)
+    assert asyncio.run(workers.run(lambda: 1)) == 1
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(asyncio.run(workers.run(lambda: 7)))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the interpreter exits it starts no thread; the last call is still made."""
+
+    def refuse(self: threading.Thread) -> None:
+        message = "can't start new thread at interpreter shutdown"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()

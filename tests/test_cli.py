@@ -171,6 +171,27 @@ def test_failed_rows_are_tried_again(
     assert not (tmp_path / "scores.jsonl.cache").exists()
 
 
+def test_rows_without_a_score(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A judge that says nothing usable of some rows is status 1; they are asked for again."""
+    prose = iter(["Looks fine.", "I can't.", ""] + ["Sorry, again."] * 3)
+    output = tmp_path / "scores.jsonl"
+    with ScriptedOpenAI(lambda body: next(prose, None) or yes(body)) as server:
+        arguments = command(data, server, "--output", str(output), "--repairs", "0")
+        assert main([*arguments, "--concurrency", "1"]) == 1
+        told = capsys.readouterr()
+        assert "40 rows, 0 with failed scores, 5 without a score; judge" in told.out
+        assert "5 rows without a score: no metric can use what the judge says" in told.err
+        assert "(unparsable)" in told.err
+        statuses = [row["status"] for row in rows_of(output)]
+        assert (statuses.count("unscored"), statuses.count("scored")) == (5, 35)
+        asked = len(server.requests)
+        assert main(arguments) == 0
+        assert len(server.requests) == asked + 5
+    assert not (tmp_path / "scores.jsonl.cache").exists()
+
+
 @pytest.mark.parametrize(
     ("kept", "told"),
     [([], "nothing was kept: name an --output or a --cache"), (["--cache", "C"], "is kept in")],

@@ -16,8 +16,16 @@ GIVEN: dict[str, tuple[str, object]] = {
     "embedder": ("openai/small", "openai/small"),
     "judge_base_url": ("http://here/v1", "http://here/v1"),
     "judge_api_key": ("sk-1", "sk-1"),
+    "embedder_base_url": ("http://there/v1", "http://there/v1"),
+    "embedder_api_key": ("sk-2", "sk-2"),
+    "temperature": ("0.5", 0.5),
+    "seed": ("7", 7),
+    "max_tokens": ("500", 500),
+    "extra_body": ('{"top_p": 1}', {"top_p": 1}),
+    "prompts": ("mine", "mine"),
     "judge_timeout": ("1.5", 1.5),
     "judge_retries": ("0", 0),
+    "prices": (" prices.json ", "prices.json"),
     "fusion": ("off", "off"),
     "thresholds": ("faithfulness=0.8, mrr = .5", {"faithfulness": 0.8, "mrr": 0.5}),
     "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
@@ -180,11 +188,13 @@ def test_metrics_are_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("option", ["judge", "embedder"])
-@pytest.mark.parametrize("value", ["gpt-x", "openai/", "azure/gpt-x", "", None, 3])
+@pytest.mark.parametrize("value", ["gpt-x", "openai/", "nobody/m", "", None, 3, FakeJudge])
 def test_an_unknown_model_is_answered_by_the_known_ways(option: str, value: object) -> None:
     """The message names the offline model, the spelling of hosted ones, and the method to have."""
     offline = {"judge": "lexical", "embedder": "hashing"}[option]
-    with pytest.raises(ConfigError, match=rf"{option} \(RAG_EVAL_.*'{offline}', 'openai/<model>'"):
+    with pytest.raises(
+        ConfigError, match=rf"{option} \(RAG_EVAL_.*'{offline}', 'openai/<model>', "
+    ):
         Config(**{option: value})
 
 

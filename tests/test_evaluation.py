@@ -102,7 +102,10 @@ def test_a_set_names_each_metric_once(name: str) -> None:
         ([], "no metrics; name at least one"),
         (["faithfullness"], "unknown metric 'faithfullness'; there are answer_accuracy, "),
         (["default", "faithfulness"], "metrics named twice: faithfulness; give each a name"),
-        ([Faithfulness(), Faithfulness(threshold=0.9)], "metrics named twice: faithfulness"),
+        (
+            [Faithfulness(form="full"), Faithfulness(threshold=0.9)],
+            "metrics named twice: faithfulness",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
@@ -114,8 +117,8 @@ def test_metrics_that_cannot_be_measured(wanted: list[Any], told: str) -> None:
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
     """With a name of its own, a second instance is another score, at no further request."""
     judge = FakeJudge(answers())
-    strict = ContextRelevance(threshold=0.9, name="strict_relevance")
-    evaluation = scored(["context_relevance", strict], judge)
+    strict = ContextRelevance(judges=2, threshold=0.9, name="strict_relevance")
+    evaluation = scored([ContextRelevance(judges=2), strict], judge)
     assert [score.label for score in evaluation.scores] == ["pass", "fail"]
     assert len(judge.requests) == 2
 
@@ -125,7 +128,7 @@ def test_a_metric_may_be_measured_twice_under_two_names() -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "fusion", "requests"),
-    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
 )
 def test_what_a_sample_costs(metrics: str, fusion: Fusion, requests: int) -> None:
     """Usage counts each request to judge and embedder."""
@@ -152,7 +155,7 @@ def test_the_duration_is_read_from_the_clock() -> None:
         clock.advance(0.5)
         return GOOD[task.prompt]
 
-    assert scored(["faithfulness"], FakeJudge(answer), clock=clock).duration == 1.0
+    assert scored([Faithfulness(form="full")], FakeJudge(answer), clock=clock).duration == 1.0
 
 
 class Renamed(FakeJudge):
@@ -168,7 +171,7 @@ def test_the_model_that_answered_is_named() -> None:
     """Versions name the model that really answered, not the one asked for."""
     evaluation = scored(["faithfulness"], Renamed(answers(), model="gpt-x"))
     assert evaluation.judge == "gpt-x-2026"
-    assert evaluation.scores[0].version.endswith("/fused/gpt-x-2026")
+    assert evaluation.scores[0].version.endswith("/fused-short/gpt-x-2026")
 
 
 def test_no_judge_is_named_where_none_was_asked() -> None:
@@ -190,9 +193,9 @@ def test_no_judge_is_named_where_none_was_asked() -> None:
 
 def test_a_version_names_the_measurement() -> None:
     """Metric, definition, fusion and model can be read off it."""
-    metric, digest, fusion, model = version_of(Faithfulness(), fusion="off", model="m/1").split(
-        "/", 3
-    )
+    metric, digest, fusion, model = version_of(
+        Faithfulness(form="full"), fusion="off", model="m/1"
+    ).split("/", 3)
     assert (metric, fusion, model) == ("faithfulness", "single", "m/1")
     assert len(digest) == 8
 
@@ -201,7 +204,7 @@ def test_a_version_names_the_measurement() -> None:
     ("one", "other"),
     [
         (AnswerRelevancy(), AnswerRelevancy(strictness=5)),
-        (ContextRelevance(), ContextRelevance(judges=1)),
+        (ContextRelevance(judges=2), ContextRelevance(judges=1)),
         (ContextRelevance(name="m"), ResponseGroundedness(name="m")),
         (Faithfulness(name="m"), StatementFaithfulness(name="m")),
         (Plain(), Own(name="plain")),
@@ -225,7 +228,9 @@ def test_a_threshold_is_not_part_of_the_measurement() -> None:
 def test_fusion_and_model_are_part_of_the_measurement() -> None:
     """A fused score and one of another model are other measurements."""
     ways: list[tuple[Fusion, str]] = [("on", "a"), ("off", "a"), ("on", "b")]
-    versions = {version_of(Faithfulness(), fusion=fusion, model=model) for fusion, model in ways}
+    versions = {
+        version_of(Faithfulness(form="full"), fusion=fusion, model=model) for fusion, model in ways
+    }
     assert len(versions) == 3
 
 
@@ -294,7 +299,7 @@ def test_an_unparsable_judge_leaves_scores_undefined() -> None:
     assert {(score.status, score.reason) for score in evaluation.scores} == {
         ("undefined", "unparsable")
     }
-    assert evaluation.status == "scored"
+    assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
 
 
 # --- running out of time --------------------------------------------------------------------------
@@ -331,7 +336,7 @@ class Halting:
 def test_only_late_metrics_time_out(prompt: str, late: set[str]) -> None:
     """What was measured in time is kept; requests under way are given up, and counted."""
     judge = Halting(prompt)
-    evaluation = scored(judge=judge, timeout=0.2)
+    evaluation = scored(["dual"], judge, timeout=0.2)
     reasons: Mapping[str, str | None] = {s.name: s.reason for s in evaluation.scores}
     assert {name for name, reason in reasons.items() if reason == "timeout"} == late
     assert all(evaluation[name].status == "ok" for name in reasons if name not in late)
@@ -373,7 +378,7 @@ def test_no_time_at_all() -> None:
 
 def test_cancelling_an_evaluation_ends_its_requests() -> None:
     """An application that gives up waiting leaves no request behind."""
-    judge = Halting("statements")
+    judge = Halting("supported")
 
     async def use() -> list[str]:
         run = asyncio.ensure_future(
@@ -385,7 +390,7 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
         await asyncio.sleep(0)
         return list(judge.given_up)
 
-    assert asyncio.run(use()) == ["statements"]
+    assert asyncio.run(use()) == ["supported"]
 
 
 def test_a_failed_evaluation_asks_nobody() -> None:

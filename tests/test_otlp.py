@@ -21,6 +21,7 @@ from pipeline import (
 )
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 from rag_eval_otel.types import Replies
 
@@ -259,6 +260,43 @@ def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
     assert span.attributes["rag.evaluation.status"] == "error"
     assert span.attributes["rag.evaluation.faithfulness.reason"] == "transport"
     assert turns_counted(app.receiver) == {("error", "transport"): 1}
+
+
+class Refusal:
+    """What a model says that will not judge, or does not know how to."""
+
+    model = "m-chatty"
+
+    def __init__(self, said: str) -> None:
+        """Say ``said`` to everything."""
+        self._said = said
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Return what can be read of it."""
+        return Replies(parts=read_parts(self._said, tasks), model=self.model)
+
+
+@SOURCES
+@pytest.mark.parametrize("said", ["The answer looks fine to me.", "I can't help with that.", ""])
+def test_a_judge_that_is_of_no_use_is_seen(
+    said: str, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The span says unscored and why, the turn is counted so, and the log has it once."""
+    with running(judge=Refusal(said), source=source) as app:
+        names = app.run_turns(3)
+        assert app.handle.flush()
+        spans = app.arrived(names, wait=True)
+        app.stop()
+        assert turns_counted(app.receiver) == {("unscored", "unparsable"): 3}
+    for span in spans:
+        assert span.attributes["rag.evaluation.status"] == "unscored"
+        assert span.attributes["rag.evaluation.reason"] == "unparsable"
+        assert span.attributes["rag.evaluation.judge"] == "m-chatty"
+        assert "rag.evaluation.label" not in span.attributes
+    said_once = [r.getMessage() for r in caplog.records if "no metric can use" in r.getMessage()]
+    assert len(said_once) == 1
+    assert "m-chatty" in said_once[0]
+    assert not said or said not in said_once[0]
 
 
 @SOURCES

@@ -116,7 +116,7 @@ def quoting(task: Task[Any]) -> object:
     if "reason" in answer:
         return {**answer, "reason": text}
     if "verdicts" in answer:
-        return {"verdicts": [{**answer["verdicts"][0], "reason": text}]}
+        return {"verdicts": [{**one, "reason": text} for one in answer["verdicts"]]}
     return answer
 
 

@@ -95,7 +95,7 @@ def test_failed_scores_have_a_reason_and_no_number() -> None:
     """An undefined or failed metric leaves its reason and no score attribute."""
     found = score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED))))
     assert found == {
-        "rag.evaluation.status": "partial",
+        "rag.evaluation.status": "error",
         "rag.evaluation.duration": 0.0,
         "rag.evaluation.faithfulness.reason": "no_claims",
         "rag.evaluation.context_relevance.reason": "timeout",
@@ -118,11 +118,15 @@ def test_enriching_keeps_all_and_touches_nothing(limit: int, count: int) -> None
 
 
 def test_outcomes() -> None:
-    """A turn is scored if any metric was; else it failed, or had nothing to be scored."""
-    assert outcome_of([OK]) == ("scored", None)
-    assert outcome_of([OK, FAILED]) == ("scored", "timeout")
-    assert outcome_of([UNDEFINED, FAILED]) == ("error", "timeout")
-    assert outcome_of([UNDEFINED]) == ("undefined", "no_claims")
+    """A turn is scored if any metric was; else it failed, or the judge was of no use."""
+
+    def outcome(*scores: Score) -> tuple[str, str | None]:
+        return outcome_of(Evaluation(scores=scores))
+
+    assert outcome(OK) == ("scored", None)
+    assert outcome(OK, FAILED) == ("scored", "timeout")
+    assert outcome(UNDEFINED, FAILED) == ("error", "timeout")
+    assert outcome(UNDEFINED) == ("unscored", "no_claims")
 
 
 def recorded(evaluation: Evaluation) -> dict[str, Any]:

@@ -107,22 +107,30 @@ def test_usage_adds_up() -> None:
 
 OK = Score(name="a", value=1.0)
 UNDEFINED = Score(name="b", status="undefined", reason="no_claims")
+PROSE = Score(name="d", status="undefined", reason="unparsable")
 FAILED = Score(name="c", status="error", reason="timeout")
 
 
 @pytest.mark.parametrize(
-    ("scores", "status"),
+    ("scores", "judge", "status", "reason"),
     [
-        ((), "scored"),
-        ((OK, UNDEFINED), "scored"),
-        ((OK, FAILED), "partial"),
-        ((UNDEFINED, FAILED), "partial"),
-        ((FAILED, FAILED), "error"),
+        ((), None, "scored", None),
+        ((OK,), "j", "scored", None),
+        ((OK, UNDEFINED), "j", "scored", None),
+        ((OK, FAILED), "j", "partial", None),
+        ((UNDEFINED, FAILED), None, "error", "timeout"),
+        ((UNDEFINED, PROSE, PROSE, FAILED), "j", "unscored", "unparsable"),
+        ((UNDEFINED,), None, "unscored", "no_claims"),
+        ((FAILED, FAILED), "j", "error", "timeout"),
     ],
 )
-def test_the_status_tells_failures_from_undefined(scores: tuple[Score, ...], status: str) -> None:
-    """An undefined score is an outcome, not a failure."""
-    assert Evaluation(scores=scores).status == status
+def test_the_status_tells_failures_from_undefined(
+    scores: tuple[Score, ...], judge: str | None, status: str, reason: str | None
+) -> None:
+    """An undefined score is no failure; without any number a turn is not scored, and says why."""
+    evaluation = Evaluation(scores=scores, judge=judge)
+    assert (evaluation.status, evaluation.reason) == (status, reason)
+    assert evaluation.is_useless == (PROSE in scores)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from rag_eval_otel.adaptors.one import the_one
 from rag_eval_otel.dataset.progress import Progress
 from rag_eval_otel.dataset.report import Report
 from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.protocols import Metric
 from rag_eval_otel.types import Score
 
 
@@ -33,16 +34,17 @@ class HaystackEvaluator:
         self,
         metric: str | Metric,
         *,
-        judge: Judge,
-        embedder: Embedder,
+        judge: AnyJudge = None,
+        embedder: AnyEmbedder = None,
         raise_on_failure: bool = True,
         progress: Progress = "off",
     ) -> None:
         """Measure ``metric``; `ConfigError` for a name that is not known or stands for several."""
         self._metric = the_one(metric)
+        asked, embeds = chosen_models(judge, embedder)
         self._options: dict[str, Any] = {
-            "judge": judge,
-            "embedder": embedder,
+            "judge": asked,
+            "embedder": embeds,
             "raise_on_failure": raise_on_failure,
             "progress": progress,
         }

@@ -12,7 +12,8 @@ from rag_eval_otel.dataset.blocking import run_now
 from rag_eval_otel.dataset.cells import is_missing, sample_of
 from rag_eval_otel.dataset.columns import COLUMNS, check_chosen
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics
+from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.types import Fusion, Sample, Score
@@ -26,10 +27,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def langsmith_evaluator(
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     fusion: Fusion = "on",
     timeout: float | None = None,
     keys: Mapping[str, str] | None = None,
@@ -49,10 +50,11 @@ def langsmith_evaluator(
     """
     chosen = dict(keys or {})
     check_chosen(chosen)
+    asked, embeds = chosen_models(judge, embedder)
     scorer = _Scorer(
         metrics=resolve_metrics(metrics),
-        judge=judge,
-        embedder=embedder,
+        judge=asked,
+        embedder=embeds,
         fusion=fusion,
         timeout=timeout,
     )
@@ -80,14 +82,15 @@ class RagStringEvaluator:
         self,
         metric: str | Metric,
         *,
-        judge: Judge,
-        embedder: Embedder,
+        judge: AnyJudge = None,
+        embedder: AnyEmbedder = None,
         timeout: float | None = None,
     ) -> None:
         """Measure ``metric``; `ConfigError` for a name that is not known or stands for several."""
         self._metric = the_one(metric)
+        asked, embeds = chosen_models(judge, embedder)
         self._score = _Scorer(
-            metrics=(self._metric,), judge=judge, embedder=embedder, fusion="on", timeout=timeout
+            metrics=(self._metric,), judge=asked, embedder=embeds, fusion="on", timeout=timeout
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,32 @@ from rag_eval_otel.calibration.agreement import (
     weighted_kappa,
 )
 from rag_eval_otel.calibration.confusion import Confusion, confusion_of, proportion
-from rag_eval_otel.calibration.figure import Figure, Numbers, Truths, unknown
+from rag_eval_otel.calibration.figure import Figure, Numbers, Truths, known, unknown
 from rag_eval_otel.calibration.labels import Observation, observe
 from rag_eval_otel.calibration.rates import corrected_rate
 from rag_eval_otel.calibration.table import written
 from rag_eval_otel.calibration.threshold import ThresholdFit, fit_threshold
 from rag_eval_otel.errors import ConfigError
 
+FULL = "_full"
+"""What the name of a metric ends with that is the full form of another."""
 _NO_THRESHOLD = "give the threshold that a score passes from"
 _NO_TRUTH = "give the label_threshold that a label passes from"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormAgreement:
+    """How far a metric's short form, which is cheap, agrees with its full form on the same rows.
+
+    ``same`` is the share of rows that pass by both or by neither, ``kappa`` the same beyond chance,
+    ``difference`` the mean of short less full.
+    """
+
+    rows: int
+    same: Figure
+    kappa: Figure
+    spearman: Figure
+    difference: Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -42,7 +59,8 @@ class Calibration:
     ``kappa``). ``spearman`` and ``auroc`` compare the order of the scores alone. ``fit`` is the
     threshold that fits best. ``human_rate`` is the share of the labelled rows that pass by the
     human, ``metric_rate`` the share of the unlabelled that pass by the metric, ``corrected_rate``
-    the share of these that would pass by the human.
+    the share of these that would pass by the human. ``full_form`` compares the scores with those
+    of the metric's full form, where the rows have both.
     """
 
     metric: str
@@ -66,6 +84,7 @@ class Calibration:
     human_rate: Figure
     metric_rate: Figure
     corrected_rate: Figure
+    full_form: FormAgreement | None = None
 
     def __repr__(self) -> str:
         """Return the table."""
@@ -144,6 +163,33 @@ def calibration_of(
         **_ordered(scores, truths, labels, confidence=confidence, seed=seed),
         **decided,
         **_rates(decided["confusion"], spare, threshold=threshold, confidence=confidence),
+    )
+
+
+def form_agreement(
+    short: Sequence[Observation],
+    full: Sequence[Observation],
+    *,
+    threshold: float | None,
+    confidence: float = 0.95,
+) -> FormAgreement:
+    """Compare two forms of a metric, measured on the same rows in the same order."""
+    both = [
+        (one.score, other.score)
+        for one, other in zip(short, full, strict=True)
+        if one.score is not None and other.score is not None
+    ]
+    columns = np.array(both, dtype=float).reshape(-1, 2)
+    mean = known(float(np.mean(columns[:, 0] - columns[:, 1]))) if both else unknown("no rows")
+    why = unknown(_NO_THRESHOLD)
+    passes = columns >= (math.inf if threshold is None else threshold)
+    same = int(np.sum(passes[:, 0] == passes[:, 1]))
+    return FormAgreement(
+        rows=len(both),
+        same=why if threshold is None else proportion(same, len(both), confidence=confidence),
+        kappa=why if threshold is None else cohen_kappa(*passes.T, confidence=confidence),
+        spearman=spearman(columns[:, 0], columns[:, 1], confidence=confidence),
+        difference=mean,
     )
 
 
@@ -269,4 +315,6 @@ def _rates(
 def _plain(value: Any) -> Any:
     if isinstance(value, Figure | ThresholdFit):
         return value.to_dict()
+    if isinstance(value, FormAgreement):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return asdict(value) if isinstance(value, Confusion) else value

@@ -76,6 +76,11 @@ def observations(
     return found
 
 
+def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
+    """Return the scores of ``metric`` in ``rows`` that hold several metrics, one for each row."""
+    return [_observed(row, metric, where) for where, row in rows if "score" not in row]
+
+
 _NO_LABEL = (
     "no row has a human label: add label (beside score), labels, human or <metric>.human;"
     " the label that evaluate writes is the metric's own"

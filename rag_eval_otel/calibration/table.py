@@ -33,6 +33,10 @@ def _lines(c: Calibration) -> Iterator[str]:
         yield from _confusion(c.confusion)
     yield _line("threshold that fits", _fit(c.fit))
     yield from _figures(c, ("human_rate", "metric_rate", "corrected_rate"))
+    if c.full_form:
+        yield _line("full form", f"{c.full_form.rows} rows that have both")
+        for name in ("same", "kappa", "spearman", "difference"):
+            yield _line(f"  {name}", str(getattr(c.full_form, name)))
 
 
 def _figures(calibration: Calibration, names: Iterable[str]) -> Iterator[str]:

@@ -114,10 +114,24 @@ def _other_writers(turn: Turn) -> list[Step]:
     """
     least = 1 if turn.is_whole else ANSWER_LENGTH
     if turn.calls and not (turn.calls[-1].output or "").strip():
-        return [turn.calls[-1]]
+        return [] if _was_obeyed(turn.calls[-1], turn) else [turn.calls[-1]]
     found = [call for call in turn.calls if _length(call) >= least and not is_used(call, turn)]
     found = [call for call in found if not is_verdict(call.output or "")]
-    return [call for call in found if not may_grade(call, turn)] if turn.is_whole else found
+    doubtful = may_grade if turn.is_whole else _is_joined
+    return [call for call in found if not doubtful(call, turn)]
+
+
+def _is_joined(call: Step, turn: Turn) -> bool:
+    """Tell whether a step put what ``call`` said beside what another call said, as notes."""
+    told = [text for step in turn.steps[1:] for text in (step.output, *step.tells) if text]
+    texts = [text for text in told if is_in(call.output or "", text)]
+    others = [one.output or "" for one in turn.calls if one.id != call.id]
+    return any(is_in(other, text) for text in texts for other in others)
+
+
+def _was_obeyed(call: Step, turn: Turn) -> bool:
+    """Tell whether there was a retrieval after ``call`` asked for tools: another call answered."""
+    return call.calls_tools and any(one.start > call.start for one in turn.retrievers)
 
 
 def is_used(call: Step, turn: Turn) -> bool:
@@ -239,9 +253,11 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
         return True
     if any(_drops(step, left, contexts) for step in turn.steps):
         return True
-    if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
-        return any(one.kind == "reranker" for one in turn.retrievers)
     graders = [call for call in turn.calls if says_little(call)]
+    if any({normalised(p.text) for p in one.documents or ()} == kept for one in turn.retrievers):
+        if any(one.kind == "reranker" for one in turn.retrievers):
+            return True
+        graders = [call for call in graders if is_verdict(call.output or "")]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 

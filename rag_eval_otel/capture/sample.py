@@ -99,9 +99,17 @@ def _answer(turn: Turn) -> str:
     if "output" not in turn.explicit and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
     answer = answer or unnamed_answer(turn) or _spoken(turn.calls, "output")
-    if answer is None or (is_verdict(answer) and answer.lstrip()[:1] == "{"):
+    if answer is None or (is_verdict(answer) and not _may_be_verdict(turn, answer)):
         raise Refused(reason="no_answer")
     return answer
+
+
+def _may_be_verdict(turn: Turn, answer: str) -> bool:
+    """Tell whether the turn may answer yes or no: in words, and the call that says so is no grader.
+
+    Where a part of the turn may be missing and only a call says it, nobody can tell.
+    """
+    return answer.lstrip()[:1] != "{" and (turn.is_whole or is_told(turn))
 
 
 def _spoken(steps: Iterable[Step], part: Part) -> str | None:

@@ -79,6 +79,14 @@ class StepTree:
         found = (one for one in self.fragments if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
+    @cached_property
+    def children(self) -> Mapping[Hashable, set[str]]:
+        """The kinds of what is right below each fragment."""
+        found = defaultdict[Hashable, set[str]](set)
+        for one in self.fragments:
+            found[one.parent].add(one.kind)
+        return found
+
     def is_inside(self, fragment: Step, kinds: frozenset[str]) -> bool:
         """Tell whether ``fragment`` is below one of ``kinds``."""
         return any(above.kind in kinds for above in self.ancestors(fragment))
@@ -152,6 +160,23 @@ def _is_same_call(one: Step, other: Step) -> bool:
     close = abs(one.start - other.start) < _TOGETHER and abs(one.end - other.end) < _TOGETHER
     same = one.output == other.output or None in {one.output, other.output}
     return same and (close or other.start <= one.start <= one.end <= other.end)
+
+
+def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
+    """Tell whether a tool, or a chain of one name, retrieved in one call and not in another.
+
+    ``retrievers`` are the retrievals of a turn, ``below`` what is below its anchor.
+    """
+    below = [one for one in below if one.error is None]
+    above = tree.searching | {a.id for one in retrievers for a in tree.line(one)}
+    tools = [one for one in below if one.kind == "tool"]
+    retrieving = {tool.name for tool in tools if tool.id in above}
+    if any(tool.name in retrieving and tool.id not in above for tool in tools):
+        return True
+    chains = [one for one in below if one.kind == "chain"]
+    searching = {(one.name, one.parent) for one in chains if tree.children[one.id] & RETRIEVALS}
+    empty = ((one.name, one.parent) for one in chains if not tree.children[one.id])
+    return any(role in searching for role in empty)
 
 
 _MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square

@@ -16,7 +16,15 @@ from typing import Literal, TypeAlias
 from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict, retrieval_in
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
-from rag_eval_otel.capture.tree import ACTIVE, Groups, Nesting, Owners, StepTree, in_order
+from rag_eval_otel.capture.tree import (
+    ACTIVE,
+    Groups,
+    Nesting,
+    Owners,
+    StepTree,
+    in_order,
+    lacks_retrieval,
+)
 from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -210,16 +218,8 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
         ),
         tools=tuple(tools),
         within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
-        lacks_retrieval=_lacks_retrieval(tree, turn, below),
+        lacks_retrieval=lacks_retrieval(tree, turn.retrievers, below),
     )
-
-
-def _lacks_retrieval(tree: StepTree, turn: Turn, below: Sequence[Step]) -> bool:
-    """Tell whether a tool retrieved in one call and not in another."""
-    above = tree.searching | {a.id for one in turn.retrievers for a in tree.line(one)}
-    called = [one for one in below if one.kind == "tool" and one.error is None]
-    retrieving = {tool.name for tool in called if tool.id in above}
-    return any(tool.name in retrieving and tool.id not in above for tool in called)
 
 
 def _within(tree: StepTree, calls: Sequence[Step], tools: Sequence[Step]) -> frozenset[Hashable]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from rag_eval_otel.thresholds import written_thresholds
 
 if TYPE_CHECKING:
     from rag_eval_otel.calibration import Calibration
+    from rag_eval_otel.calibration.labels import Observation
 
 _DESCRIPTION = """\
 Says how far the scores of a metric can be trusted: agreement with human labels, the errors of its
@@ -68,19 +70,37 @@ def run(options: argparse.Namespace) -> int:
     from rag_eval_otel.calibration.calibrate import calibration_of  # noqa: PLC0415  # numpy
     from rag_eval_otel.calibration.labels import observations  # noqa: PLC0415
 
+    rows = list(_rows(options.file))
     found = [
-        calibration_of(
+        _with_full_form(
+            calibration_of(
+                seen,
+                threshold=_threshold(name) if options.threshold is None else options.threshold,
+                label_threshold=options.label_threshold,
+                metric=name,
+            ),
+            rows,
             seen,
-            threshold=_threshold(name) if options.threshold is None else options.threshold,
-            label_threshold=options.label_threshold,
-            metric=name,
         )
-        for name, seen in observations(_rows(options.file), metric=options.metric).items()
+        for name, seen in observations(rows, metric=options.metric).items()
     ]
     sys.stdout.write(f"{_text(found, options.form)}\n")
     if options.write is not None:
         _write(options.write, found)
     return 0
+
+
+def _with_full_form(
+    found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
+) -> Calibration:
+    """Add how the metric agrees with its full form, where each row has its place for both."""
+    from rag_eval_otel.calibration.calibrate import FULL, form_agreement  # noqa: PLC0415
+    from rag_eval_otel.calibration.labels import scores_of  # noqa: PLC0415
+
+    full = scores_of(f"{found.metric}{FULL}", rows)
+    if len(full) != len(seen) or not any(one.score is not None for one in full):
+        return found
+    return replace(found, full_form=form_agreement(seen, full, threshold=found.threshold))
 
 
 def _write(path: Path, found: Iterable[Calibration]) -> None:
@@ -115,9 +135,11 @@ def _rows(file: str) -> Iterator[tuple[str, Any]]:
 
 def _threshold(name: str) -> float | None:
     """Return the threshold of our metric of that name; None for any other."""
+    from rag_eval_otel.calibration.calibrate import FULL  # noqa: PLC0415
     from rag_eval_otel.metrics import METRICS  # noqa: PLC0415
 
-    made = METRICS[name]() if name in METRICS else None
+    plain = name.removesuffix(FULL)
+    made = METRICS[plain]() if plain in METRICS else None
     return getattr(made, "threshold", None)
 
 

@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
     )
     demo.add_argument(
         "--judge",
-        metavar="lexical|openai/MODEL",
+        metavar="lexical|PROVIDER/MODEL",
         help="who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     )
     demo.add_argument(

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.config import Config
     from rag_eval_otel.dataset.export import Exported, Targets
     from rag_eval_otel.dataset.stream import Plan
+    from rag_eval_otel.dataset.summary import Totals
 
 _DESCRIPTION = """\
 Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
@@ -25,7 +27,8 @@ ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does 
 Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
 asks for what is missing or failed, and writes the output whole.
 
-Exit status: 0 every row was scored, 1 some score or trace failed, 2 misuse, 130 interrupted.
+Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use what the
+judge said of a row; 2 misuse; 130 interrupted.
 """
 _INTERRUPTED = 130  # as shells have it
 
@@ -48,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     """Score the rows and print what they come to."""
     cache = _cache(options)
     try:
-        exported = _export(options, cache)
+        config = _config(options)
+        exported = _export(options, cache, config=config)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
         return 1
@@ -56,8 +60,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
     totals = exported.totals
-    shown = json.dumps(totals.to_dict(), indent=2) if options.form == "json" else repr(totals)
-    sys.stdout.write(f"{shown}\n")
+    sys.stdout.write(f"{_shown(totals, config, options.form)}\n")
     if not totals.rows:
         sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
     if exported.unsent:
@@ -66,9 +69,42 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(
             f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
         )
-    elif cache is not None and options.cache is None:
+    if totals.unscored:
+        sys.stderr.write(f"rag-eval-otel: {_useless(totals)}; {_kept(cache)}\n")
+    if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
         cache.unlink(missing_ok=True)
-    return 1 if totals.failed or exported.unsent else 0
+    return 1 if totals.failed or totals.unscored or exported.unsent else 0
+
+
+def _useless(totals: Totals) -> str:
+    """Say how many rows have no score, though the judge answered, and why."""
+    reasons: Counter[str] = Counter()
+    for metric in totals.metrics:
+        reasons.update(metric.reasons)
+    rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+    why = ", ".join(reason for reason, _ in reasons.most_common(2))
+    return f"{rows} without a score: no metric can use what the judge says ({why})"
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+
+    given = {name: getattr(options, name) for name in _OF_CONFIG}
+    given["thresholds"] = chosen_thresholds(options)
+    return Config.from_env(**{name: value for name, value in given.items() if value is not None})
+
+
+def _shown(totals: Totals, config: Config, form: str) -> str:
+    """Return the totals, with what the judge's tokens cost where its price is known."""
+    from rag_eval_otel.prices import load_prices  # noqa: PLC0415
+
+    prices = load_prices(config.prices)
+    cost = prices.cost(totals.judge, totals.usage)
+    if form == "json":
+        spent = {"cost": cost, "currency": prices.currency}
+        return json.dumps({**totals.to_dict(), **spent}, indent=2)
+    told = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
+    return f"{totals!r}{told}"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
@@ -86,8 +122,7 @@ def _kept(cache: Path | None) -> str:
     return f"what is done is kept in {cache}: the same command again goes on from there"
 
 
-def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
-    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
     from rag_eval_otel.dataset.export import export  # noqa: PLC0415
     from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
     from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
@@ -95,9 +130,6 @@ def _export(options: argparse.Namespace, cache: Path | None) -> Exported:
     if options.output is not None:
         check_output(options.output)
         _require_another_file(options.output, Path(options.file))
-    given = {name: getattr(options, name) for name in _OF_CONFIG}
-    given["thresholds"] = chosen_thresholds(options)
-    config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
     plan = _plan(config, options, cache)
     dataset = open_dataset(options.file, options.columns, limit=options.limit)
     return asyncio.run(export(dataset, plan, _targets(config, options)))
@@ -109,9 +141,12 @@ _OF_CONFIG = (
     "judge",
     "embedder",
     "judge_base_url",
+    "prompts",
     "fusion",
     "concurrency",
     "evaluation_timeout",
+    "explanations",
+    "prices",
 )
 
 
@@ -126,7 +161,11 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
     from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
     from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
-    from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
+    from rag_eval_otel.models import (  # noqa: PLC0415
+        build_embedder,
+        build_plain_judge,
+        chosen_prompts,
+    )
     from rag_eval_otel.redaction import redactor  # noqa: PLC0415
 
     metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
@@ -143,6 +182,8 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         cache=cache,
         budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
         redactor=redactor(config.redact),
+        prompts=chosen_prompts(config.prompts),
+        explanations=config.explanations,
     )
 
 

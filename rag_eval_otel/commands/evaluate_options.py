@@ -63,17 +63,26 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--metrics": {"type": _names, "help": "metrics or sets of them, by comma (default: default)"},
     **THRESHOLDS,
     "--judge": {
-        "metavar": "lexical|openai/MODEL",
+        "metavar": "lexical|PROVIDER/MODEL",
         "help": "who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     },
     "--embedder": {
-        "metavar": "hashing|openai/MODEL",
+        "metavar": "hashing|PROVIDER/MODEL",
         "help": "who embeds (default: RAG_EVAL_EMBEDDER, else as the judge)",
     },
-    "--judge-base-url": {"metavar": "URL", "help": "where an OpenAI-compatible server answers"},
+    "--judge-base-url": {"metavar": "URL", "help": "where the judge's server answers"},
+    "--prompts": {"metavar": "FOLDER", "help": "files in place of the built-in prompts"},
     "--fusion": {
         "choices": ("on", "off"),
         "help": "whether questions of one row may share a judge request (default: on)",
+    },
+    "--explanations": {
+        "choices": ("on", "off"),
+        "help": "whether the judge gives reasons, which cost most of its tokens (default: off)",
+    },
+    "--prices": {
+        "metavar": "FILE",
+        "help": "prices of judge tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
     },
     "--repairs": {
         "type": _count,

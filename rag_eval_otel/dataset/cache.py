@@ -7,15 +7,17 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.metrics.outcome import label_of
 from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.types import Fusion, Sample, Score
+from rag_eval_otel.types import Fusion, Reasons, Sample, Score
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _CREATE = (
@@ -41,16 +43,15 @@ class Measure:
     judge: Judge
     embedder: Embedder
     fusion: Fusion
+    prompts: Prompts = BUILT_IN
+    reasons: Reasons = "off"
 
     def definitions(self) -> dict[str, str]:
         """Return for each metric a text that differs where its scores may."""
         asked = [_identity(one) for one in (self.judge, self.embedder)]
-        return {
-            metric.name: " ".join(
-                [version_of(metric, fusion=self.fusion, model=asked[0]), *asked, _release()]
-            )
-            for metric in self.metrics
-        }
+        version = partial(version_of, fusion=self.fusion, model=asked[0], reasons=self.reasons)
+        with self.prompts.in_use():
+            return {m.name: " ".join([version(m), *asked, _release()]) for m in self.metrics}
 
 
 def _identity(one: object) -> str:

@@ -18,18 +18,25 @@ from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import chosen_labelling
-from rag_eval_otel.metrics import resolve_metrics, with_thresholds
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
+from rag_eval_otel.models import (
+    AnyEmbedder,
+    AnyJudge,
+    AnyPrompts,
+    chosen_models,
+    chosen_prompts,
+)
+from rag_eval_otel.protocols import Metric
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import Fusion
+from rag_eval_otel.types import Fusion, Reasons
 
 
 async def aevaluate_dataset(
     samples: object,
-    metrics: Iterable[str | Metric] = ("default",),
+    metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
-    judge: Judge,
-    embedder: Embedder,
+    judge: AnyJudge = None,
+    embedder: AnyEmbedder = None,
     thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
     label_metrics: Iterable[str] = (),
     fusion: Fusion = "on",
@@ -42,6 +49,8 @@ async def aevaluate_dataset(
     budget: Budget | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
+    prompts: AnyPrompts = None,
+    explanations: Reasons = "off",
 ) -> Report:
     """Score every row of ``samples`` with ``metrics`` and return the `Report`.
 
@@ -57,9 +66,9 @@ async def aevaluate_dataset(
     as `rag-eval-otel calibrate` writes it. ``label_metrics`` names those that the label of a row
     goes by; by default all, or those that the judge can tell good from bad by.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``: as for `evaluate`. At most
-    ``concurrency`` rows are under way at once; one that takes more than ``timeout`` seconds keeps
-    what it has, its other scores are errors.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``: as
+    for `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
+    ``timeout`` seconds keeps what it has, its other scores are errors.
 
     ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
     called again, asks only for what is missing or failed. Scores are found again by the content of
@@ -75,14 +84,15 @@ async def aevaluate_dataset(
     Raises `ConfigError`, before anything is asked, for a row or column that cannot be used, and for
     metrics that need what no row has.
     """
+    chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     chosen = with_thresholds(
         resolve_metrics(metrics), thresholds_of(thresholds or {}, where="thresholds")
     )
     plan = Plan(
         metrics=chosen,
         label_metrics=chosen_labelling(chosen, tuple(label_metrics)),
-        judge=judge,
-        embedder=embedder,
+        judge=chosen_judge,
+        embedder=chosen_embedder,
         fusion=fusion,
         repairs=repairs,
         concurrency=concurrency,
@@ -90,6 +100,8 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         cache=None if cache is None else Path(cache),
         budget=budget,
+        prompts=chosen_prompts(prompts),
+        explanations=explanations,
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

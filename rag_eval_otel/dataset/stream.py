@@ -16,10 +16,11 @@ from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.types import Evaluation, Fusion, Sample
+from rag_eval_otel.types import Evaluation, Fusion, Reasons, Sample
 
 _REPLIES = 1024  # kept for rows that ask the same
 
@@ -39,6 +40,8 @@ class Plan:
     cache: Path | None = None
     budget: Budget | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    prompts: Prompts = BUILT_IN
+    explanations: Reasons = "off"
     label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +82,12 @@ def _maybe_cache(plan: Plan) -> Iterator[ScoreCache | None]:
         yield None
         return
     measure = Measure(
-        metrics=plan.metrics, judge=plan.judge, embedder=plan.embedder, fusion=plan.fusion
+        metrics=plan.metrics,
+        judge=plan.judge,
+        embedder=plan.embedder,
+        fusion=plan.fusion,
+        prompts=plan.prompts,
+        reasons=plan.explanations,
     )
     with open_cache(plan.cache, measure=measure) as cache:
         yield cache
@@ -133,4 +141,6 @@ class _Scorer:
             repairs=plan.repairs,
             timeout=plan.timeout,
             cache=self._replies,
+            prompts=plan.prompts,
+            explanations=plan.explanations,
         )

@@ -16,13 +16,15 @@ from rag_eval_otel.types import Evaluation, Usage
 class Totals:
     """What all rows of a dataset come to: ``totals["faithfulness"]`` is one metric's summary.
 
-    ``failed`` counts the rows with a score that is an error. ``usage`` is what this run asked of
+    ``failed`` counts the rows with a score that is an error, ``unscored`` those for which the judge
+    answered and no metric could use what it said. ``usage`` is what this run asked of
     judge and embedder: scores from the cache took nothing. ``judge`` is the model that answered,
     all of them where there were several, None where none was asked.
     """
 
     rows: int
     failed: int
+    unscored: int
     judge: str | None
     usage: Usage
     metrics: tuple[MetricSummary, ...]
@@ -39,7 +41,8 @@ class Totals:
         """Return the table."""
         usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
         told = (
-            f"{rows}, {self.failed} with failed scores; judge {self.judge or '-'},"
+            f"{rows}, {self.failed} with failed scores{_without(self.unscored)};"
+            f" judge {self.judge or '-'},"
             f" {usage.judge_requests} judge requests,"
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
             f" {usage.embedding_requests} embedding requests"
@@ -52,10 +55,15 @@ class Totals:
         return {
             "row_count": self.rows,
             "failed_row_count": self.failed,
+            "unscored_row_count": self.unscored,
             "judge": self.judge,
             "usage": asdict(self.usage),
             "metrics": metrics,
         }
+
+
+def _without(unscored: int) -> str:
+    return f", {unscored} without a score" if unscored else ""
 
 
 class Summary:
@@ -68,6 +76,7 @@ class Summary:
         """Sum up ``metrics``, each by its name."""
         self._rows = 0
         self._failed = 0
+        self._unscored = 0
         self._usage = Usage()
         self._judges: dict[str, None] = {}
         self._tallies = {name: Tally() for name in metrics}
@@ -78,6 +87,7 @@ class Summary:
         """Count the scores of one more row."""
         self._rows += 1
         self._failed += any(score.status == "error" for score in evaluation.scores)
+        self._unscored += evaluation.is_useless
         self._usage += evaluation.usage
         if evaluation.judge is not None:
             self._judges[evaluation.judge] = None
@@ -91,6 +101,7 @@ class Summary:
         return Totals(
             rows=self._rows,
             failed=self._failed,
+            unscored=self._unscored,
             judge=", ".join(self._judges) or None,
             usage=self._usage,
             metrics=tuple(

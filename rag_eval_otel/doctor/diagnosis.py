@@ -15,6 +15,7 @@ from rag_eval_otel.doctor.reach import PARTS, Part, Reached, reach
 from rag_eval_otel.doctor.targets import Target, otlp_targets
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import Note
+from rag_eval_otel.providers import parts_of
 from rag_eval_otel.runtime.installed import versions
 
 Status = Literal[0, 1, 3]
@@ -96,7 +97,7 @@ def _can_be_asked(note: Note, part: Part) -> bool:
     model = note.judge if part == "judge" else note.embedder
     if model in {"lexical", "hashing"}:
         return True
-    return model.startswith("openai/") and note.judge_key != "code"
+    return parts_of(model) is not None and note.judge_key != "code"
 
 
 def _worth_asking(targets: Sequence[Target], ran: Ran) -> Sequence[Target]:

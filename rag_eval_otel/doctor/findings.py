@@ -120,6 +120,8 @@ def of_replies(replies: Sequence[Reply]) -> Iterator[Finding]:
     told: set[str] = set()
     for reply in replies:
         if reply.error is None:
+            if reply.part == "judge" and reply.name != "lexical":
+                yield found("judge-unchecked", f"the judge is {reply.name}")
             continue
         cause = _cause_of(reply.error)
         if reply.part == "embedder" and cause in _EMBEDDERS_OWN:

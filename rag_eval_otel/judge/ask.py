@@ -21,10 +21,11 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.prompting import prompts_in_use
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task, may_share
 from rag_eval_otel.protocols import Judge
-from rag_eval_otel.types import Fusion, Usage
+from rag_eval_otel.types import Fusion, Reasons, Usage
 
 R = TypeVar("R", bound=Reply)
 
@@ -62,8 +63,8 @@ class Ask:
 
     ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
     asked again. Fused, a question that comes up while replies are under way waits for them, for
-    at most ``patience`` seconds, to travel with what they lead to. ``usage`` and ``model`` tell
-    what it took and which model really answered.
+    at most ``patience`` seconds, to travel with what they lead to. ``reasons`` says whether the
+    judge is to give reasons. ``usage`` and ``model`` tell what it took and which model answered.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Ask:
         repairs: int = 1,
         patience: float = 5.0,
         cache: ReplyCache | None = None,
+        reasons: Reasons = "off",
     ) -> None:
         """Ask ``judge``."""
         self.usage = Usage()
@@ -83,6 +85,7 @@ class Ask:
         self._repairs = repairs
         self._patience = patience
         self._cache = cache
+        self._reasons: Reasons = reasons
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -110,6 +113,8 @@ class Ask:
             request.cancel()
 
     async def _outcome(self, task: Task[Any]) -> object:
+        if self._reasons != task.reasons:
+            task = replace(task, reasons=self._reasons)
         future = self._outcomes.get(task)
         if future is None:
             future = self._put(task)
@@ -206,7 +211,7 @@ class Ask:
         return list(replies.parts)
 
     def _key(self, task: Task[Any]) -> bytes:
-        text = repr((self._judge.model, self._fusion, task))
+        text = repr((self._judge.model, self._fusion, prompts_in_use().digest, task))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -10,11 +10,13 @@ from rag_eval_otel.judge.replies import (
     Intent,
     JudgedStatements,
     Rating,
+    RelevantContexts,
     RelevantStatements,
     ReverseQuestion,
     Similarities,
     Statements,
     SubQuestions,
+    SupportedSentences,
     TwoFlags,
     TwoMarks,
     UnitRating,
@@ -34,10 +36,20 @@ REVERSE_QUESTION = Kind(
 
 # --- question and answer --------------------------------------------------------------------------
 
-SIMILARITIES = Kind(prompt="similarities", reply=Similarities, inputs=("question", "questions"))
+SIMILARITIES = Kind(
+    prompt="similarities",
+    reply=Similarities,
+    inputs=("question", "questions"),
+    each="questions",
+)
 DIRECT_RELEVANCY = Kind(prompt="direct_relevancy", reply=UnitRating, inputs=("question", "answer"))
 SUB_QUESTIONS = Kind(prompt="sub_questions", reply=SubQuestions, inputs=("question",))
-ADDRESSED = Kind(prompt="addressed", reply=Verdicts, inputs=("sub_questions", "answer"))
+ADDRESSED = Kind(
+    prompt="addressed",
+    reply=Verdicts,
+    inputs=("sub_questions", "answer"),
+    each="sub_questions",
+)
 INTENT = Kind(prompt="intent", reply=Intent, inputs=("question",))
 INTENT_FULFILMENT = Kind(prompt="intent_fulfilment", reply=UnitRating, inputs=("intent", "answer"))
 ANSWER_RELEVANCY_RUBRIC = Kind(
@@ -59,6 +71,9 @@ CONTEXT_RELEVANCE = tuple(
 RELEVANT_STATEMENTS = Kind(
     prompt="relevant_statements", reply=RelevantStatements, inputs=("question", "contexts")
 )
+RELEVANT_CONTEXTS = Kind(
+    prompt="relevant_contexts", reply=RelevantContexts, inputs=("question", "contexts")
+)
 CONTEXT_STATEMENTS = Kind(
     prompt="context_statements", reply=JudgedStatements, inputs=("question", "contexts")
 )
@@ -75,7 +90,15 @@ USEFUL_FOR_REFERENCE = Kind(
 # --- the answer against the contexts --------------------------------------------------------------
 
 STATEMENTS = Kind(prompt="statements", reply=Statements, inputs=("question", "answer"))
-VERDICTS = Kind(prompt="verdicts", reply=Verdicts, inputs=("contexts", "statements"))
+VERDICTS = Kind(
+    prompt="verdicts", reply=Verdicts, inputs=("contexts", "statements"), each="statements"
+)
+SUPPORTED = Kind(
+    prompt="supported",
+    reply=SupportedSentences,
+    inputs=("question", "contexts", "sentences"),
+    each="sentences",
+)
 JUDGED_STATEMENTS = Kind(
     prompt="judged_statements", reply=JudgedStatements, inputs=("question", "answer", "contexts")
 )

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rag_eval_otel.judge.tasks import Task, compose, read_parts
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import compose, read_parts
+from rag_eval_otel.providers import Provider
+from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
+    from langchain_core.runnables import Runnable
 
 
 class LangChainJudge:
-    """A judge on a LangChain ``BaseChatModel``.
+    """A judge on a LangChain chat model, or on a runnable that ends in one.
 
     The JSON Schema of the reply goes into the prompt, since not every chat model can be held to
     one. The model's own retries and timeouts apply. Its calls are traced nowhere: not by this
     library, and not by LangSmith.
+
+    The model is called with ``invoke`` on at most ``max_threads`` worker threads, never with
+    ``ainvoke``: LangChain's packages share one asynchronous HTTP client among all models of a
+    process, and a client that two event loops use fails in both. Only a model without a synchronous
+    form is called with ``ainvoke``; do not use that model, or another of its class, elsewhere.
     """
 
-    def __init__(self, llm: BaseChatModel, *, model: str | None = None) -> None:
+    def __init__(
+        self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
+    ) -> None:
         """Judge with ``llm``; ``model`` names it in versions where it does not name itself."""
-        self._llm = llm
+        self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
 
     def __repr__(self) -> str:
@@ -37,7 +49,7 @@ class LangChainJudge:
         request = compose(tasks)
         messages = [("system", request.system), ("human", request.user_with_schema)]
         with tracing_context(enabled=False):
-            message = await self._llm.ainvoke(messages, config={"callbacks": []})
+            message = await self._call(messages, config={"callbacks": []})
         return Replies(
             parts=read_parts(_text(message), tasks),
             model=_answered(message) or self.model,
@@ -45,30 +57,58 @@ class LangChainJudge:
         )
 
 
-def _name_of(llm: BaseChatModel) -> str:
+def named_model(
+    provider: Provider, model: str, *, timeout: float, **options: Any
+) -> Runnable[Any, Any]:
+    """Return ``model`` of ``provider`` as LangChain's ``init_chat_model`` makes it.
+
+    ``timeout`` is in seconds for each attempt. Raises `MissingDependencyError` where a package is
+    not installed, and `ConfigError` where the model can't be made with ``options``.
+    """
+    try:
+        make: Any = import_module("langchain.chat_models").init_chat_model
+        limits = import_module("botocore.config").Config(
+            read_timeout=timeout, connect_timeout=timeout
+        )
+        llm: Runnable[Any, Any] = make(
+            model, model_provider=provider.langchain, config=limits, **options
+        )
+    except ImportError as error:
+        raise MissingDependencyError(provider.package, provider.extra) from error
+    except ValueError as error:
+        told = str(error).partition("[type=")[0]  # what follows quotes the options, a key included
+        msg = f"{provider.name}/{model} could not be made: {' '.join(told.split())}"
+        raise ConfigError(msg) from None
+    return llm
+
+
+def _name_of(llm: Runnable[Any, Any]) -> str:
+    model = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
     for attribute in ("model_name", "model", "model_id", "deployment_name"):
-        name = getattr(llm, attribute, None)
+        name = getattr(model, attribute, None)
         if isinstance(name, str) and name:
             return name
-    return type(llm).__name__
+    return type(model).__name__
 
 
-def _answered(message: BaseMessage) -> str | None:
-    name = message.response_metadata.get("model_name")
+def _answered(message: object) -> str | None:
+    name = getattr(message, "response_metadata", {}).get("model_name")
     return name if isinstance(name, str) else None
 
 
-def _text(message: BaseMessage) -> str:
-    if isinstance(message.content, str):
-        return message.content
-    blocks = (b if isinstance(b, str) else b.get("text") or "" for b in message.content)
+def _text(message: BaseMessage | str) -> str:
+    content = message if isinstance(message, str) else message.content
+    if isinstance(content, str):
+        return content
+    blocks = (b if isinstance(b, str) else b.get("text") or "" for b in content)
     return "".join(blocks)
 
 
-def _usage(message: BaseMessage) -> Usage:
+def _usage(message: object) -> Usage:
     counted = getattr(message, "usage_metadata", None) or {}
     return Usage(
         judge_requests=1,
         prompt_tokens=counted.get("input_tokens", 0),
+        cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
         completion_tokens=counted.get("output_tokens", 0),
     )

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.logprobs import with_expectations
-from rag_eval_otel.judge.tasks import Request, Task, compose, part_names, read_parts
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.openai_client import OpenAIClient
+from rag_eval_otel.providers import SchemaMode, TokenLimit
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-SchemaMode = Literal["json_schema", "json_object", "text"]
-"""How a server is held to JSON: by a strict schema, as a JSON object, or by the prompt alone."""
+_log = logging.getLogger("rag_eval_otel")
 
 _TOP_LOGPROBS = 20  # the most that OpenAI gives
 _FEWER = {20: 5, 5: 0}  # what to ask of a server that refuses so many
 
 _WEAKER: dict[SchemaMode, SchemaMode] = {"json_schema": "json_object", "json_object": "text"}
+_OTHER: dict[TokenLimit, TokenLimit] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+_OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
+_OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
+_INVALID = (400, 422)
+_VAIN = 3  # refusals in all forms, after which only a refusal that names the form is tried again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What of a request a server may refuse, and what to send in its place."""
+
+    mode: SchemaMode
+    temperature: float | None
+    top_logprobs: int
+    limit: TokenLimit
 
 
 class OpenAIJudge:
     """A judge behind an OpenAI-compatible server.
 
-    Replies are held to a strict JSON Schema. A server that refuses it is asked for a JSON object,
-    then for plain text, with the schema in the prompt; what it refused once is not tried again. A
-    ``temperature`` that the model refuses is left out likewise, as are the probabilities of tokens
-    that ``rating="logprobs"`` asks for. Server errors, 429 (honouring
-    Retry-After) and timeouts are retried by the ``openai`` client, ``max_retries`` times.
+    Replies are held to a strict JSON Schema. A server that refuses it (400 or 422, in whatever
+    words) is asked for a JSON object, then for plain text, with the schema in the prompt; what it
+    refused once is not tried again. A ``temperature`` that the model refuses is left out likewise,
+    as are the probabilities of tokens that ``rating="logprobs"`` asks for; ``max_tokens`` is sent
+    as ``max_completion_tokens`` to a server that asks for that. So reasoning models need no option.
+    Server errors, 429 (honouring Retry-After) and timeouts are retried by the ``openai`` client,
+    ``max_retries`` times.
 
     ``timeout`` is in seconds for each attempt. ``api_key`` defaults to ``OPENAI_API_KEY``.
+    ``max_tokens`` bounds the reply, with what a model thinks before. ``extra_body`` are further
+    fields of the request, which take precedence. With ``api_version``, ``base_url`` is an endpoint
+    of Azure and ``model`` a deployment.
     ``client`` (for instance an ``AsyncAzureOpenAI``) takes the place of ``base_url``, ``api_key``,
     ``timeout`` and ``max_retries``, and must be used in one event loop only.
     """
@@ -47,20 +73,42 @@ class OpenAIJudge:
         timeout: float = 30.0,
         max_retries: int = 3,
         temperature: float | None = 0.0,
+        seed: int | None = None,
+        max_tokens: int | None = None,
+        extra_body: Mapping[str, Any] | None = None,
         schema_mode: SchemaMode = "json_schema",
         client: AsyncOpenAI | None = None,
+        api_version: str | None = None,
+        key_variable: str = "OPENAI_API_KEY",
+        seed_field: str = "seed",
+        limit_field: TokenLimit = "max_tokens",
     ) -> None:
-        """Judge with ``model``; nothing is imported or connected before the first request."""
+        """Judge with ``model``; nothing is imported or connected before the first request.
+
+        ``seed_field`` and ``limit_field`` are the server's names for ``seed`` and ``max_tokens``;
+        ``key_variable`` is what errors call the key.
+        """
         self.model = model
-        self._temperature = temperature
-        self._mode: SchemaMode = schema_mode
-        self._top_logprobs = _TOP_LOGPROBS
+        self._form = _Form(
+            mode=schema_mode,
+            temperature=temperature,
+            top_logprobs=_TOP_LOGPROBS,
+            limit=limit_field,
+        )
+        self._limit = limit_field
+        self._max_tokens = max_tokens
+        self._seed = {} if seed is None else {seed_field: seed}
+        self._extra = dict(extra_body or {})
+        self._is_taken = False  # whether a request in this form was ever answered
+        self._in_vain = 0
         self._client = OpenAIClient(
             base_url=base_url,
             api_key=api_key,
             timeout=timeout,
             max_retries=max_retries,
             client=client,
+            key_variable=key_variable,
+            api_version=api_version,
         )
 
     def __repr__(self) -> str:
@@ -71,60 +119,76 @@ class OpenAIJudge:
         """Answer ``tasks`` in one request; raise a `JudgeError` when there is no answer at all."""
         request = compose(tasks)
         requests = 0
+        form, refusals = self._form, list[str]()
         while True:
-            mode, temperature, top = self._mode, self._temperature, self._top_logprobs
             requests += 1
             try:
-                payload = await self._client.chat({**self._body(request), **self._weighed(tasks)})
+                payload = await self._client.chat(self._body(request, tasks, form))
             except JudgeRequestError as error:
-                if not self._gave_way(str(error), mode=mode, temperature=temperature, top=top):
+                weaker = self._weaker(form, error)
+                if weaker is None:
+                    self._in_vain += bool(refusals)
                     raise
+                form = weaker
+                refusals.append(str(error))
                 continue
+            self._keep(form, refusals)
             return _replies(payload, tasks, model=self.model, requests=requests)
 
-    def _weighed(self, tasks: Sequence[Task[Any]]) -> dict[str, Any]:
-        """Ask for the probabilities of tokens, where a task wants its rating weighed by them."""
-        if not (self._top_logprobs and any(task.rated == "logprobs" for task in tasks)):
-            return {}
-        return {"logprobs": True, "top_logprobs": self._top_logprobs}
+    def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
+        """Ask in the form that was taken from now on, and say once what was refused."""
+        self._is_taken = True
+        if form != self._form and refusals:
+            self._form = form
+            _log.warning(
+                "the server of the judge %s refused %s; from now on: %s, temperature %s",
+                self.model,
+                "; then ".join(refusals),
+                form.mode,
+                form.temperature,
+            )
 
-    def _body(self, request: Request) -> dict[str, Any]:
-        user = request.user if self._mode == "json_schema" else request.user_with_schema
+    def _body(self, request: Request, tasks: Sequence[Task[Any]], form: _Form) -> dict[str, Any]:
+        user = request.user if form.mode == "json_schema" else request.user_with_schema
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [
                 {"role": "system", "content": request.system},
                 {"role": "user", "content": user},
             ],
+            **self._seed,
         }
-        if self._temperature is not None:
-            body["temperature"] = self._temperature
-        if self._mode == "json_schema":
+        if form.temperature is not None:
+            body["temperature"] = form.temperature
+        if self._max_tokens is not None:
+            body[form.limit] = self._max_tokens
+        if form.mode == "json_schema":
             schema = {"name": "replies", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        elif self._mode == "json_object":
+        elif form.mode == "json_object":
             body["response_format"] = {"type": "json_object"}
-        return body
+        if form.top_logprobs and any(task.rated == "logprobs" for task in tasks):
+            body |= {"logprobs": True, "top_logprobs": form.top_logprobs}
+        return {**body, **self._extra}
 
-    def _gave_way(
-        self, refusal: str, *, mode: SchemaMode, temperature: float | None, top: int
-    ) -> bool:
-        """Drop what the server refused; True when a request may now go through.
+    def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
+        """Return the form without what the server refused; None where it is not the form's fault.
 
-        Another request may have dropped it in the meantime: then this one is simply sent again.
+        Once a form was taken, or all were refused some times, only a refusal that names it counts.
         """
-        refused = refusal.lower()
-        if "temperature" in refused and temperature is not None:
-            self._temperature = None
-            return True
-        if "logprobs" in refused and top in _FEWER:
-            self._top_logprobs = min(self._top_logprobs, _FEWER[top])
-            return True
-        if ("response_format" in refused or "schema" in refused) and mode in _WEAKER:
-            if self._mode == mode:
-                self._mode = _WEAKER[mode]
-            return True
-        return False
+        refused = str(error).lower()
+        if "temperature" in refused and form.temperature is not None:
+            return replace(form, temperature=None)
+        if "logprobs" in refused and form.top_logprobs in _FEWER:
+            return replace(form, top_logprobs=_FEWER[form.top_logprobs])
+        is_limit = self._max_tokens is not None and any(name in refused for name in _OTHER)
+        if is_limit and form.limit == self._limit:
+            return replace(form, limit=_OTHER[form.limit])
+        names_it = any(word in refused for word in _OF_FORMAT)
+        anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
+        if any(word in refused for word in _OF_LENGTH) or not (names_it or anything):
+            return None
+        return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
 
 
 def _replies(
@@ -133,15 +197,27 @@ def _replies(
     usage = payload.get("usage") or {}
     parts = read_parts(_content(payload), tasks)
     choice = payload["choices"][0]
+    if choice.get("finish_reason") == "length":
+        parts = tuple(map(_said_cut_off, parts))
+    asked, said = (int(usage.get(f"{part}_tokens") or 0) for part in ("prompt", "completion"))
     return Replies(
         parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
         model=str(payload.get("model") or model),
         usage=Usage(
             judge_requests=requests,
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
+            prompt_tokens=asked,
+            cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+            # Some servers leave what a model thought out of the one, never out of the other.
+            completion_tokens=max(said, int(usage.get("total_tokens") or 0) - asked),
         ),
     )
+
+
+def _said_cut_off(part: object) -> object:
+    if not isinstance(part, UnparsableReplyError):
+        return part
+    told = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
+    return UnparsableReplyError(f"{told}; {part}")
 
 
 def _content(payload: Mapping[str, Any]) -> str:
@@ -152,4 +228,6 @@ def _content(payload: Mapping[str, Any]) -> str:
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         msg = f"the server's reply has no message: {sorted(payload)}"
         raise UnparsableReplyError(msg) from error
-    return text if isinstance(text, str) else str(text)
+    if isinstance(text, list):  # of blocks, some of which are thoughts
+        text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
+    return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)

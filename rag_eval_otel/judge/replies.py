@@ -85,7 +85,10 @@ def one_of(levels: Sequence[float]) -> Any:
 
 Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
 Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
-Index: TypeAlias = Annotated[int, BeforeValidator(integer)]
+Index: TypeAlias = Annotated[
+    int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
+]
+"""The number, from 1, of what an entry is about. Judges give entries in order and leave it out."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
@@ -102,7 +105,11 @@ class Judged(Reply):
     """A yes or no, and how likely it is a yes where the judge can tell."""
 
     if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
-        verdict: Flag
+
+        @property
+        def verdict(self) -> int:
+            """1 for a yes, 0 for a no."""
+
     _probability: float | None = PrivateAttr(default=None)
 
     @property
@@ -118,7 +125,7 @@ class Judged(Reply):
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
         """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
-        verdict = cls(verdict=1 if probability >= _EVEN else 0, **said)
+        verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
 
@@ -150,6 +157,20 @@ class Verdicts(Reply):
     verdicts: list[Verdict]
 
 
+class Sentence(Judged):
+    """What sentence number ``index`` (from 1) of an answer is worth: 2 where it claims nothing."""
+
+    index: Index
+    reason: StrictStr = ""
+    verdict: Level
+
+
+class SupportedSentences(Reply):
+    """One entry for each sentence that was shown."""
+
+    verdicts: list[Sentence]
+
+
 class JudgedStatement(Judged):
     """A claim together with its verdict."""
 
@@ -175,6 +196,12 @@ class RelevantStatements(Reply):
     """The sentences of the contexts that are needed to answer the question."""
 
     relevant_statements: list[StrictStr]
+
+
+class RelevantContexts(Reply):
+    """The numbers, from 1, of the contexts that hold a sentence needed to answer the question."""
+
+    numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
 class Useful(Judged):

@@ -166,7 +166,7 @@ class NoteTaker:
             judge=_named(config.judge),
             embedder=_named(config.embedder),
             judge_base_url=config.judge_base_url,
-            judge_key=key_source(config.judge_api_key),
+            judge_key=key_source(config.judge_api_key, config.judge),
             has_langchain="langchain_core.runnables" in sys.modules,
             logged=dict(self._log.seen),
         )

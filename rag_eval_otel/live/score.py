@@ -18,6 +18,7 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.models import build_embedder, build_judge
 from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
@@ -32,6 +33,7 @@ from rag_eval_otel.types import (
     Ending,
     Evaluation,
     Fusion,
+    Reasons,
     Sample,
     SkipReason,
     SpanRef,
@@ -173,6 +175,13 @@ class TurnScorer:
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Say once for each reason that scores are failing; the counters say how often."""
+        if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
+            self._logged.add(key)
+            _log.warning(
+                "the judge %s answers, but no metric can use what it says (%s); said once",
+                evaluation.judge,
+                evaluation.reason,
+            )
         for score in evaluation.scores:
             if score.status == "error" and score.reason not in self._logged:
                 self._logged.add(score.reason)
@@ -226,7 +235,8 @@ class TurnScorer:
         for sink in self.sinks:
             with self._sink_edge:
                 sink.emit(result if isinstance(sink, DriftSink) else shown)
-        return Ending(shown.status, evaluation=shown)
+        reason = shown.reason if shown.status == "unscored" else None
+        return Ending(shown.status, reason, evaluation=shown)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -317,6 +327,8 @@ class Measurement:
     cache: ReplyCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
+    prompts: Prompts = BUILT_IN
+    explanations: Reasons = "off"
     label_metrics: frozenset[str] | None = None
 
     async def of(self, sample: Sample) -> Evaluation:
@@ -330,6 +342,8 @@ class Measurement:
             timeout=self.timeout,
             cache=self.cache,
             embedding=self.embedding,
+            prompts=self.prompts,
+            explanations=self.explanations,
             label_metrics=self.label_metrics,
         )
 
@@ -343,9 +357,11 @@ def build_measurement(config: Config) -> Measurement:
         judge=build_judge(config),
         embedder=build_embedder(config),
         fusion=config.fusion,
+        explanations=config.explanations,
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),
+        prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
     )

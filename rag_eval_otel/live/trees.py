@@ -25,7 +25,6 @@ from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import Keys
 from rag_eval_otel.capture.turn import Turn, find_turns
-from rag_eval_otel.config import Explanations
 from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.live.score import TurnScorer
 from rag_eval_otel.live.writer import SpanWriter, end
@@ -33,7 +32,7 @@ from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, HoldStatus
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, HoldStatus, Reasons
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -56,7 +55,7 @@ class RunTurns:
         buffer: TraceBuffer | None,
         keys: Keys,
         contexts_from_prompt: ContextsFromPrompt = "off",
-        explanations: Explanations,
+        explanations: Reasons,
         edge: Callable[[str], Edge],
     ) -> None:
         """Write spans with ``writer``, have turns scored by ``scorer``, and hold trees in ``hold``.

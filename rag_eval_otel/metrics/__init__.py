@@ -11,6 +11,7 @@ from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecal
 from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
 from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
 from rag_eval_otel.metrics.custom import LLMMetric
+from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
 from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
 from rag_eval_otel.metrics.ranking import (
@@ -69,6 +70,7 @@ __all__ = [
     "DecompositionRelevancy",
     "DirectRelevancy",
     "Faithfulness",
+    "FunctionMetric",
     "Guideline",
     "HitRate",
     "IDContextPrecision",
@@ -76,6 +78,7 @@ __all__ = [
     "InstanceRubric",
     "IntentRelevancy",
     "LLMMetric",
+    "MetricFunction",
     "MultiMethodRelevancy",
     "ResponseGroundedness",
     "ResponseRelevancy",

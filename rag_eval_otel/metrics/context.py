@@ -10,6 +10,7 @@ from rag_eval_otel.judge.kinds import (
     CONTEXT_RELEVANCE,
     CONTEXT_RELEVANCY_RUBRIC,
     CONTEXT_STATEMENTS,
+    RELEVANT_CONTEXTS,
     RELEVANT_STATEMENTS,
 )
 from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
@@ -23,7 +24,7 @@ from rag_eval_otel.metrics.outcome import (
     verdicts_of,
 )
 from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import Form, Sample, Score
 
 _NEEDS = frozenset({"question", "contexts"})
 _SCALE = 2  # the highest rating of the dual judges
@@ -34,8 +35,9 @@ _MARKS = 4  # of the rubric
 class ContextRelevance:
     """How far the contexts, taken together, serve to answer the question (NVIDIA, in ragas).
 
-    Two differently worded judges rate 0, 1 or 2; the score is the mean rating over 2, in
-    {0, .25, .5, .75, 1}. Needs question and contexts. 2 judge requests (1 with ``judges=1``).
+    A judge rates 0, 1 or 2; the score is its rating over 2, in {0, .5, 1}. ``judges=2``, as the
+    source has it: two differently worded judges, of whom neither sees what the other says; the
+    score is their mean, in {0, .25, .5, .75, 1}. Needs question and contexts. ``judges`` requests.
     ``rating="logprobs"`` takes each judge's mean under its own probabilities, anywhere in [0, 1].
 
     Edges: a blank question (``missing_question``) or no non-blank context (``no_context``) is 0
@@ -47,16 +49,20 @@ class ContextRelevance:
     again and never rounded; 2 means that a full answer is possible.
     """
 
-    judges: Literal[1, 2] = 2
+    judges: Literal[1, 2] = 1
     rating: Rated = "integer"
     threshold: float | None = 0.5
     examples: Examples = ()
     name: str = "context_relevance"
 
     needs = _NEEDS
-    asks = CONTEXT_RELEVANCE
-    requests = "2"
-    range = "{0, .25, .5, .75, 1}"
+    requests = "1"
+    range = "{0, .5, 1}"
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kind of question it puts, for each judge."""
+        return CONTEXT_RELEVANCE[: self.judges]
 
     def __post_init__(self) -> None:
         """Refuse examples that do not fit."""
@@ -82,8 +88,9 @@ class ContextRelevance:
 class StatementContextRelevance:
     """Whether, or how much of, what was retrieved serves to answer the question (Haystack).
 
-    ``rule="binary"``: the judge copies out the sentences that are needed; the score is 1 if there
-    is one, else 0. ``rule="proportion"``: the judge breaks the contexts into statements::
+    ``rule="binary"``: the judge names the contexts that hold a sentence that is needed; the score
+    is 1 if there is one, else 0. With ``form="full"`` it copies those sentences out, as the source
+    has it. ``rule="proportion"``: the judge breaks the contexts into statements, in either form::
 
         score = statements that help / statements
 
@@ -97,6 +104,7 @@ class StatementContextRelevance:
     """
 
     rule: Literal["binary", "proportion"] = "binary"
+    form: Form = "short"
     threshold: float | None = 0.5
     examples: Examples = ()
     name: str = "statement_context_relevance"
@@ -108,7 +116,9 @@ class StatementContextRelevance:
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
         """The kind of question it puts."""
-        return (RELEVANT_STATEMENTS if self.rule == "binary" else CONTEXT_STATEMENTS,)
+        if self.rule == "proportion":
+            return (CONTEXT_STATEMENTS,)
+        return (RELEVANT_CONTEXTS if self.form == "short" else RELEVANT_STATEMENTS,)
 
     def __post_init__(self) -> None:
         """Refuse examples that do not fit."""
@@ -122,8 +132,25 @@ class StatementContextRelevance:
         contexts = sample.context_texts
         if not contexts:
             return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        rule = self._binary if self.rule == "binary" else self._proportion
+        if self.rule == "proportion":
+            return await self._proportion(sample.question, contexts, ask)
+        rule = self._by_number if self.form == "short" else self._binary
         return await rule(sample.question, contexts, ask)
+
+    async def _by_number(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
+        task = RELEVANT_CONTEXTS.task(
+            {"question": question, "contexts": contexts}, examples=self.examples
+        )
+        reply = await ask(task)
+        ranks = sorted({number for number in reply.numbers if 1 <= number <= len(contexts)})
+        told = ", ".join(map(str, ranks)) or "none"
+        return measured(
+            self.name,
+            1.0 if ranks else 0.0,
+            threshold=self.threshold,
+            explanation=f"Needed, by rank: {told}.",
+            detail={"relevant_contexts": ranks},
+        )
 
     async def _binary(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
         task = RELEVANT_STATEMENTS.task(

@@ -2,62 +2,90 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, VERDICTS
-from rag_eval_otel.judge.replies import JudgedStatement, Verdict
-from rag_eval_otel.judge.tasks import check_examples
+from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, SUPPORTED, VERDICTS
+from rag_eval_otel.judge.replies import JudgedStatement, Sentence, Verdict
+from rag_eval_otel.judge.tasks import Kind, check_examples
 from rag_eval_otel.metrics.outcome import (
     Examples,
+    check_choices,
     measured,
     share_of,
     undefined,
     verdicts_of,
 )
 from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import Form, Sample, Score
 
 _NEEDS = frozenset({"question", "answer", "contexts"})
+_NO_CLAIM = 2  # the verdict on a sentence that claims nothing
+_MOST_SENTENCES = 40  # that a judge is given; of more, neighbours are put together
+_BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
+_END = re.compile(
+    r"(?<=[.!?\u2026\u061f\u06d4])[\"'\u2019\u201d\u00bb)\]*]*\s+"
+    r"|(?<=[\u3002\uff01\uff1f\u0964\u0965])[\u300d\u300f\u201d\uff09]*\s*|\s*[\r\n]+\s*"
+)
+_UNENDED = re.compile(
+    r"(?:^|[\s.(])(?:[^\W\d_]|\d{1,2}|dr|mr|mrs|ms|prof|st|no|nr|vs|approx|ca|inc|ltd|etc|bzw|sra?)"
+    r"\.$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faithfulness:
     """The share of the answer's claims that follow from the contexts (ragas' faithfulness).
 
-    First the judge breaks the answer into claims, seeing question and answer; then it decides for
-    each claim whether it follows from the contexts::
+    ``form="short"``: the claims are the answer's sentences, numbered here; the judge gives a digit
+    for each. ``form="full"``, as the source has it: first the judge breaks the answer into claims,
+    seeing question and answer; then it decides for each whether it follows from the contexts::
 
         score = supported claims / claims
 
-    Range [0, 1]. Needs question, answer and contexts. 2 judge requests, one after the other. Where
-    the judge says how likely each claim is backed, the score is the mean of that.
+    Range [0, 1]. Needs question, answer and contexts. 1 judge request; 2, one after the other, in
+    the full form, which writes about ten times the tokens. Where the judge says how likely each
+    claim is backed, the score is the mean of that.
 
     Edges: no answer: undefined ``empty_answer``; no claims (a refusal): undefined ``no_claims``; no
-    context: 0 ``no_context`` without a second request; claims left without a verdict are asked
-    once more, then undefined ``judge_incomplete``. The question may be empty.
+    context: 0 ``no_context`` without a request, or without the second one; claims left without a
+    verdict: undefined ``judge_incomplete``. The question may be empty.
 
-    Source: ragas 0.4.3. Differs: verdicts belong to claims by index, so the denominator is the
+    Source: ragas 0.4.3. Differs: verdicts belong to claims by number, so the denominator is the
     claims that were asked about, not the verdicts that happened to come back.
     """
 
+    form: Form = "short"
     threshold: float | None = 0.5
     examples: Examples = ()
     name: str = "faithfulness"
 
     needs = _NEEDS
-    asks = (STATEMENTS, VERDICTS)
-    requests = "2"
+    requests = "1"
     range = "[0, 1]"
 
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kinds of question it puts."""
+        return (SUPPORTED,) if self.form == "short" else (STATEMENTS, VERDICTS)
+
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
+        """Refuse a form that is none, and examples that do not fit."""
+        check_choices(self)
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
         if not sample.answer.strip():
             return undefined(self.name, "empty_answer")
+        if self.form == "short":
+            return await _by_sentence(self, sample, ask)
+        return await self._by_claim(sample, ask)
+
+    async def _by_claim(self, sample: Sample, ask: AskLike) -> Score:
         reply = await ask(
             STATEMENTS.task(
                 {"question": sample.question, "answer": sample.answer}, examples=self.examples
@@ -83,6 +111,66 @@ class Faithfulness:
         )
 
 
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences and list items of ``text``, in any script; at most forty pieces.
+
+    What has no letter and no digit belongs to the sentence before. A text in a script that ends no
+    sentences, as Thai, is broken at line ends alone.
+    """
+    found: list[str] = []
+    start = 0
+    for end in [*_END.finditer(text), None]:
+        piece = text[start : end.start() if end else len(text)]
+        joined = f"{found[-1]} {piece}" if found else piece
+        if end and "\n" not in end[0] and _goes_on(piece, text[end.end() : end.end() + 1]):
+            continue
+        start = end.end() if end else start
+        if re.search(r"\w", piece):
+            found.append(_BULLET.sub("", piece).strip())
+        elif found:
+            found[-1] = joined.strip()
+    return _put_together(found)
+
+
+def _goes_on(piece: str, following: str) -> bool:
+    """Tell whether a full stop ended an abbreviation, an initial or an ordinal, not a sentence."""
+    return following.islower() or bool(_UNENDED.search(piece))
+
+
+def _put_together(sentences: Sequence[str]) -> list[str]:
+    """Return at most `_MOST_SENTENCES` pieces: sentences, or neighbours put together."""
+    size = -(-len(sentences) // _MOST_SENTENCES) or 1
+    return [" ".join(sentences[i : i + size]) for i in range(0, len(sentences), size)]
+
+
+async def _by_sentence(
+    metric: Faithfulness | StatementFaithfulness, sample: Sample, ask: AskLike
+) -> Score:
+    """Return the share of the sentences that are supported, of those that claim something."""
+    sentences, contexts = sentences_of(sample.answer), sample.context_texts
+    if not sentences:
+        return undefined(metric.name, "no_claims")
+    if not contexts:
+        return measured(
+            metric.name,
+            0.0,
+            threshold=metric.threshold,
+            reason="no_context",
+            detail={"statements": sentences, "verdicts": [0] * len(sentences)},
+        )
+    shown = {"question": sample.question, "contexts": contexts, "sentences": sentences}
+    reply = await ask(SUPPORTED.task(shown, examples=metric.examples))
+    found = {one.index: one for one in reversed(reply.verdicts)}  # the first counts
+    if not all(i in found for i in range(1, len(sentences) + 1)):
+        return undefined(metric.name, "judge_incomplete", detail={"statements": sentences})
+    numbered = enumerate(sentences, start=1)
+    claims = [(text, found[i]) for i, text in numbered if found[i].verdict != _NO_CLAIM]
+    if not claims:
+        return undefined(metric.name, "no_claims")
+    texts, verdicts = zip(*claims, strict=True)
+    return _supported_share(metric.name, texts, verdicts, threshold=metric.threshold)
+
+
 async def _judge_claims(
     contexts: Sequence[str], claims: Sequence[str], ask: AskLike, *, examples: Examples
 ) -> dict[int, Verdict]:
@@ -105,11 +193,12 @@ async def _judge_claims(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFaithfulness:
-    """Faithfulness in one judge request: claims and verdicts together (Haystack's evaluator).
+    """Faithfulness in one judge request, as Haystack's evaluator has it.
 
-    ``score = supported claims / claims``, range [0, 1]. Needs question, answer and contexts. Half
-    the requests and half the wait of `Faithfulness`, but the judge sees the contexts while it
-    breaks up the answer, which may shape the claims.
+    ``score = supported claims / claims``, range [0, 1]. Needs question, answer and contexts. 1
+    judge request. ``form="short"`` is the same as for `Faithfulness`. ``form="full"``, as the
+    source has it: the judge breaks up the answer and decides on each claim at once, so that the
+    contexts, which it sees, may shape the claims.
 
     Edges: as for `Faithfulness`; no context is 0 ``no_context`` without a request.
 
@@ -117,23 +206,31 @@ class StatementFaithfulness:
     undefined, not 0; each claim carries its own verdict, so their numbers cannot disagree.
     """
 
+    form: Form = "short"
     threshold: float | None = 0.5
     examples: Examples = ()
     name: str = "statement_faithfulness"
 
     needs = _NEEDS
-    asks = (JUDGED_STATEMENTS,)
     requests = "1"
     range = "[0, 1]"
 
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kind of question it puts."""
+        return (SUPPORTED,) if self.form == "short" else (JUDGED_STATEMENTS,)
+
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
+        """Refuse a form that is none, and examples that do not fit."""
+        check_choices(self)
         check_examples(self.name, self.examples, self.asks)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         """Return the score of ``sample``."""
         if not sample.answer.strip():
             return undefined(self.name, "empty_answer")
+        if self.form == "short":
+            return await _by_sentence(self, sample, ask)
         contexts = sample.context_texts
         if not contexts:
             return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
@@ -152,11 +249,15 @@ class StatementFaithfulness:
 def _supported_share(
     name: str,
     claims: Sequence[str],
-    verdicts: Sequence[Verdict | JudgedStatement],
+    verdicts: Sequence[Verdict | JudgedStatement | Sentence],
     *,
     threshold: float | None,
 ) -> Score:
-    unsupported = [claim for claim, one in zip(claims, verdicts, strict=True) if not one.verdict]
+    unsupported = [
+        f"{claim} ({verdict.reason})" if verdict.reason else claim
+        for claim, verdict in zip(claims, verdicts, strict=True)
+        if not verdict.verdict
+    ]
     told = "Not backed: " + " / ".join(unsupported) if unsupported else "Every claim is backed."
     return measured(
         name,

@@ -19,6 +19,7 @@ from rag_eval_otel.metrics.context import (
 from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecall
 from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
 from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
+from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
 from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
 from rag_eval_otel.metrics.ranking import (
@@ -96,12 +97,12 @@ def _default() -> tuple[Metric, ...]:
     return (AnswerRelevancy(), ContextRelevance(), Faithfulness(), ResponseGroundedness())
 
 
-def _lean() -> tuple[Metric, ...]:
+def _dual() -> tuple[Metric, ...]:
     return (
         AnswerRelevancy(),
-        ContextRelevance(judges=1),
-        StatementFaithfulness(),
-        ResponseGroundedness(judges=1),
+        ContextRelevance(judges=2),
+        Faithfulness(form="full"),
+        ResponseGroundedness(judges=2),
     )
 
 
@@ -130,18 +131,33 @@ def _retrieval() -> tuple[Metric, ...]:
     )
 
 
+def _full() -> tuple[Metric, ...]:
+    return (
+        ContextRelevance(judges=2, name="context_relevance_full"),
+        Faithfulness(form="full", name="faithfulness_full"),
+        ResponseGroundedness(judges=2, name="response_groundedness_full"),
+    )
+
+
 METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "default": _default,
-    "lean": _lean,
+    "dual": _dual,
+    "full": _full,
+    "lean": _default,
     "online": _online,
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets. Fused judge requests a sample: 4, 2, 3, 4 and 0."""
+"""Named sets. Fused judge requests a sample: 2, 4, 3, 2, 3, 4 and 0.
+
+``dual`` has the metrics of ``default`` as their sources define them: two judges, and claims that
+the judge finds. ``full`` has them under names that end in ``_full``, to be measured beside the
+short ones. ``lean`` is another name of ``default``.
+"""
 
 
-def resolve_metrics(wanted: Iterable[str | Metric]) -> tuple[Metric, ...]:
-    """Return the metrics meant by names of metrics, names of sets, and metrics themselves.
+def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
+    """Return the metrics meant by names of metrics, names of sets, metrics, and functions.
 
     Raises `ConfigError` for a name that is not known, for what is no metric, for two metrics of one
     name, and for none.
@@ -235,8 +251,11 @@ def _made(entry: EntryPoint) -> Metric:
     return _checked(metric)
 
 
-def _checked(metric: Metric) -> Metric:
-    """Return ``metric``; of a user's own, anything may be missing."""
+def _checked(given: Metric | MetricFunction) -> Metric:
+    """Return ``given``, a function as a metric; of a user's own, anything may be missing."""
+    metric: Any = given
+    if callable(given) and not isinstance(given, type) and not hasattr(given, "measure"):
+        metric = FunctionMetric(function=given)
     if isinstance(metric, type):
         msg = f"{metric.__name__} is a class; pass a metric made of it: {metric.__name__}()"
         raise ConfigError(msg)
@@ -247,4 +266,5 @@ def _checked(metric: Metric) -> Metric:
     if not _NAME.fullmatch(metric.name) or metric.name in _RESERVED:
         msg = f"a metric can't be named {metric.name!r}; use a-z, 0-9 and _, and none of "
         raise ConfigError(msg + ", ".join(sorted(_RESERVED)))
-    return metric
+    checked: Metric = metric
+    return checked

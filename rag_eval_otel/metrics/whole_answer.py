@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_eval_otel.judge.kinds import GROUNDEDNESS, RESPONSE_RELEVANCY, RESPONSE_SUPPORTED
-from rag_eval_otel.judge.tasks import Rated, check_examples
+from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
 from rag_eval_otel.metrics.dual import dual_score
 from rag_eval_otel.metrics.outcome import Examples, check_choices, decided, measured, undefined
 from rag_eval_otel.protocols import AskLike, EmbedFn
@@ -19,9 +19,8 @@ _SCALE = 2  # the highest rating of the dual judges
 class ResponseGroundedness:
     """How far the contexts back the answer as a whole (NVIDIA, in ragas).
 
-    Two differently worded judges rate 0, 1 or 2; the score is the mean rating over 2, in
-    {0, .25, .5, .75, 1}. Needs answer and contexts; the question is not shown. 2 judge requests
-    (1 with ``judges=1``).
+    A judge rates 0, 1 or 2; the score is its rating over 2, in {0, .5, 1}. ``judges=2`` as for
+    `ContextRelevance`. Needs answer and contexts; the question is not shown. ``judges`` requests.
 
     Edges: a blank answer (``empty_answer``) or no non-blank context (``no_context``) is 0 without
     a request. One judge without a valid rating: the other's counts (``partial``).
@@ -30,16 +29,20 @@ class ResponseGroundedness:
     is judged like any other; otherwise as `ContextRelevance`.
     """
 
-    judges: Literal[1, 2] = 2
+    judges: Literal[1, 2] = 1
     rating: Rated = "integer"
     threshold: float | None = 0.5
     examples: Examples = ()
     name: str = "response_groundedness"
 
     needs = frozenset({"answer", "contexts"})
-    asks = GROUNDEDNESS
-    requests = "2"
-    range = "{0, .25, .5, .75, 1}"
+    requests = "1"
+    range = "{0, .5, 1}"
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kind of question it puts, for each judge."""
+        return GROUNDEDNESS[: self.judges]
 
     def __post_init__(self) -> None:
         """Refuse examples that do not fit."""

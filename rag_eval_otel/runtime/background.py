@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import silence
@@ -16,6 +18,12 @@ from rag_eval_otel.runtime.guard import silence
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
+
+T = TypeVar("T")
+_AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
+    contextvars.ContextVar("rag_eval_otel_around", default=nullcontext)
+)
+"""What a thread that works for the current one runs inside of."""
 
 GivenUp: TypeAlias = Literal["shutdown", "error"]
 """Why a job did not come to its end: cancelled by a shutdown, begun or not, or it raised."""
@@ -158,6 +166,7 @@ class BackgroundEvaluator:
     def _own_thread(self) -> Iterator[None]:
         """Silence the current thread and name it as ours while it runs."""
         silence()
+        _AROUND.set(self._own_thread)
         ident = threading.get_ident()
         self.threads.add(ident)
         try:
@@ -295,6 +304,11 @@ class DaemonExecutor(ThreadPoolExecutor):
         for _ in range(self._workers):
             self._calls.put(None)
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether any thread could be started, so that what is submitted will run."""
+        return self._workers > 0
+
     def _grow(self) -> None:
         if self._workers >= self._max_workers:
             return
@@ -309,6 +323,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         with self._around():
             while (call := self._calls.get()) is not None:
                 call()
+                del call  # it may hold the object that ends this thread when it goes
                 with self._lock:
                     self._busy -= 1
 
@@ -320,6 +335,76 @@ def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the future
         future.set_exception(error)
+
+
+class Workers:
+    """Runs blocking calls for coroutines, on at most ``limit`` daemon threads of its own.
+
+    The threads start with the first call and end with this object. A forked child starts its own.
+    A call runs in the context of its caller, and its thread counts as one of the evaluator that the
+    caller runs on. A call whose caller gave up runs on to its end; one that waits for a thread is
+    not begun any more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Start nothing yet."""
+        self._limit = limit
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Forget the threads, which a forked child does not have."""
+        self._lock = threading.Lock()
+        self._executor: DaemonExecutor | None = None
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return what ``call()`` returns, or raise what it raises."""
+        executor = self._started()
+        if not executor.has_threads:  # the interpreter is exiting: nothing else is left to do
+            return call()
+        context, around = contextvars.copy_context(), _AROUND.get()
+        future: Future[T] = executor.submit(context.run, _call_within, around, call)
+        return await asyncio.wrap_future(future)
+
+    def _started(self) -> DaemonExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = DaemonExecutor(self._limit)
+                weakref.finalize(self, self._executor.shutdown).atexit = False
+            return self._executor
+
+
+class SyncFirst:
+    """Calls ``call`` on a worker thread; ``acall`` only if ``call`` is not implemented.
+
+    For clients of other libraries, whose asynchronous form may be bound to another event loop.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., T],
+        acall: Callable[..., Awaitable[T]],
+        *,
+        max_threads: int = 16,
+    ) -> None:
+        """Start nothing yet."""
+        self._call, self._acall = call, acall
+        self._workers = Workers(max_threads)
+        self._is_sync = True
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the call; raise what it raises."""
+        if self._is_sync:
+            try:
+                return await self._workers.run(lambda: self._call(*args, **kwargs))
+            except NotImplementedError:
+                self._is_sync = False
+        return await self._acall(*args, **kwargs)
+
+
+def _call_within(around: Callable[[], AbstractContextManager[None]], call: Callable[[], T]) -> T:
+    with around():
+        return call()
 
 
 class Sweeper:

@@ -15,7 +15,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sinks.attributes import span_context
-from rag_eval_otel.types import Evaluation, Reason, Score, SkipReason
+from rag_eval_otel.types import Evaluation, Reason, SkipReason
 
 Counted = Literal["turn", "source", "released", "failure"]
 """Turns by outcome and reason; spans and turns by the dialect they were read in; held spans by
@@ -106,7 +106,7 @@ def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Calla
     return stop
 
 
-Outcome = Literal["scored", "undefined", "error", "dropped", "skipped"]
+Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 
 _HELD = Gauge(
@@ -180,7 +180,7 @@ class InstrumentSink:
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
         self._count_cost(evaluation, judge)
-        self.turn(*outcome_of(evaluation.scores))
+        self.turn(*outcome_of(evaluation))
 
     def turn(
         self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
@@ -220,13 +220,10 @@ class InstrumentSink:
                 self._tokens.add(tokens, {**judge, semconv.GEN_AI_TOKEN_TYPE: kind})
 
 
-def outcome_of(scores: Iterable[Score]) -> tuple[Outcome, Reason | None]:
-    """Return what became of a turn: scored if any metric was, and the first failure's reason."""
-    scores = tuple(scores)
-    failed = next((s for s in scores if s.status != "ok"), None)
-    reason = failed.reason if failed else None
-    if any(score.status == "ok" for score in scores):
-        return "scored", reason
-    if any(score.status == "error" for score in scores):
-        return "error", next(s.reason for s in scores if s.status == "error")
-    return "undefined", reason
+def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | None]:
+    """Return what became of a turn, and why; of a scored one, the first failure's reason."""
+    status = evaluation.status
+    if status in {"unscored", "error"}:
+        return ("unscored" if status == "unscored" else "error"), evaluation.reason
+    failed = next((score for score in evaluation.scores if score.status != "ok"), None)
+    return "scored", failed.reason if failed else None

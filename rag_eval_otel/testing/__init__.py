@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
-    from rag_eval_otel.testing.openai_server import HttpReply, RecordedRequest, ScriptedOpenAI
+    from rag_eval_otel.testing.openai_server import (
+        HttpReply,
+        RecordedRequest,
+        ScriptedOpenAI,
+        estimate_tokens,
+    )
     from rag_eval_otel.testing.otlp_records import (
         ReceivedEvent,
         ReceivedLink,
@@ -35,6 +40,7 @@ __all__ = [
     "RecordedRequest",
     "ScriptedOpenAI",
     "SequentialIdGenerator",
+    "estimate_tokens",
 ]
 
 _MODULES = {
@@ -51,6 +57,7 @@ _MODULES = {
     "RecordedRequest": "openai_server",
     "ScriptedOpenAI": "openai_server",
     "SequentialIdGenerator": "sequence",
+    "estimate_tokens": "openai_server",
 }
 
 

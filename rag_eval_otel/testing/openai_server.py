@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -151,6 +152,23 @@ class _Handler(BaseHTTPRequestHandler):
         """Silence: what arrived is in the server's own record."""
 
 
+def count_words(text: str) -> int:
+    """Return the number of whitespace-separated words."""
+    return len(text.split())
+
+
+def estimate_tokens(text: str) -> int:
+    """Return about as many tokens as a byte-pair encoding of English text and JSON has.
+
+    Seven letters, three digits or three signs in a row count as one: 1.2 tokens a word, and one for
+    what JSON writes between two of its values.
+    """
+    return len(_TOKEN.findall(text))
+
+
+_TOKEN = re.compile(r"[^\W\d_]{1,7}|\d{1,3}|[^\w\s]{1,3}|_")
+
+
 class ScriptedOpenAI:
     """Chat completions and embeddings, as `reply` and `embed` script them.
 
@@ -161,9 +179,10 @@ class ScriptedOpenAI:
 
     `supports_schema` names the richest `response_format` accepted; others are answered with 400.
     `answered_model` is the model named in replies; by default the requested one plus a date.
-    `latency` and `embed_latency` are seconds added to every answer of their kind.
+    `latency` and `embed_latency` are seconds added to every answer of their kind, `token_latency`
+    seconds for each token of a chat reply, and at most `slots` chat replies are under way at once.
     `secrets="keep"` records API keys as they came, instead of `***`.
-    Usage is counted in whitespace-separated words.
+    Usage is counted by `tokens`: whitespace-separated words, unless told otherwise.
     """
 
     def __init__(
@@ -175,6 +194,9 @@ class ScriptedOpenAI:
         answered_model: str | None = None,
         latency: float = 0.0,
         embed_latency: float = 0.0,
+        token_latency: float = 0.0,
+        slots: int | None = None,
+        tokens: Callable[[str], int] = count_words,
         secrets: Literal["mask", "keep"] = "mask",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -184,6 +206,9 @@ class ScriptedOpenAI:
         self._answered_model = answered_model
         self._latency = latency
         self._embed_latency = embed_latency
+        self._token_latency = token_latency
+        self._slots = nullcontext() if slots is None else threading.BoundedSemaphore(slots)
+        self._tokens = tokens
         self._secret_headers = _SECRET_HEADERS if secrets == "mask" else frozenset()
         self._clock = clock
         self._lock = threading.Lock()
@@ -223,12 +248,22 @@ class ScriptedOpenAI:
             return _error(400, "the request body is not JSON")
         self._record(path, headers, body=body)
         if path == f"{_BASE}/chat/completions":
-            reply, latency = self._chat(body), self._latency
-        elif path == f"{_BASE}/embeddings" and self._embed is not None:
+            return self._served(self._chat(body))
+        if path == f"{_BASE}/embeddings" and self._embed is not None:
             reply, latency = self._embeddings(body, self._embed), self._embed_latency
         else:
             return _error(404, f"unknown path {path}")
         return replace(reply, delay=reply.delay + latency)
+
+    def _served(self, reply: HttpReply) -> HttpReply:
+        """Take the time that a chat reply takes, in a slot if those are limited."""
+        usage = reply.body.get("usage", {}) if isinstance(reply.body, dict) else {}
+        delay = self._latency + self._token_latency * usage.get("completion_tokens", 0)
+        if isinstance(self._slots, nullcontext):
+            return replace(reply, delay=reply.delay + delay)
+        with self._slots:
+            self._server.stopping.wait(delay)
+        return reply
 
     def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
         shown = {k: "***" if k in self._secret_headers else v for k, v in headers.items()}
@@ -245,8 +280,9 @@ class ScriptedOpenAI:
         if isinstance(said, HttpReply):
             return said
         content = said if isinstance(said, str) else json.dumps(said)
-        asked = sum(_words(message.get("content")) for message in body["messages"])
-        return HttpReply(body=_completion(self._model(body), content, asked=asked))
+        asked = sum(self._count(message.get("content")) for message in body["messages"])
+        usage = _usage(asked, self._tokens(content))
+        return HttpReply(body=_completion(self._model(body), content, usage=usage))
 
     def _embeddings(
         self, body: dict[str, Any], embed: Callable[[str], Sequence[float] | HttpReply]
@@ -259,34 +295,35 @@ class ScriptedOpenAI:
             if isinstance(vector, HttpReply):
                 return vector
             items.append({"object": "embedding", "index": index, "embedding": coded(vector)})
-        asked = sum(_words(text) for text in texts)
+        asked = sum(self._tokens(str(text)) for text in texts)
         usage = {"prompt_tokens": asked, "total_tokens": asked}
         head = {"object": "list", "model": self._model(body)}
         return HttpReply(body={**head, "data": items, "usage": usage})
+
+    def _count(self, content: object) -> int:
+        """Return the tokens of a message's content, whether given whole or in parts."""
+        if isinstance(content, list):
+            return sum(self._count(part.get("text")) for part in content)
+        return self._tokens(str(content or ""))
 
     def _model(self, body: dict[str, Any]) -> str:
         return self._answered_model or f"{body['model']}-2026-01-01"
 
 
-def _completion(model: str, content: str, *, asked: int) -> dict[str, Any]:
-    said = _words(content)
-    usage = {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+def _usage(asked: int, said: int) -> dict[str, int]:
+    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+
+
+def _completion(model: str, content: str, *, usage: Mapping[str, int]) -> dict[str, Any]:
     message = {"role": "assistant", "content": content, "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     head = {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 0}
-    return {**head, "model": model, "choices": [choice], "usage": usage}
+    return {**head, "model": model, "choices": [choice], "usage": dict(usage)}
 
 
 def _error(status: int, message: str, *, param: str | None = None) -> HttpReply:
     error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
     return HttpReply(status=status, body={"error": error})
-
-
-def _words(content: object) -> int:
-    """How many words a message's content has, whether given whole or in parts."""
-    if isinstance(content, list):
-        return sum(_words(part.get("text")) for part in content)
-    return len(str(content or "").split())
 
 
 def _packed(vector: Sequence[float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
@@ -11,6 +12,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from rag_eval_otel.testing.recordings import RecordedSpan
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_RESOURCE = Resource.get_empty()  # the default one is detected anew for every span
 
 
 class _Attributes(dict[str, Any]):
@@ -32,6 +34,7 @@ class ReplayedSpan(ReadableSpan):
         attributes.max_value_len = view.value_limit
         super().__init__(
             name=view.name,
+            resource=_RESOURCE,
             context=_context(view.trace_id, view.span_id),
             parent=None
             if view.parent_id is None

@@ -8,16 +8,18 @@ import pytest
 from rag_eval_otel import HashingEmbedder
 from rag_eval_otel.adaptors.haystack import HaystackEvaluator
 from rag_eval_otel.errors import ConfigError, FailedRowError, JudgeTransportError
+from rag_eval_otel.metrics import StatementContextRelevance, StatementFaithfulness
 from rag_eval_otel.testing import FakeJudge
 from support import in_turn
 
 QUESTIONS = ["Who?", "When?", "Where?"]
 CONTEXTS = [["Lee, in May, at Ulm."]] * 3
 ANSWERS = ["Lee.", "In May.", "At Ulm."]
+IN_ONE_STEP = StatementFaithfulness(form="full")
 DOWN = JudgeTransportError("connection refused")
 
 
-def evaluator(metric: Any = "statement_faithfulness", **options: Any) -> HaystackEvaluator:
+def evaluator(metric: Any = IN_ONE_STEP, **options: Any) -> HaystackEvaluator:
     """Return an evaluator whose judge has one reply for each row, in turn."""
     replies = in_turn(options.pop("replies", [{"statements": []}]))
     judge = FakeJudge(replies)
@@ -95,7 +97,8 @@ def test_a_batch_comes_to_what_haystack_makes_of_it() -> None:
     nothing: dict[str, Any] = {"relevant_statements": []}
     found = {"Who?": {"relevant_statements": ["a"]}, "When?": None}
     judge = FakeJudge(lambda task: found.get(task.text("question"), nothing))
-    one = HaystackEvaluator("statement_context_relevance", judge=judge, embedder=HashingEmbedder())
+    metric = StatementContextRelevance(form="full")
+    one = HaystackEvaluator(metric, judge=judge, embedder=HashingEmbedder())
     result = one.run(questions=QUESTIONS, contexts=CONTEXTS)
     assert result["score"] == 0.5
     assert result["individual_scores"] == [1.0, None, 0.0]

@@ -15,6 +15,7 @@ from langsmith.schemas import Example, Run
 from rag_eval_otel import HashingEmbedder
 from rag_eval_otel.adaptors.langsmith import RagStringEvaluator, langsmith_evaluator
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
+from rag_eval_otel.metrics import Faithfulness, StatementFaithfulness
 from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.testing import FakeJudge
 from support import answers
@@ -57,7 +58,9 @@ def test_langsmith_takes_what_an_evaluator_gives() -> None:
     """Wrapped by LangSmith itself, every metric is a result with key, score, value and comment."""
     judge = FakeJudge(answers())
     one = langsmith_evaluator(
-        ["faithfulness", "statement_faithfulness"], judge=judge, embedder=HashingEmbedder()
+        [Faithfulness(form="full"), StatementFaithfulness(form="full")],
+        judge=judge,
+        embedder=HashingEmbedder(),
     )
     run = run_of({"answer": ANSWER, "context": [Document(page_content=TEXT)]})
     found: Any = run_evaluator(one).evaluate_run(run, example_of({"question": QUESTION}))
@@ -87,7 +90,8 @@ def test_answer_and_contexts_are_found_by_their_usual_names(outputs: dict[str, A
     assert found["statement_faithfulness"]["score"] == 1.0
     [[task]] = judge.requests
     seen = dict(task.inputs)
-    assert (seen["question"], seen["answer"], seen["contexts"]) == (QUESTION, ANSWER, (TEXT,))
+    shown = (seen["question"], seen["sentences"], seen["contexts"])
+    assert shown == (QUESTION, (ANSWER,), (TEXT,))
 
 
 def test_the_reference_is_the_examples_answer() -> None:
@@ -140,7 +144,8 @@ def test_a_failure_is_no_score_and_says_why() -> None:
 
 def test_an_undefined_score_has_its_reason() -> None:
     """An answer without claims has no faithfulness; the comment is the reason alone."""
-    judge = FakeJudge(answers(judged_statements={"statements": []}))
+    nothing = [{"index": 1, "verdict": 2}]
+    judge = FakeJudge(answers(supported={"verdicts": nothing}))
     run = run_of({"answer": ANSWER, "contexts": [TEXT]})
     found = feedback(run, example_of({"question": QUESTION}), "statement_faithfulness", judge=judge)
     assert found["statement_faithfulness"]["score"] is None

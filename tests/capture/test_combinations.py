@@ -21,8 +21,6 @@ REFUSED: dict[str, SkipReason] = {
     "openinference-langchain__plain_function_translated": "ambiguous",
     # the question was only ever written inside of prompts
     "openinference-langchain__plain_function_with_rewrite": "no_question",
-    # what the search tool found is not what any step says it handed on
-    "traceloop-langchain__corrective_with_web": "partial",
     # a call that was made while the stream stood still is written as a part of it
     "traceloop-langchain__stream_read_late": "ambiguous",
 }

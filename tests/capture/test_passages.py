@@ -51,6 +51,11 @@ SPLIT = {
     "tutorial": tutorial(),
     "tutorial, after a line": f"Found 2 documents:\n\n{tutorial()}",
     "title and text": tutorial(source="Title", content="Text"),
+    "names of a field of its own": tutorial(source="Article Title", content="Article Snippet"),
+    "tags of a field of its own": "\n".join(
+        f"<source><title>x</title><article_snippet>{text}</article_snippet></source>"
+        for text in BOTH
+    ),
     "source alone": "\n\n".join(f"Source: {n}.md\n{text}" for n, text in enumerate(BOTH)),
     "numbers": "\n\n".join(f"Document {n}:\n{text}" for n, text in enumerate(BOTH, 1)),
     "numbers in brackets": "\n".join(f"[{n}] {text}" for n, text in enumerate(BOTH, 1)),

@@ -12,7 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
@@ -54,8 +54,8 @@ class Retold:
     """An application as it was recorded."""
 
     app: App
-    notes: tuple[Note, ...]
-    tell: Callable[[Iterable[Note]], list[Told]]
+    notes: tuple[Note, ...] = field(repr=False)
+    tell: Callable[[Iterable[Note]], list[Told]] = field(repr=False)
 
     @cached_property
     def whole(self) -> Counter[Told]:

@@ -47,7 +47,7 @@ def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
     assert (done.totals.rows, done.totals.failed) == (3, 1)
     rows = read_back(path)
     assert [int(row["row"]) for row in rows] == [0, 1, 2]
-    assert [row["status"] for row in rows] == ["scored", "scored", "error"]
+    assert [row["status"] for row in rows] == ["scored", "unscored", "error"]
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     if suffix in {"csv", "parquet"}:
         assert [row["reads"] for row in rows] in (["1.0", "", ""], [1.0, None, None])

@@ -83,6 +83,7 @@ def ask(
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     monkeypatch.setenv("RAG_EVAL_JUDGE", "openai/judge")
     monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.base_url)
+    monkeypatch.setenv("RAG_EVAL_EMBEDDER", "openai/text-embedding-3-small")
     if key:
         monkeypatch.setenv("RAG_EVAL_JUDGE_API_KEY", key)
     return report_of(capsys, *options)
@@ -96,7 +97,7 @@ def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
             "/v1/chat/completions",
             "/v1/embeddings",
         ]
-    assert (status, report["findings"]) == (0, [])
+    assert (status, named(report)) == (0, {"judge-unchecked": "info"})
     judge, embedder = report["judge_and_embedder"]
     assert judge["told"] == "judge-2026-01-01 answers"
     assert embedder["told"] == "vectors of 2"
@@ -125,7 +126,8 @@ def test_a_server_that_refuses(
     with ScriptedOpenAI(reply, embed) as server:
         status, report = ask(server, monkeypatch, capsys)
         assert len(server.requests) == 2
-    assert (status, named(report)) == (1, {cause: "problem"})
+    unchecked = {"judge-unchecked": "info"} if cause == "embedder-missing" else {}
+    assert (status, named(report)) == (1, {cause: "problem", **unchecked})
 
 
 def test_a_server_that_hangs(

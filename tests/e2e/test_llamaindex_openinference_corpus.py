@@ -9,5 +9,5 @@ from e2e.corpus_checks import check_corpus
 def test_the_corpus() -> None:
     """Most applications are scored exactly, and hardly any wrongly."""
     check_corpus(
-        "openinference", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.75, wrong=0.08
+        "openinference", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.9, wrong=0.03
     )

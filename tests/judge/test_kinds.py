@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.judge import kinds
-from rag_eval_otel.judge.tasks import Kind, Task, compose, may_share, prompt_text
+from rag_eval_otel.judge.tasks import Kind, Task, may_share
+from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.metrics.rubric import parse_levels
 
@@ -17,7 +18,12 @@ ALL: dict[str, Kind[Any]] = {
     for kind in (one if isinstance(one, tuple) else (one,))
     if isinstance(kind, Kind)
 }
-LISTS = {"contexts": ["C1.", "C2."], "statements": ["S1."], "questions": ["Q1?"]}
+LISTS = {
+    "contexts": ["C1.", "C2."],
+    "statements": ["S1."],
+    "sentences": ["S1."],
+    "questions": ["Q1?"],
+}
 TEXTS: dict[str, Any] = {
     **LISTS,
     "question": "Q?",
@@ -49,21 +55,29 @@ def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
 
 @every
 def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
-    """Each number or boolean of the reply is named in the prompt, with what its values mean."""
-    found = re.findall(r"'(\w+)': \{[^{}]*'type': '(?:integer|number|boolean)'", _schema(kind))
+    """Each number of a reply with several members is named in the prompt, with its meaning."""
     text = prompt_text(kind.prompt)
-    assert [name for name in found if f"`{name}`" not in text] == []
+    assert [name for name in numbers_in(reply_schema(kind.reply, "off")) if name not in text] == []
 
 
-def _schema(kind: Kind[Any]) -> str:
-    return str(compose([task(kind)]).schema["$defs"])
+def numbers_in(schema: dict[str, Any]) -> list[str]:
+    """Return the names of the members of objects that are numbers, as the prompt writes them."""
+    members = schema.get("properties", {}) or schema.get("items", {}).get("properties", {})
+    below = [name for one in members.values() for name in numbers_in(one)]
+    plain = {"integer", "number", "boolean"}
+    return below + [f"`{name}`" for name, one in members.items() if one.get("type") in plain]
 
 
 def test_every_kind_is_put_by_a_metric() -> None:
     """There is no prompt that nobody uses, and none missing."""
     used = {kind.prompt for make in METRICS.values() for kind in make().asks}
     assert used <= set(ALL)
-    assert set(ALL) - used == {"context_statements"}  # of another rule of a metric
+    others = {
+        *("context_statements", "relevant_statements"),  # of other rules and forms of metrics
+        *("statements", "verdicts", "judged_statements"),
+        *("context_relevance_2", "groundedness_2"),
+    }
+    assert set(ALL) - used == others
 
 
 # --- who may see what -----------------------------------------------------------------------------
@@ -117,7 +131,7 @@ def test_the_rest_may_travel_together() -> None:
     request = compose(shared)
     assert len(request.names) == len(shared) == len(set(request.names))
     for name in ("question", "answer", "contexts", "statements", "sub_questions", "intent"):
-        assert request.user.count(f"<{name}>") == 1
+        assert len(re.findall(rf"^\[\w+ {name}(?: 1)?\]$", request.user, flags=re.MULTILINE)) == 1
 
 
 def test_sharing_is_the_same_from_both_sides() -> None:

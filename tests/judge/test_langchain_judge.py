@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import Field
 
 import questions
 from apps.fakes import ScriptedChat, StallingChat
@@ -21,7 +24,7 @@ from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.replies import Rating, Statements
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Evaluation, Replies, Usage
-from support import GOOD, SAMPLE, prompt_of
+from support import GOOD, SAMPLE, good_parts
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT = questions.context_relevance(Q, C, voice=1)
@@ -30,9 +33,8 @@ GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A)]
 
 def good_message(messages: Sequence[BaseMessage]) -> AIMessage:
     """Answer every part that the schema in the prompt asks for."""
-    schema = json.loads(str(messages[-1].content).rpartition("\n")[2])
-    parts = {name: GOOD[prompt_of(name)] for name in schema["required"]}
-    return AIMessage(json.dumps(parts))
+    body = {"messages": [{"content": message.content} for message in messages]}
+    return AIMessage(json.dumps(good_parts(body)))
 
 
 class AsyncChat(ScriptedChat):
@@ -42,6 +44,13 @@ class AsyncChat(ScriptedChat):
         self, messages: list[BaseMessage], *args: Any, **kwargs: Any
     ) -> ChatResult:
         return super()._generate(messages)
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        raise NotImplementedError
+
+
+class StallingAsyncChat(StallingChat):
+    """A chat model that has no synchronous form, and stalls."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         raise NotImplementedError
@@ -66,7 +75,7 @@ class Named(Bare):
     model_name: str = "m-1"
 
 
-def asked(llm: BaseChatModel, *group: Task[Any], **options: Any) -> Replies:
+def asked(llm: Runnable[Any, Any], *group: Task[Any], **options: Any) -> Replies:
     """Put tasks to a judge on ``llm``."""
     return asyncio.run(LangChainJudge(llm, **options).reply(group or (CONTEXT,)))
 
@@ -209,8 +218,42 @@ def test_what_a_model_raises_has_a_reason(error: Exception, reason: str) -> None
 
 def test_a_model_that_stalls_is_given_up() -> None:
     """A chat model without a timeout of its own cannot hold a score up for ever."""
-    evaluation = evaluated(StallingChat(reply=good_message), timeout=0.05)
-    assert {score.reason for score in evaluation.scores} == {"timeout"}
+    go_on = threading.Event()
+
+    def stall(messages: Sequence[BaseMessage]) -> AIMessage:
+        go_on.wait(60)
+        return good_message(messages)
+
+    for llm in (ScriptedChat(reply=stall), StallingAsyncChat(reply=good_message)):
+        evaluation = evaluated(llm, timeout=0.05)
+        assert {score.reason for score in evaluation.scores} == {"timeout"}
+    go_on.set()
+
+
+class LoopBound(ScriptedChat):
+    """A chat model whose asynchronous form works in the event loop that used it first."""
+
+    loops: list[asyncio.AbstractEventLoop] = Field(default_factory=list)
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
+    ) -> ChatResult:
+        self.loops.append(asyncio.get_running_loop())
+        return self._generate(messages)
+
+
+def test_the_asynchronous_form_is_left_to_the_application() -> None:
+    """What is bound to the application's event loop is not used in the judge's."""
+    llm = LoopBound(reply=good_message)
+    asked(llm)
+    assert llm.loops == []
+
+
+def test_a_runnable_that_ends_in_a_model() -> None:
+    """A model with retries, or with a parser behind it, is a judge, too."""
+    llm = Bare(message=AIMessage(RATED))
+    for judge in (llm.with_retry(), llm.bind(stop=["x"]), llm | StrOutputParser()):
+        assert asked(judge).parts == (Rating(rating=1),)
 
 
 # --- not traced -----------------------------------------------------------------------------------

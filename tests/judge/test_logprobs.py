@@ -114,7 +114,7 @@ def test_the_mean_under_the_judges_probabilities(
 
 def test_integers_ask_for_no_probabilities() -> None:
     """By default the number replied counts, and the request is no larger than it was."""
-    score, requests = measured(ContextRelevance(), answering(2, {"2": 0.5, "0": 0.5}))
+    score, requests = measured(ContextRelevance(judges=2), answering(2, {"2": 0.5, "0": 0.5}))
     assert (score.value, score.detail["rated"]) == (1.0, "integer")
     assert not any("logprobs" in request for request in requests)
 

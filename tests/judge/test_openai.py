@@ -41,10 +41,10 @@ from rag_eval_otel.types import Fusion, Replies, Usage
 from support import (
     GOOD,
     SAMPLE,
+    drawings_asked,
     good_parts,
     in_turn,
     names_asked,
-    prompt_of,
     text_asked,
 )
 
@@ -196,7 +196,154 @@ def test_a_request_that_is_refused_for_good(message: str) -> None:
     """What can't be left out, or is refused without it too, ends as a bad request."""
     error, requests = failing(HttpReply(status=400, body={"error": message}), JudgeRequestError)
     assert error.reason == "bad_request"
-    assert requests <= 3
+    assert requests <= 4
+
+
+FASTAPI = {
+    "detail": [
+        {
+            "type": "extra_forbidden",
+            "loc": ["body", "response_format"],
+            "msg": "Extra inputs are not permitted",
+            "input": "the user's text",
+        }
+    ]
+}
+ODD_REFUSALS: list[Any] = [
+    HttpReply(status=422, body=FASTAPI),
+    HttpReply(status=400, body={"detail": "Bad request"}),
+    HttpReply(status=400, body={"message": "unbekanntes Feld"}),
+    HttpReply(status=422, body="no"),
+    HttpReply(status=400),
+]
+
+
+@pytest.mark.parametrize("refusal", ODD_REFUSALS)
+@pytest.mark.parametrize("taken", ["json_object", "text"])
+def test_a_format_refused_in_any_words(
+    refusal: HttpReply, taken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a 400 or 422 says, the format gives way, once, and the message is shown."""
+
+    def reply(body: dict[str, Any]) -> object:
+        wanted = (body.get("response_format") or {"type": "text"})["type"]
+        if wanted == "json_schema" or (wanted == "json_object" and taken == "text"):
+            return refusal
+        return good_parts(body)
+
+    async def use(judge: OpenAIJudge) -> list[Replies]:
+        return [await judge.reply(GROUP) for _ in range(2)]
+
+    with ScriptedOpenAI(reply) as server:
+        first, second = asyncio.run(use(judge_of(server)))
+    assert all(isinstance(part, Reply) for part in (*first.parts, *second.parts))
+    tries = 2 if taken == "json_object" else 3
+    assert [first.usage.judge_requests, second.usage.judge_requests] == [tries, 1]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "rag_eval_otel"]
+    assert f"HTTP {refusal.status}" in said
+    assert "the user's text" not in said
+
+
+def test_the_problems_that_fastapi_lists_are_told() -> None:
+    """The place and the message of each, without the input they quote."""
+    error, _ = failing(HttpReply(status=422, body=FASTAPI), JudgeRequestError)
+    assert str(error) == "HTTP 422: body.response_format: Extra inputs are not permitted"
+    said = HttpReply(status=400, body={"detail": "sk-secret is no key"})
+    error, _ = failing(said, JudgeRequestError)
+    assert str(error) == "HTTP 400: *** is no key"
+
+
+def test_a_refusal_of_one_text_changes_nothing() -> None:
+    """Once a format was taken, a 400 that does not name it is that request's own."""
+
+    async def use(judge: OpenAIJudge) -> Replies:
+        await judge.reply([CONTEXT])
+        with pytest.raises(JudgeRequestError):
+            await judge.reply([CONTEXT])
+        return await judge.reply([CONTEXT])
+
+    refused = HttpReply(status=400, body={"error": {"message": "content filter"}})
+    reply = in_turn([{"rating": 1}, refused, {"rating": 1}])
+    with ScriptedOpenAI(reply) as server:
+        replies = asyncio.run(use(judge_of(server)))
+        formats = [request.body["response_format"]["type"] for request in server.requests]
+    assert replies.parts == (Rating(rating=1),)
+    assert formats == ["json_schema"] * 3
+
+
+def test_a_text_that_is_too_long_is_sent_once() -> None:
+    """No other format makes it shorter."""
+    said = {"error": {"message": "This model's maximum context length is 8192 tokens."}}
+    assert failing(HttpReply(status=400, body=said), JudgeRequestError)[1] == 1
+
+
+def test_a_model_that_refuses_everything_is_not_asked_thrice_for_ever() -> None:
+    """After some refusals in all formats, one request tells as much as three."""
+
+    async def use(judge: OpenAIJudge) -> None:
+        for _ in range(10):
+            with pytest.raises(JudgeRequestError):
+                await judge.reply([CONTEXT])
+
+    with ScriptedOpenAI(lambda _: HttpReply(status=400, body={"error": "no model"})) as server:
+        asyncio.run(use(judge_of(server)))
+        assert len(server.requests) == 3 * 3 + 7
+
+
+# --- reasoning models -----------------------------------------------------------------------------
+
+
+def reasoning(body: dict[str, Any]) -> object:
+    """Answer as a reasoning model does: only its own temperature, only max_completion_tokens."""
+    if "temperature" in body:
+        said = "Unsupported value: 'temperature' does not support 0.0 with this model."
+        return HttpReply(status=400, body={"error": {"message": said}})
+    if "max_tokens" in body:
+        said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+        return HttpReply(status=400, body={"error": {"message": said}})
+    return good_parts(body)
+
+
+def test_a_reasoning_model_needs_no_option() -> None:
+    """What it refuses is left out or named otherwise, once."""
+
+    async def use(judge: OpenAIJudge) -> list[int]:
+        return [(await judge.reply([CONTEXT])).usage.judge_requests for _ in range(2)]
+
+    with ScriptedOpenAI(reasoning) as server:
+        assert asyncio.run(use(judge_of(server, max_tokens=50))) == [3, 1]
+        body = server.requests[-1].body
+    assert (body["max_completion_tokens"], body["response_format"]["type"]) == (50, "json_schema")
+
+
+def test_hidden_tokens_are_counted() -> None:
+    """What a model thought is paid for, also where the server leaves it out of the completion."""
+    said = {"content": '{"rating": 1}'}
+    for completion_tokens in (200, 8):
+        usage = {"prompt_tokens": 100, "completion_tokens": completion_tokens, "total_tokens": 300}
+        replies, _ = asked(lambda _, usage=usage: completion(said, usage=usage))  # type: ignore[misc]
+        assert replies.usage.completion_tokens == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '<think>Is it {"rating": 2}? No.</think>{"rating": 1}',
+        'Is it {"rating": 2}? No.</think>{"rating": 1}',
+        [{"type": "thinking", "thinking": "2?"}, {"type": "text", "text": '{"rating": 1}'}],
+    ],
+)
+def test_thoughts_are_no_reply(content: object) -> None:
+    """What a model thinks aloud is passed over, in tags or in blocks of their own."""
+    replies, _ = asked(lambda _: completion({"content": content}))
+    assert replies.parts == (Rating(rating=1),)
+
+
+def test_a_reply_that_was_all_thought_says_so() -> None:
+    """A limit that leaves no room for the reply is named, with the option that lifts it."""
+    cut = {"index": 0, "message": {"content": ""}, "finish_reason": "length"}
+    replies, _ = asked(lambda _: HttpReply(body={"choices": [cut]}), max_tokens=5)
+    assert "raise max_tokens" in str(replies.parts[0])
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -224,7 +371,7 @@ def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
     assert len(str(error)) < 250
 
 
-@pytest.mark.parametrize("status", [401, 400, 404])
+@pytest.mark.parametrize("status", [401, 404])
 def test_what_cannot_get_better_is_not_tried_again(status: int) -> None:
     """A wrong key or model costs one request."""
     kind = JudgeAuthError if status == 401 else JudgeRequestError
@@ -403,7 +550,7 @@ ALL = frozenset({"question", "contexts", "answer"})
 SHOWN = {
     "question": f"<question>\n{SAMPLE.question}",
     "contexts": f"[1] {SAMPLE.contexts[0].text}",
-    "answer": f"<answer>\n{SAMPLE.answer}",
+    "answer": f"answer]\n{SAMPLE.answer}",
 }
 
 
@@ -429,19 +576,19 @@ def scored(metric_set: str, fusion: Fusion) -> tuple[list[list[str]], list[dict[
 
 @pytest.mark.parametrize(
     ("metric_set", "fusion", "requests"),
-    [("default", "on", 4), ("default", "off", 9), ("lean", "on", 2), ("lean", "off", 6)],
+    [("dual", "on", 4), ("dual", "off", 9), ("default", "on", 2), ("default", "off", 6)],
 )
 def test_what_a_sample_costs(metric_set: str, fusion: Fusion, requests: int) -> None:
     """The requests a sample takes are those that the documentation names, as the server counts.
 
-    Unfused the default set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
+    Unfused the dual set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
     """
     names, _, embeddings = scored(metric_set, fusion)
     assert len(names) == requests
     assert embeddings == 1
 
 
-@pytest.mark.parametrize("metric_set", ["default", "lean"])
+@pytest.mark.parametrize("metric_set", ["default", "dual"])
 def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
     """The request that asks for questions shows neither the question nor any context."""
     names, bodies, _ = scored(metric_set, "on")
@@ -457,7 +604,7 @@ def test_reverse_questions_see_nothing_but_the_answer(metric_set: str) -> None:
 
 def test_two_voices_never_share_a_request() -> None:
     """The two judges of a dual metric cannot see each other's rating."""
-    names, _, _ = scored("default", "on")
+    names, _, _ = scored("dual", "on")
     for metric in ("context_relevance", "groundedness"):
         voices = [i for i, one in enumerate(names) for name in one if name.startswith(metric)]
         assert len(set(voices)) == len(voices) == 2
@@ -467,9 +614,9 @@ def test_two_voices_never_share_a_request() -> None:
 
 METRICS: Mapping[str, Callable[[Mapping[str, Any]], Metric]] = {
     "answer_relevancy": lambda params: AnswerRelevancy(strictness=params["n"]),
-    "context_relevance_dual": lambda _: ContextRelevance(),
-    "faithfulness": lambda _: Faithfulness(),
-    "response_groundedness": lambda _: ResponseGroundedness(),
+    "context_relevance_dual": lambda _: ContextRelevance(judges=2),
+    "faithfulness": lambda _: Faithfulness(form="full"),
+    "response_groundedness": lambda _: ResponseGroundedness(judges=2),
 }
 
 
@@ -484,7 +631,11 @@ def replayed_cases() -> list[Any]:
 
 def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
     """Answer the parts a request asks for; one that does not parse is left out."""
-    parts = {name: script(prompt_of(name)) for name in names_asked(body)}
+    drawn = drawings_asked(body)
+    parts = {
+        name: [script(name) for _ in range(drawn)] if drawn > 1 else script(name)
+        for name in names_asked(body)
+    }
     return {name: part for name, part in parts.items() if part is not None} or "no idea"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from rag_eval_otel.protocols import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Evaluation, Fusion, Sample, Score
 
-DUAL = [ContextRelevance, ResponseGroundedness]
+DUAL = [partial(ContextRelevance, judges=2), partial(ResponseGroundedness, judges=2)]
 TEXTS = {"question": "Why?", "contexts": ["One.", "Two."], "answer": "Because."}
 DOWN = JudgeTransportError("down")
-both = pytest.mark.parametrize("metric", DUAL)
+both = pytest.mark.parametrize("metric", DUAL, ids=["relevance", "groundedness"])
+RELEVANCE, GROUNDEDNESS = DUAL
 
 
 def evaluated(
@@ -89,14 +91,14 @@ def test_no_judge_is_no_number(
 @pytest.mark.parametrize(
     ("metric", "texts", "reason"),
     [
-        (ContextRelevance, {"question": ""}, "missing_question"),
-        (ContextRelevance, {"question": " ", "contexts": []}, "missing_question"),
-        (ContextRelevance, {"contexts": []}, "no_context"),
-        (ContextRelevance, {"contexts": ["", " \n"]}, "no_context"),
-        (ResponseGroundedness, {"answer": ""}, "empty_answer"),
-        (ResponseGroundedness, {"answer": "\n", "contexts": []}, "empty_answer"),
-        (ResponseGroundedness, {"contexts": []}, "no_context"),
-        (ResponseGroundedness, {"contexts": ["", " \n"]}, "no_context"),
+        (RELEVANCE, {"question": ""}, "missing_question"),
+        (RELEVANCE, {"question": " ", "contexts": []}, "missing_question"),
+        (RELEVANCE, {"contexts": []}, "no_context"),
+        (RELEVANCE, {"contexts": ["", " \n"]}, "no_context"),
+        (GROUNDEDNESS, {"answer": ""}, "empty_answer"),
+        (GROUNDEDNESS, {"answer": "\n", "contexts": []}, "empty_answer"),
+        (GROUNDEDNESS, {"contexts": []}, "no_context"),
+        (GROUNDEDNESS, {"contexts": ["", " \n"]}, "no_context"),
     ],
 )
 def test_blank_is_zero_without_a_request(
@@ -112,12 +114,12 @@ def test_blank_is_zero_without_a_request(
 @pytest.mark.parametrize(
     ("metric", "texts"),
     [
-        (ContextRelevance, {"question": "One. Two?", "contexts": ["One."]}),
-        (ContextRelevance, {"question": "One.", "contexts": ["One."]}),
-        (ContextRelevance, {"answer": ""}),
-        (ResponseGroundedness, {"answer": "One.", "contexts": ["One."]}),
-        (ResponseGroundedness, {"answer": "e", "contexts": ["One."]}),
-        (ResponseGroundedness, {"question": ""}),
+        (RELEVANCE, {"question": "One. Two?", "contexts": ["One."]}),
+        (RELEVANCE, {"question": "One.", "contexts": ["One."]}),
+        (RELEVANCE, {"answer": ""}),
+        (GROUNDEDNESS, {"answer": "One.", "contexts": ["One."]}),
+        (GROUNDEDNESS, {"answer": "e", "contexts": ["One."]}),
+        (GROUNDEDNESS, {"question": ""}),
     ],
 )
 def test_everything_else_is_judged(metric: Callable[[], Metric], texts: dict[str, Any]) -> None:
@@ -130,8 +132,8 @@ def test_everything_else_is_judged(metric: Callable[[], Metric], texts: dict[str
 def test_what_is_shown() -> None:
     """Context relevance is judged without the answer, groundedness without the question."""
     judge = rated(1, 1)
-    evaluated(ContextRelevance(), judge, contexts=["One.", " ", "Two."])
-    evaluated(ResponseGroundedness(), judge)
+    evaluated(ContextRelevance(judges=2), judge, contexts=["One.", " ", "Two."])
+    evaluated(ResponseGroundedness(judges=2), judge)
     shown = [dict(task.inputs) for request in judge.requests for task in request]
     contexts = ("One.", "Two.")
     assert shown == [

@@ -165,7 +165,7 @@ def test_recall_does_without_a_question() -> None:
 def test_whether_anything_is_needed(found: list[str], value: float, told: str) -> None:
     """One sentence that is needed is enough; a blank one is none."""
     judge = FakeJudge(script(relevant_statements={"relevant_statements": found}))
-    score = score_of(StatementContextRelevance(), judge)
+    score = score_of(StatementContextRelevance(form="full"), judge)
     assert (score.value, score.explanation) == (value, told)
 
 
@@ -173,7 +173,7 @@ def test_whether_anything_is_needed(found: list[str], value: float, told: str) -
 def test_what_is_no_list_of_sentences(found: object) -> None:
     """The word none is no sentence, and null no empty list."""
     judge = FakeJudge(script(relevant_statements={"relevant_statements": found}))
-    score = score_of(StatementContextRelevance(), judge)
+    score = score_of(StatementContextRelevance(form="full"), judge)
     assert (score.value, score.reason) == (None, "unparsable")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.tasks import compose, read_parts
+from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric, Rubric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
@@ -93,12 +93,12 @@ def test_what_the_judge_is_sent() -> None:
     """Instructions under the metric's heading, the bounds in words, the inputs in their tags."""
     metric = kindness(inputs=("answer", "house_style"), bounds=(1, 5))
     judge = FakeJudge(script(custom_kindness={"score": 3}))
-    score_of(metric, judge, extra={"house_style": "Say please.", "other": "x"})
+    score_of(metric, judge, extra={"house_style": "Say please.", "other": "nowhere"})
     request = compose(judge.requests[0])
     assert f"# custom_kindness\n{KIND}\n`score` is a number from 1 to 5." in request.user
-    assert "<house_style>\nSay please.\n</house_style>" in request.user
+    assert "house_style]\nSay please.\n" in request.user
     assert FULL.question not in request.user
-    assert "x" not in request.user.split("<house_style>")[1].replace("</house_style>", "")
+    assert "nowhere" not in request.user
     assert request.schema["required"] == ["custom_kindness"]
 
 
@@ -245,7 +245,7 @@ def test_what_gives_the_answer_away_travels_alone(inputs: tuple[str, ...], reque
     """The reference, and a text of the user's own that may be one, is kept from other questions."""
     judge = FakeJudge(script(custom_kindness={"score": 1}))
     extra = dict.fromkeys(("gold", "statements", "intent", "rubric"), "Born in 1815.")
-    metrics = [AnswerRelevancy(), Faithfulness(), kindness(inputs=inputs)]
+    metrics = [AnswerRelevancy(), Faithfulness(form="full"), kindness(inputs=inputs)]
     assert all(s.value is not None for s in evaluated(metrics, judge, extra=extra).scores)
     assert len(judge.requests) == requests
     for request in judge.requests:

@@ -124,7 +124,7 @@ def test_an_answer_may_be_relevant_without_being_backed(
     found = scores(
         sample,
         AnswerRelevancy(),
-        Faithfulness(),
+        Faithfulness(form="full"),
         reverse_question=drawn(*questions),
         statements={"statements": [sample.answer]},
         verdicts={"verdicts": [{"index": 1, "verdict": backed}]},
@@ -185,7 +185,7 @@ def test_einsteins_contexts_are_the_right_ones() -> None:
     """Date and place are in two contexts, which together answer the question."""
     found = scores(
         WHERE,
-        ContextRelevance(),
+        ContextRelevance(judges=2),
         ContextPrecision(),
         ContextRecall(),
         context_relevance_2={"rating": 2},
@@ -198,9 +198,9 @@ def test_einsteins_year_is_grounded() -> None:
     """The year is in the first context, whatever the second is about."""
     found = scores(
         EINSTEIN,
-        ResponseGroundedness(),
-        Faithfulness(),
-        StatementFaithfulness(),
+        ResponseGroundedness(judges=2),
+        Faithfulness(form="full"),
+        StatementFaithfulness(form="full"),
         statements={"statements": [BORN]},
     )
     assert [score.value for score in found.values()] == [1, 1, 1]
@@ -229,7 +229,7 @@ PYTHON = Sample(
 def test_one_sentence_about_python_is_needed() -> None:
     """By the binary rule one sentence that is needed makes the context relevant."""
     replies = {"relevant_statements": {"relevant_statements": [CREATOR]}}
-    assert value(PYTHON, StatementContextRelevance(), **replies) == 1
+    assert value(PYTHON, StatementContextRelevance(form="full"), **replies) == 1
 
 
 def test_half_of_what_is_said_about_python_helps() -> None:
@@ -244,8 +244,8 @@ def test_george_lucas_did_not_create_python() -> None:
     kind, maker = "Python is a programming language.", "Python was made by George Lucas."
     found = scores(
         PYTHON,
-        Faithfulness(),
-        StatementFaithfulness(),
+        Faithfulness(form="full"),
+        StatementFaithfulness(form="full"),
         statements={"statements": [kind, maker]},
         verdicts={"verdicts": [{"index": 1, "verdict": 1}, {"index": 2, "verdict": 0}]},
         judged_statements={"statements": [*claims(kind), {"statement": maker, "verdict": 0}]},

@@ -55,7 +55,7 @@ def verdicts(flags: Iterable[tuple[object, object]]) -> dict[str, object]:
 
 def faithful(claims: Sequence[str], *rounds: object, **texts: Any) -> tuple[Score, int]:
     """Return the score, and how many requests it took."""
-    evaluation, asked = evaluated(Faithfulness(), judge_of(claims, *rounds), **texts)
+    evaluation, asked = evaluated(Faithfulness(form="full"), judge_of(claims, *rounds), **texts)
     return evaluation.scores[0], len(asked)
 
 
@@ -84,7 +84,7 @@ def test_verdicts_belong_to_claims_by_index() -> None:
 
 def test_missing_verdicts_are_asked_once_more() -> None:
     """Only the claims without a verdict are put again, under new numbers."""
-    evaluation, asked = evaluated(Faithfulness(), judge_of(CLAIMS, {2: 1}, {1: 0, 2: 1}))
+    evaluation, asked = evaluated(Faithfulness(form="full"), judge_of(CLAIMS, {2: 1}, {1: 0, 2: 1}))
     assert [dict(task.inputs).get("statements") for task in asked] == [
         None,
         ("a", "b", "c"),
@@ -132,7 +132,7 @@ def test_without_context_nothing_is_backed(contexts: list[str]) -> None:
     assert score.detail == {"statements": CLAIMS, "verdicts": [0, 0, 0]}
 
 
-@pytest.mark.parametrize("metric", [Faithfulness(), StatementFaithfulness()])
+@pytest.mark.parametrize("metric", [Faithfulness(form="full"), StatementFaithfulness(form="full")])
 @pytest.mark.parametrize("answer", ["", " \n"])
 def test_no_answer_is_undefined(metric: Metric, answer: str) -> None:
     """An empty answer claims nothing, and nobody is asked."""
@@ -166,7 +166,7 @@ def test_no_usable_verdicts(rounds: list[object], status: str, reason: str) -> N
 
 def test_no_usable_claims() -> None:
     """If the first step fails, so does the score."""
-    evaluation, _ = evaluated(Faithfulness(), lambda _: None)
+    evaluation, _ = evaluated(Faithfulness(form="full"), lambda _: None)
     assert evaluation.scores[0].reason == "unparsable"
 
 
@@ -181,7 +181,9 @@ def judged(*claims: tuple[str, object]) -> Callable[[Task[Any]], object]:
 
 def test_claims_and_verdicts_in_one_request() -> None:
     """The one-step variant has the same arithmetic at half the requests."""
-    evaluation, asked = evaluated(StatementFaithfulness(), judged(("a", 1), ("b", 0), (" ", 1)))
+    evaluation, asked = evaluated(
+        StatementFaithfulness(form="full"), judged(("a", 1), ("b", 0), (" ", 1))
+    )
     score = evaluation.scores[0]
     assert (score.value, score.explanation) == (0.5, "Not backed: b")
     assert len(asked) == 1
@@ -201,7 +203,7 @@ def test_edges_in_one_step(
     answer: Any, texts: dict[str, Any], outcome: tuple[object, ...], requests: int
 ) -> None:
     """The one-step variant has the edges of the other."""
-    evaluation, asked = evaluated(StatementFaithfulness(), answer, **texts)
+    evaluation, asked = evaluated(StatementFaithfulness(form="full"), answer, **texts)
     score = evaluation.scores[0]
     assert (score.value, score.status, score.reason) == outcome
     assert len(asked) == requests
@@ -221,9 +223,11 @@ def test_properties(flags: list[int], data: st.DataObject) -> None:
     replies = {i + 1: shuffled[i] for i in data.draw(st.permutations(range(len(flags))))}
     expected = pytest.approx(sum(flags) / len(flags))
     for fusion in ("on", "off"):
-        two, _ = evaluated(Faithfulness(), judge_of(claims, replies), fusion=fusion)
+        two, _ = evaluated(Faithfulness(form="full"), judge_of(claims, replies), fusion=fusion)
         one, _ = evaluated(
-            StatementFaithfulness(), judged(*zip(claims, shuffled, strict=True)), fusion=fusion
+            StatementFaithfulness(form="full"),
+            judged(*zip(claims, shuffled, strict=True)),
+            fusion=fusion,
         )
         assert two.scores[0].value == one.scores[0].value == expected
 

@@ -12,7 +12,14 @@ import pytest
 
 import rag_eval_otel.metrics
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import METRIC_SETS, METRICS, Faithfulness, metric_names, resolve_metrics
+from rag_eval_otel.metrics import (
+    METRIC_SETS,
+    METRICS,
+    Faithfulness,
+    StatementFaithfulness,
+    metric_names,
+    resolve_metrics,
+)
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.types import Sample, Score
 from scoring import evaluated
@@ -33,10 +40,10 @@ class Own:
 
 def test_metrics_sets_and_objects_may_be_mixed() -> None:
     """The order is that in which they were asked for."""
-    wanted = ["mrr", Own(), "lean", Faithfulness()]
+    wanted = ["mrr", Own(), "lean", StatementFaithfulness()]
     assert [metric.name for metric in resolve_metrics(wanted)] == [
-        *("mrr", "own", "answer_relevancy", "context_relevance", "statement_faithfulness"),
-        *("response_groundedness", "faithfulness"),
+        *("mrr", "own", "answer_relevancy", "context_relevance", "faithfulness"),
+        *("response_groundedness", "statement_faithfulness"),
     ]
 
 
@@ -71,7 +78,8 @@ def test_what_cannot_be_resolved(wanted: Any, told: str) -> None:
 def test_sets_cost_what_is_said() -> None:
     """Fused judge requests of the sets; the online set takes three, with a reference four."""
     costs = {name: evaluated([name]).usage.judge_requests for name in METRIC_SETS}
-    assert costs == {"default": 4, "lean": 2, "online": 3, "reference": 4, "retrieval": 0}
+    others = {"lean": 2, "online": 3, "reference": 4, "retrieval": 0}
+    assert costs == {"default": 2, "dual": 4, "full": 3, **others}
 
 
 def test_every_metric_is_exported_and_named() -> None:

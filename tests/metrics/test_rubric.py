@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.tasks import compose
+from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import Guideline, InstanceRubric, Rubric
 from rag_eval_otel.metrics.rubric import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -74,7 +74,7 @@ def test_the_rubric_is_shown_in_ascending_order() -> None:
     score_of(Rubric(levels={1: "Right.", 1234567.25: "Beyond.", 0.5: "Half."}), judge)
     (task,) = judge.requests[0]
     request = compose([task])
-    assert "<rubric>\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n</rubric>" in request.user
+    assert "rubric]\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n[" in request.user
     assert '"enum": [0.5, 1, 1234567.25]' in str(request.schema).replace("'", '"')
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from golden.cases import GOLDEN_EDGE, golden_cases
 from metrics_page.counts import count
 from metrics_page.edges import edge_tables, table
-from rag_eval_otel.metrics import METRIC_SETS, METRICS, CrossEncoderSimilarity, LLMMetric
+from rag_eval_otel.metrics import (
+    METRIC_SETS,
+    METRICS,
+    CrossEncoderSimilarity,
+    FunctionMetric,
+    LLMMetric,
+)
 from rag_eval_otel.protocols import Metric
 
 HERE = Path(__file__).parent
@@ -79,7 +85,7 @@ def _families() -> Iterator[str]:
 
 def _of_your_own() -> Iterator[str]:
     yield "### With what you bring"
-    for kind in (LLMMetric, CrossEncoderSimilarity):
+    for kind in (LLMMetric, FunctionMetric, CrossEncoderSimilarity):
         yield f"#### {kind.__name__}"
         yield described(kind)
 

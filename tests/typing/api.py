@@ -68,7 +68,7 @@ async def evaluating_gives_scores(sample: Sample) -> None:
     )
     assert_type(evaluation, Evaluation)
     assert_type(evaluation["answer_relevancy"], Score)
-    assert_type(evaluation.status, Literal["scored", "partial", "error"])
+    assert_type(evaluation.status, Literal["scored", "partial", "unscored", "error"])
 
 
 def instrumenting_gives_a_handle(provider: TracerProvider) -> None:

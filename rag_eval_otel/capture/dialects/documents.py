@@ -158,13 +158,13 @@ _WITHIN: Final = 4  # texts within texts that are looked into
 _OPENING: Final = frozenset("[{(")
 _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
-_CONTENT = r"(?:page[ _])?content|text|passage|snippet|body|excerpt"
+_CONTENT = r"(?:[a-z]+[ _])?(?:content|text|passage|snippet|body|excerpt)"
 
 _STR_OF_DOCUMENT = re.compile(  # nothing is escaped there
     r"page_content='(.*?)'(?: metadata=\{[^\n]*\})?[\s,]*(?=page_content='|\Z)", re.DOTALL
 )
 _TAG = re.compile(rf"<(/?)({_KINDS})\b[^<>]*>", re.IGNORECASE)
-_INNER_TAG = re.compile(rf"<(/?)((?:document_)?(?:{_CONTENT}))\b[^<>]*>", re.IGNORECASE)
+_INNER_TAG = re.compile(rf"<(/?)({_CONTENT})\b[^<>]*>", re.IGNORECASE)
 _AROUND_TAGS = re.compile(rf"(?:\s|{_RULE}|</?\w+>)*")
 _ABOUT = (
     r"sources?|title|file(?:[ _]?name)?|path|ur[li]|link|(?:doc(?:ument)?[ _]?)?id|page"
@@ -173,7 +173,7 @@ _ABOUT = (
 _FIELDS: Final = tuple(
     re.compile(rf"\s*(?P<names>(?:{name}:[^\n]*\n\n?){times}){content}", re.IGNORECASE)
     for name, times, content in (
-        (r"[A-Za-z][\w -]{0,30}", "{0,8}?", rf"(?P<text>(?:{_CONTENT})):"),
+        (r"[A-Za-z][\w -]{0,30}", "{0,8}?", rf"(?P<text>{_CONTENT}):"),
         (rf"(?:{_ABOUT})", "{1,8}", "(?P<text>)"),
     )
 )
@@ -209,7 +209,9 @@ def documents_in(data: Any) -> tuple[Passage, ...] | None:
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
-        return documents_in(data["content"])
+        texts = data.get("texts") or ()
+        several = passages_in(list(texts)) if len(texts) > 1 else None
+        return several or documents_in(data["content"])
     return _of_data(data, _WITHIN)
 
 

@@ -18,7 +18,6 @@ _EVENTS: Mapping[str, Kind] = {
     "EmbeddingStartEvent": "embedding",
     "LLMChatStartEvent": "llm",
     "LLMCompletionStartEvent": "llm",
-    "LLMPredictStartEvent": "llm",
     "ReRankStartEvent": "reranker",
     "RetrievalStartEvent": "retriever",
     "StreamChatStartEvent": "llm",

@@ -189,6 +189,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
         message["called"] = dict(_called(calls, blocks))
     if role == "tool":
         message["results"] = list(_results(data, blocks)) or [_whole_result(data, text)]
+        message["texts"] = list(_texts(blocks))
     return message
 
 

@@ -114,6 +114,12 @@ class _Answers:
         told = self.to_context_statements().statements
         return say.RelevantStatements(relevant_statements=[t.statement for t in told if t.verdict])
 
+    def to_relevant_contexts(self) -> say.Reply:
+        served = partial(questions.coverage, self._question)
+        told = enumerate(map(claims.sentences, within_limit(self._contexts)), start=1)
+        found = [i for i, one in told if max(map(served, one), default=0.0) >= _EVEN]
+        return say.RelevantContexts(numbers=found)
+
     def to_useful_for_answer(self) -> say.Reply:
         passages, beyond = self._read(self._contexts), keys_of(self._question)
         backed = (passages.probability(claim, beyond=beyond) for claim in self._claims())
@@ -130,6 +136,20 @@ class _Answers:
     def to_verdicts(self) -> say.Reply:
         passages = self._read(self._contexts)
         return _verdicts(map(passages.probability, self._task.texts("statements")))
+
+    def to_supported(self) -> say.Reply:
+        told = self._task.texts("sentences")
+        if not claims_of("\n".join(told), question=self._question):
+            told = ("",) * len(told)  # a refusal, whose other sentences say whom to ask
+        found = [self._worth(i, text) for i, text in enumerate(told, start=1)]
+        return say.SupportedSentences(verdicts=found)
+
+    def _worth(self, index: int, sentence: str) -> say.Sentence:
+        passages, said = self._read(self._contexts), claims_of(sentence, question=self._question)
+        if not said:
+            return say.Sentence(index=index, verdict=2)
+        backed = sum(map(passages.probability, said)) / len(said)
+        return say.Sentence.graded(backed, index=index)
 
     def to_judged_statements(self) -> say.JudgedStatements:
         return _judged(self._claims(), self._read(self._contexts).probability)

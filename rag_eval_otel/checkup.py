@@ -1,0 +1,340 @@
+"""`check_judge`: how often a judge is right on built-in cases whose verdicts are known.
+
+The cases are ours, in six languages; each is a turn with what is true of it. They are put through
+the real prompts and read by the real metrics, in the short form and as the sources define them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from rag_eval_otel.calibration.confusion import proportion
+from rag_eval_otel.calibration.figure import Figure
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.prices import Prices
+from rag_eval_otel.protocols import Judge
+from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
+
+SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
+"""The set of metrics that is asked for, by form."""
+
+_NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
+_LEVELS = {_YES: 2, _PART: 1, _NO: 0}
+_HALF_A_STEP = 0.25  # between ratings, on the scale of scores
+_TURNS = 1000
+_MEANING: Mapping[str, str] = {
+    "supported": "takes for unsupported what the contexts say",
+    "numbers": "cannot tell unsupported numbers",
+    "negations": "cannot tell a statement from its denial",
+    "half-supported answers": "cannot tell half-supported answers from supported ones",
+    "over-long answers": "loses track in long answers",
+    "refusals": "cannot tell a refusal from an answer",
+    "contexts without content": "finds support in contexts that say nothing",
+    "injected instructions": "follows instructions in the texts that it judges",
+}
+"""What it means that a judge is wrong on cases about something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A turn, and what is true of it.
+
+    ``verdicts`` says of each sentence of the answer whether the contexts back it: 1 or 0, and 2
+    where it claims nothing. ``relevance`` is how far the contexts serve to answer the question,
+    from 0 to 2; None where another case has the same question and contexts.
+    """
+
+    about: str
+    language: str
+    sample: Sample
+    verdicts: tuple[int, ...]
+    relevance: int | None
+
+    @property
+    def backed(self) -> str:
+        """Whether all, some or none of what the answer claims is backed, or it claims nothing."""
+        claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
+        return {(): _NO_CLAIM, (1,): _YES, (0,): _NO}.get(claims, _PART)
+
+
+def built_in_cases() -> tuple[Case, ...]:
+    """Return the cases that come with the library."""
+    text = (files("rag_eval_otel") / "checkup.json").read_text(encoding="utf-8")
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    return tuple(
+        _case(topic, one, seen) for topic in json.loads(text)["topics"] for one in topic["cases"]
+    )
+
+
+def _case(
+    topic: Mapping[str, Any], one: Mapping[str, Any], seen: set[tuple[str, tuple[str, ...]]]
+) -> Case:
+    told = {**topic, **one}
+    key = (told["question"], tuple(told["contexts"]))
+    is_new = key not in seen
+    seen.add(key)
+    return Case(
+        about=told["about"],
+        language=told["language"],
+        sample=Sample(question=key[0], contexts=key[1], answer=told["answer"]),
+        verdicts=tuple(told["verdicts"]),
+        relevance=told["relevance"] if is_new else None,
+    )
+
+
+# --- what a judge said ----------------------------------------------------------------------------
+
+Outcome: TypeAlias = "tuple[str, bool]"  # a task, and whether the judge was right
+
+
+def outcomes(case: Case, evaluation: Evaluation) -> Iterator[Outcome]:
+    """Yield for each task whether the judge was right; a reply that is missing is wrong."""
+    yield "faithfulness", _backed(evaluation["faithfulness"]) == case.backed
+    if case.backed in _LEVELS:
+        yield "groundedness", _is_near(evaluation["response_groundedness"], _LEVELS[case.backed])
+    if case.relevance is not None:
+        yield "context relevance", _is_near(evaluation["context_relevance"], case.relevance)
+    evasive = evaluation["answer_relevancy"].detail.get("noncommittal_fraction")
+    is_refusal = case.backed == _NO_CLAIM
+    yield "evasion", evasive is not None and (evasive >= 0.5) == is_refusal  # noqa: PLR2004  # half
+
+
+def _backed(score: Score) -> str | None:
+    if score.value is None:
+        return _NO_CLAIM if score.reason == "no_claims" else None
+    verdicts = tuple(set(score.detail["verdicts"]))
+    return {(1,): _YES, (0,): _NO}.get(verdicts, _PART)
+
+
+def _is_near(score: Score, rating: int) -> bool:
+    """Tell whether a score is nearer to ``rating``, from 0 to 2, than to any other.
+
+    The mean of two judges who do not agree is near none.
+    """
+    return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
+
+
+def _tells(task: str, about: str) -> bool:
+    """Tell whether what a judge says to ``task`` shows how it deals with what a case is about."""
+    if task == "evasion":
+        return about == "refusals"
+    empty = {"contexts without content", "injected instructions"}
+    return task != "context relevance" or about in empty
+
+
+class _Watched:
+    """A judge, its requests timed and its unusable replies counted."""
+
+    def __init__(self, judge: Judge, clock: Callable[[], float]) -> None:
+        self.model = judge.model
+        self.seconds: list[float] = []
+        self.parts = 0
+        self.unusable = 0
+        self._judge = judge
+        self._clock = clock
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Pass ``tasks`` on."""
+        started = self._clock()
+        replies = await self._judge.reply(tasks)
+        self.seconds.append(self._clock() - started)
+        self.parts += len(replies.parts)
+        self.unusable += sum(isinstance(part, UnparsableReplyError) for part in replies.parts)
+        return replies
+
+
+# --- the figures ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """How a judge did in one form: shares of right replies by task, by subject and by language.
+
+    ``seconds`` are the median and the 95th percentile of its requests. ``cost`` is that of 1,000
+    turns, None where the price is not known. ``errors`` are why cases could not be asked at all.
+    """
+
+    form: Form
+    model: str
+    cases: int
+    tasks: Mapping[str, Figure]
+    subjects: Mapping[str, Figure]
+    languages: Mapping[str, Figure]
+    parts: int
+    unusable: int
+    usage: Usage
+    seconds: tuple[float, float]
+    cost: float | None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    def below(self, bound: float) -> list[str]:
+        """Return the tasks in which the judge is right less often than ``bound``."""
+        return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
+
+    def meaning(self, bound: float) -> list[str]:
+        """Return in words what the judge cannot do, where it is right less than ``bound``."""
+        if self.parts and self.unusable == self.parts:
+            return ["gives no reply that can be used"]
+        weak = [name for name, share in self.subjects.items() if (share.value or 0) < bound]
+        told = [f"{_MEANING[name]} ({self.subjects[name].value:.2f})" for name in weak]
+        foreign = [name for name, share in self.languages.items() if (share.value or 0) < bound]
+        if foreign and len(foreign) < len(self.languages):
+            told.append(f"is worse in {', '.join(foreign)}")
+        return told
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        median, late = self.seconds
+        return {
+            "form": self.form,
+            "model": self.model,
+            "cases": self.cases,
+            "tasks": _plain(self.tasks),
+            "subjects": _plain(self.subjects),
+            "languages": _plain(self.languages),
+            "replies": self.parts,
+            "unusable": self.unusable,
+            "errors": dict(self.errors),
+            **asdict(self.usage),
+            "seconds": {"median": median, "p95": late},
+            "cost_of_1000_turns": self.cost,
+        }
+
+
+def _plain(shares: Mapping[str, Figure]) -> dict[str, Mapping[str, Any]]:
+    return {name: share.to_dict() for name, share in shares.items()}
+
+
+async def check_judge(
+    judge: Judge,
+    *,
+    form: Form,
+    prices: Prices,
+    cases: Sequence[Case] = (),
+    concurrency: int = 8,
+    timeout: float | None = 120.0,
+    clock: Callable[[], float] = perf_counter,
+) -> Check:
+    """Put ``cases``, by default the built-in ones, to ``judge`` and say how often it is right."""
+    asked = cases or built_in_cases()
+    watched, turn = _Watched(judge, clock), asyncio.Semaphore(concurrency)
+
+    async def put(case: Case) -> Evaluation:
+        async with turn:
+            return await evaluate(
+                case.sample,
+                [SETS[form]],
+                judge=watched,
+                embedder=HashingEmbedder(),
+                timeout=timeout,
+            )
+
+    evaluations = await asyncio.gather(*map(put, asked))
+    return _checked(asked, evaluations, watched=watched, form=form, prices=prices)
+
+
+def _checked(
+    cases: Sequence[Case],
+    evaluations: Sequence[Evaluation],
+    *,
+    watched: _Watched,
+    form: Form,
+    prices: Prices,
+) -> Check:
+    usage = sum((one.usage for one in evaluations), Usage())
+    model = next((one.judge for one in evaluations if one.judge), watched.model)
+    cost = prices.cost(model, usage)
+    found = [
+        (case, task, right)
+        for case, one in zip(cases, evaluations, strict=True)
+        for task, right in outcomes(case, one)
+    ]
+    telling = [(case, right) for case, task, right in found if _tells(task, case.about)]
+    return Check(
+        form=form,
+        model=model,
+        cases=len(cases),
+        tasks=_shares((task, right) for _, task, right in found),
+        subjects=_shares((case.about, right) for case, right in telling),
+        languages=_shares((case.language, right) for case, right in telling),
+        parts=watched.parts,
+        unusable=watched.unusable,
+        usage=usage,
+        seconds=_seconds(watched.seconds),
+        cost=None if cost is None else cost / len(cases) * _TURNS,
+        errors=_errors(evaluations),
+    )
+
+
+def _shares(found: Iterator[Outcome] | Sequence[Outcome]) -> dict[str, Figure]:
+    counts: dict[str, list[bool]] = {}
+    for name, right in found:
+        counts.setdefault(name, []).append(right)
+    return {name: proportion(sum(flags), len(flags)) for name, flags in counts.items()}
+
+
+def _seconds(found: Sequence[float]) -> tuple[float, float]:
+    if len(found) < 2:  # noqa: PLR2004  # no quantiles of one
+        return (found[0], found[0]) if found else (0.0, 0.0)
+    return statistics.median(found), statistics.quantiles(found, n=20)[-1]
+
+
+def _errors(evaluations: Sequence[Evaluation]) -> dict[str, int]:
+    reasons = [s.reason or "" for e in evaluations for s in e.scores if s.status == "error"]
+    return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
+    """Return the figures of one judge as text, its forms side by side."""
+    first = checks[0]
+    lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
+    lines.append(_row("right, with 95 % interval", [check.form for check in checks]))
+    for names, columns in (
+        (first.tasks, [check.tasks for check in checks]),
+        (first.subjects, [check.subjects for check in checks]),
+        (first.languages, [check.languages for check in checks]),
+    ):
+        lines += [_row(f"  {name}", [str(one[name]) for one in columns]) for name in names]
+        lines.append("")
+    costs = [_costs(check, currency) for check in checks]
+    lines += [_row(name, [cost[name] for cost in costs]) for name in costs[0]]
+    lines += ["", *(f"{one.form}: {told}" for one in checks for told in _verdict(one, bound))]
+    return "\n".join(lines)
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip()
+
+
+def _costs(check: Check, currency: str) -> dict[str, str]:
+    usage, (median, late) = check.usage, check.seconds
+    return {
+        "unusable replies": f"{check.unusable} of {check.parts}",
+        "requests": str(usage.judge_requests),
+        "prompt tokens (cached)": f"{usage.prompt_tokens} ({usage.cached_tokens})",
+        "reply tokens": str(usage.completion_tokens),
+        "seconds, median and p95": f"{median:.2f}, {late:.2f}",
+        "1,000 turns": "price not known" if check.cost is None else f"{check.cost:.2f} {currency}",
+    }
+
+
+def _verdict(check: Check, bound: float) -> Iterator[str]:
+    if check.errors:
+        told = ", ".join(f"{n} {reason}" for reason, n in check.errors.items())
+        yield f"scores that could not be had: {told}"
+    yield from check.meaning(bound)
+    below = check.below(bound)
+    yield f"below {bound:g} in {', '.join(below)}" if below else f"at least {bound:g} in every task"

@@ -1,0 +1,113 @@
+"""The texts of the prompts: those of the package, or those of a folder in their place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from rag_eval_otel.errors import ConfigError
+
+_BUILT_IN = files("rag_eval_otel.judge") / "prompts"
+_SUFFIX = ".md"
+_NO_PROMPT = "README.md"
+
+
+@cache
+def _built_in(name: str) -> str:
+    return (_BUILT_IN / f"{name}{_SUFFIX}").read_text(encoding="utf-8").strip()
+
+
+def built_in_names() -> list[str]:
+    """Return the names of all prompts of the package."""
+    found = (path.name for path in _BUILT_IN.iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The texts that take the place of built-in prompts, by name; none: all are built in."""
+
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def digest(self) -> str:
+        """What tells these texts from others; empty where all are built in."""
+        told = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
+        return hashlib.sha256(told.encode()).hexdigest()[:8] if told else ""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Ask with these texts in the current context, and in the tasks that are started in it."""
+        token = _IN_USE.set(self)
+        try:
+            yield
+        finally:
+            _IN_USE.reset(token)
+
+
+BUILT_IN = Prompts()
+
+_IN_USE: ContextVar[Prompts] = ContextVar("rag_eval_otel_prompts", default=BUILT_IN)
+
+
+def prompts_in_use() -> Prompts:
+    """Return the texts that the current context asks with."""
+    return _IN_USE.get()
+
+
+def prompt_text(name: str) -> str:
+    """Return the text of the prompt ``name``: the one in use, else the package's."""
+    text = _IN_USE.get().texts.get(name)
+    return _built_in(name) if text is None else text
+
+
+def load_prompts(folder: str | PathLike[str]) -> Prompts:
+    """Return the prompts of ``folder``: one ``.md`` file for each built-in prompt, by its name.
+
+    Raises `ConfigError` for a folder that is not there or cannot be read, for a file that is
+    missing or empty, and for one whose name is that of no prompt.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        msg = f"prompts: {place} is no folder; copy {_BUILT_IN} there and change what you like"
+        raise ConfigError(msg)
+    found = {path.stem: path for path in sorted(place.glob(f"*{_SUFFIX}"))}
+    found.pop(Path(_NO_PROMPT).stem, None)
+    names = built_in_names()
+    _refuse_unknown([name for name in found if name not in names], names, place=place)
+    missing = [name for name in names if name not in found]
+    if missing:
+        msg = (
+            f"prompts: {place} has no {', '.join(name + _SUFFIX for name in missing)};"
+            f" copy what you do not change from {_BUILT_IN}"
+        )
+        raise ConfigError(msg)
+    return Prompts(texts={name: _read(path) for name, path in found.items()})
+
+
+def _refuse_unknown(unknown: list[str], names: list[str], *, place: Path) -> None:
+    for name in unknown:
+        close = get_close_matches(name, names, n=1)
+        meant = f"; did you mean {close[0]}{_SUFFIX}?" if close else ""
+        msg = f"prompts: {place} has {name}{_SUFFIX}, and there is no prompt of that name{meant}"
+        raise ConfigError(msg)
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"prompts: {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    if not text:
+        msg = f"prompts: {path} is empty; the built-in text is in {_BUILT_IN / path.name}"
+        raise ConfigError(msg)
+    return text

@@ -1,0 +1,450 @@
+"""How tasks are written into a request, and read from a judge's reply.
+
+A request begins with text that is the same every time, which providers cache: the frame, the
+prompts, the form of the reply. Then come the texts of the turn, each behind a mark with a code that
+is drawn for this request, so that no text can end itself or pose as another.
+
+A reply says no more than it must: an entry's number is its place in the list, reasons are there
+where they are asked for, and what has one member alone is that member's value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge.prompting import prompt_text
+from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.tasks import Example, Kind, Task
+from rag_eval_otel.types import Reasons
+
+Schema: TypeAlias = "dict[str, Any]"
+Tasks: TypeAlias = "Sequence[Task[Any]]"
+
+_QUOTED = 300  # characters of a rejected reply that are shown to the judge again
+_ORDER = ("contexts", "context", "reference", "question")  # of what is shown; all else comes after
+
+
+def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
+    """Return 8 hex digits that change when a text of any of the prompts and kinds does."""
+    texts = [*map(prompt_text, names), *map(_instructions, kinds)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
+
+
+def _instructions(kind: Kind[Any]) -> str:
+    return kind.instructions or prompt_text(kind.prompt)
+
+
+def draw_code() -> str:
+    """Return six random characters: what tells the marks of a request from the texts between."""
+    return secrets.token_hex(3)
+
+
+# --- the request ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One judge request: ``system`` and ``user`` text, the reply's JSON Schema, the part names."""
+
+    system: str
+    user: str
+    schema: Mapping[str, Any]
+    names: tuple[str, ...]
+
+    @property
+    def user_with_schema(self) -> str:
+        """The user text for servers that cannot be given a schema."""
+        schema = json.dumps(self.schema, separators=(",", ":"))
+        return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
+
+
+def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
+    """Return the request that puts ``tasks``, which must be allowed to share one.
+
+    ``code`` draws what marks the texts; it is called again while a text holds what it drew.
+    """
+    groups = _groups(tasks)
+    schema = _reply_schema(groups)
+    reasons = [prompt_text("reasons")] if _reasons(tasks) == "on" else []
+    fixed = [_section(group, tasks) for group in groups.values()]
+    user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
+    return Request(
+        system=" ".join([prompt_text("frame"), *reasons]),
+        user=user.encode("utf-8", "replace").decode(),  # no client can send a lone surrogate
+        schema=schema,
+        names=tuple(groups),
+    )
+
+
+def part_names(tasks: Tasks) -> tuple[str, ...]:
+    """Return for each task the name of its part: its prompt. Tasks of one prompt share a part."""
+    return tuple(task.prompt for task in tasks)
+
+
+def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
+    """Return the tasks by the part of the reply that answers them."""
+    groups: dict[str, list[Task[Any]]] = {}
+    for task in tasks:
+        groups.setdefault(task.prompt, []).append(task)
+    return groups
+
+
+def _reasons(tasks: Tasks) -> Reasons:
+    return "on" if any(task.reasons == "on" for task in tasks) else "off"
+
+
+def _section(group: Tasks, tasks: Tasks) -> str:
+    first = group[0]
+    lines = [f"# {first.prompt}", _instructions(first.kind)]
+    lines += [_example(example, first) for example in first.examples]
+    if len({tuple(name for name, _ in task.inputs) for task in tasks}) > 1:
+        lines.append(f"Consider only: {', '.join(name for name, _ in first.inputs)}.")
+    if _are_drawings(group):
+        lines.append(prompt_text("repeated").replace("{n}", str(len(group))))
+    return "\n".join(lines)
+
+
+def _are_drawings(group: Tasks) -> bool:
+    """Tell whether ``group`` is one question several times, and not one for each context."""
+    return len(group) > 1 and len({task.inputs for task in group}) == 1
+
+
+def _example(example: Example, task: Task[Any]) -> str:
+    shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
+    outputs = json.loads(example.outputs)
+    short = _shortened(outputs, reply_schema(task.reply, task.reasons))
+    reply = json.dumps(
+        short if isinstance(short, dict) else {task.prompt: short}, ensure_ascii=False
+    )
+    return "\n".join(["<example>", *shown, f"Reply: {reply}", "</example>"])
+
+
+def _listed(value: str | tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return value
+    return "\n".join(f"[{i}] {text}" for i, text in enumerate(value, start=1))
+
+
+def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
+    """Return all that differs from turn to turn, each text behind a mark that it does not hold."""
+    shown = _shown(tasks)
+    complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
+    texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
+    drawn = code()
+    while any(drawn in text for text in (*texts, *complaints)):
+        drawn = code()
+    lines = [f"CODE is {drawn}.", *_counted(tasks, dict(shown))]
+    for name, value in shown:
+        lines += _marked(name, value, code=drawn)
+    for complaint, name in complaints.items():
+        lines += [f"[{drawn} {prompt_text('complaint')} {name}]", complaint]
+    return "\n".join([*lines, f"[{drawn} end]"])
+
+
+def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from (f"[{code} {name}]", value)
+    else:
+        for i, text in enumerate(value, start=1):
+            yield from (f"[{code} {name} {i}]", text)
+
+
+def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    """Yield for each part that is a list how many entries it has, or what they are about."""
+    for name, group in _groups(tasks).items():
+        kind = group[0].kind
+        if kind.each:
+            yield f"{name}: {len(group[0].texts(kind.each))} entries"
+        elif len(group) > 1 and not _are_drawings(group) and "contexts" in shown:
+            order = {text: i for i, text in enumerate(shown["contexts"], start=1)}
+            numbers = ", ".join(str(order[task.text("context")]) for task in group)
+            yield f"{name}: an entry each for contexts {numbers}, in this order"
+        elif "contexts" in shown and "context" in dict(group[0].inputs):
+            number = shown["contexts"].index(group[0].text("context")) + 1
+            yield f"{name}: context is contexts {number}"
+
+
+def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
+    """Return what is shown, each text once; single contexts of several tasks become a list."""
+    shown: dict[str, str | tuple[str, ...]] = {}
+    for task in tasks:
+        shown.update(task.inputs)
+    if "context" in shown and len(tasks) > 1:
+        del shown["context"]
+        shown["contexts"] = tuple(_all_contexts(tasks))
+    rank = {name: i for i, name in enumerate(_ORDER)}
+    return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
+
+
+def _all_contexts(tasks: Tasks) -> dict[str, None]:
+    """Return all contexts shown, those of a list first and in its order."""
+    shown = [dict(task.inputs) for task in tasks]
+    lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
+    return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
+
+
+# --- the form of the reply ------------------------------------------------------------------------
+
+
+def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
+    """Return the shortest JSON Schema of ``reply``, as strict structured output accepts it.
+
+    Without the numbers of entries, without reasons unless they are wanted; an object of a single
+    member is that member.
+    """
+    return _reply_schema_of(reply, reasons)
+
+
+@lru_cache(maxsize=1024)
+def _reply_schema_of(reply: type[Reply], reasons: Reasons) -> Schema:
+    schema, defs = _full_schema(reply)
+    return _short(schema, defs, reasons)
+
+
+def _short(schema: Schema, defs: Schema, reasons: Reasons) -> Schema:
+    if "$ref" in schema:
+        schema = defs[schema["$ref"].rpartition("/")[2]]
+    if "items" in schema:
+        return {"type": "array", "items": _short(schema["items"], defs, reasons)}
+    if "properties" not in schema:
+        return {k: v for k, v in schema.items() if k not in {"title", "default", "description"}}
+    members = {
+        name: _short(member, defs, reasons)
+        for name, member in schema["properties"].items()
+        if name in _essential(schema) or (reasons == "on" and "position" not in member)
+    }
+    return _object(members) if len(members) > 1 else next(iter(members.values()))
+
+
+def _essential(schema: Schema) -> list[str]:
+    """Return the members that a reply cannot do without: no reasons, and no numbers of entries."""
+    required = schema.get("required", ())
+    return [n for n, m in schema["properties"].items() if n in required and "position" not in m]
+
+
+def _object(members: Mapping[str, Schema]) -> Schema:
+    return {
+        "type": "object",
+        "properties": dict(members),
+        "required": list(members),
+        "additionalProperties": False,
+    }
+
+
+def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
+    """Return the schema of the reply; a part that is alone and has members has no name."""
+    parts = {name: _part_schema(group) for name, group in groups.items()}
+    first = next(iter(parts.values()))
+    return first if len(parts) == 1 and "properties" in first else _object(parts)
+
+
+def _part_schema(group: Tasks) -> Schema:
+    one = reply_schema(group[0].reply, group[0].reasons)
+    if len(group) == 1:
+        return one
+    if _are_drawings(group) and "properties" in one:
+        return _object({n: _column(member) for n, member in one["properties"].items()})
+    return {"type": "array", "items": one}
+
+
+def _column(member: Schema) -> Schema:
+    """Return what several drawings have for a member: of texts a list, of findings a single one."""
+    return {"type": "array", "items": member} if member.get("type") == "string" else member
+
+
+def _form(schema: Mapping[str, Any]) -> str:
+    """Return ``schema`` as a person would sketch it."""
+    if "properties" in schema:
+        members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
+        return f"{{{', '.join(members)}}}"
+    if "items" in schema:
+        return f"[{_form(schema['items'])}, ...]"
+    if "enum" in schema:
+        return "|".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    return _SKETCHES.get(str(schema.get("type")), str(schema.get("type")))
+
+
+_SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
+
+
+def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a full reply, as plain values, in the form of ``schema``."""
+    if "properties" in schema:
+        members = schema["properties"].items()
+        return {name: _shortened(value.get(name, ""), member) for name, member in members}
+    if isinstance(value, dict):  # all but one member fell away
+        return _shortened(_only_essential(value), schema)
+    if "items" in schema:
+        return [_shortened(one, schema["items"]) for one in value]
+    return value
+
+
+def _only_essential(value: Mapping[str, Any]) -> Any:
+    kept = [member for name, member in value.items() if name not in {"index", "reason"}]
+    return [*kept, *value.values()][0]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
+    """Return for each task its validated reply, or the `UnparsableReplyError` that says why not.
+
+    Code fences and prose around the object are passed over. Of a reply that was cut off, the
+    members before the cut are kept; the one it hit is not trusted. A reply may say more than it was
+    asked to: numbers of entries, reasons, the names of members.
+    """
+    groups = _groups(tasks)
+    found = _find_object(text, groups)
+    read: dict[int, object] = {}
+    for name, group in groups.items():
+        values = _values(found, name, group, text=text)
+        for task, value in zip(group, values, strict=True):
+            read[id(task)] = value if isinstance(value, Exception) else _validated(value, task)
+    return tuple(read[id(task)] for task in tasks)
+
+
+def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
+    """Return what the reply has for each task of a group, as it stands there, or an error."""
+    if found.get(name) is None or found[name] == {}:
+        quoted = text.strip()[:_QUOTED]
+        return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
+    value = found[name]
+    if len(group) == 1:
+        return [value]
+    if isinstance(value, Mapping) and _are_drawings(group):
+        return [_drawing(value, i) for i in range(len(group))]
+    if isinstance(value, list) and (len(value) == len(group) or _are_drawings(group)):
+        missing = UnparsableReplyError(f"{name}: {len(value)} entries for {len(group)}")
+        return [*value, *[missing] * len(group)][: len(group)]
+    told = f"{name} must be a list of {len(group)} entries, not {repr(value)[:_QUOTED]}"
+    return [UnparsableReplyError(told)] * len(group)
+
+
+def _drawing(columns: Mapping[str, Any], i: int) -> Any:
+    """Return drawing ``i`` (from 0): of texts that one, of findings the only one."""
+    lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
+    if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
+        return UnparsableReplyError(f"there is no entry number {i + 1}")
+    return {n: column[i] if isinstance(column, list) else column for n, column in lists.items()}
+
+
+def _validated(value: Any, task: Task[Any]) -> Reply | UnparsableReplyError:
+    schema, defs = _full_schema(task.reply)
+    count = len(task.texts(task.kind.each)) if task.kind.each else None
+    try:
+        full = _expanded(value, schema, defs=defs, count=count)
+        reply: Reply = task.reply.model_validate(full)
+    except ValidationError as error:
+        return UnparsableReplyError(_complaint(error))
+    except UnparsableReplyError as error:
+        return error
+    return reply
+
+
+def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
+    return _full_schema_of(reply)
+
+
+@lru_cache(maxsize=1024)
+def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
+    schema = reply.model_json_schema()
+    return schema, schema.pop("$defs", {})
+
+
+def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
+    """Return ``value`` in the form of the full ``schema``: with numbers, and names of members."""
+    if "$ref" in schema:
+        schema = defs[schema["$ref"].rpartition("/")[2]]
+    if "items" in schema:
+        return _expanded_list(value, schema["items"], defs=defs, count=count)
+    if "properties" not in schema:
+        return value
+    known, essential = schema["properties"], _essential(schema)
+    if isinstance(value, Mapping) and value.keys() & known.keys():
+        return {
+            name: _expanded(member, known[name], defs=defs, count=count)
+            if name in known
+            else member
+            for name, member in value.items()
+        }
+    if len(essential) != 1:
+        return value
+    return {essential[0]: _expanded(value, known[essential[0]], defs=defs, count=count)}
+
+
+def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
+    """Return a list of entries, each with its number where ``count`` of them are due in order.
+
+    A judge may have written the numbers itself, in the entries or as the names of an object.
+    """
+    named = isinstance(value, Mapping) and bool(value) and all(n.isdecimal() for n in value)
+    given = list(value.values()) if named else value
+    if not isinstance(given, list):
+        return value
+    entries = [_expanded(one, items, defs=defs, count=None) for one in given]
+    if count is None or not all(isinstance(one, dict) for one in entries):
+        return entries
+    if not named and any("index" in one for one in entries):
+        return entries
+    if not named and len(entries) != count:
+        msg = f"{len(entries)} entries for {count} texts; give one for each, in their order"
+        raise UnparsableReplyError(msg)
+    numbers = map(int, value) if named else range(1, count + 1)
+    return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
+
+
+def _complaint(error: ValidationError) -> str:
+    wrong = error.errors(include_url=False, include_context=False)[:3]
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
+
+
+def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
+    """Return the parts in the first object of ``text`` that has one."""
+    decoder = json.JSONDecoder()
+    first = start = text.find("{")
+    while start != -1:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            if start != first:
+                return {}
+            if cut := _named(_cut_off(text[first:]), groups):
+                return cut
+            start = text.find("{", start + 1)
+            continue
+        if named := _named(value, groups):
+            return named
+        start = text.find("{", end)
+    return {}
+
+
+def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
+    """Return the parts in an object by name; a part that is alone may have left its name out."""
+    found = {name: value[name] for name in groups if name in value}
+    if len(groups) > 1:
+        return found
+    ((name, group),) = groups.items()
+    members = group[0].reply.model_fields
+    if not found and value.keys() & members.keys():
+        return {name: value}
+    return found
+
+
+def _cut_off(text: str) -> dict[str, Any]:
+    """Return the members of an object before the one that was cut off."""
+    try:
+        value = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}

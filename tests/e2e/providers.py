@@ -1,0 +1,144 @@
+"""A local server that speaks the protocols of model providers, each as its own client expects it.
+
+Chat completions and embeddings of OpenAI, and of all whose paths end alike; the messages of
+Anthropic; chat and embeddings of Ollama; converse of Bedrock; generateContent of Google.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_eval_otel.testing import HttpReply, RecordedRequest
+from rag_eval_otel.testing.openai_server import LoopbackServer
+
+RATED = '{"rating": 1}'
+VECTOR = [0.0, 0.6, 0.8]
+USED_IN, USED_OUT = 11, 7
+
+
+@dataclass(frozen=True)
+class Providers:
+    """The address of the server, and what it was asked, in order of arrival."""
+
+    url: str
+    requests: list[RecordedRequest] = field(default_factory=list)
+
+
+@contextmanager
+def serving(says: str = RATED) -> Iterator[Providers]:
+    """Serve on loopback; every chat is answered with ``says``, every text has one embedding."""
+    found: list[RecordedRequest] = []
+
+    def answer(path: str, headers: Mapping[str, str], raw: bytes) -> HttpReply:
+        body = json.loads(raw)
+        found.append(RecordedRequest(path=path, body=body, headers=dict(headers), at=0.0))
+        protocol = next((make for end, make in _PROTOCOLS.items() if path.endswith(end)), None)
+        if protocol is None:
+            return HttpReply(status=404, body={"error": {"message": f"unknown path {path}"}})
+        return HttpReply(body=protocol(body, says))
+
+    server = LoopbackServer(answer)
+    server.start()
+    try:
+        yield Providers(server.url, found)
+    finally:
+        server.stop()
+
+
+def _completions(body: dict[str, Any], says: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": says}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": f"{body['model']}-2026-01-01",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": USED_IN,
+            "completion_tokens": USED_OUT,
+            "total_tokens": USED_IN + USED_OUT,
+        },
+    }
+
+
+def _embeddings(body: dict[str, Any], _: str) -> dict[str, Any]:
+    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+    return {
+        "object": "list",
+        "model": body["model"],
+        "data": [
+            {"object": "embedding", "index": i, "embedding": VECTOR} for i in range(len(texts))
+        ],
+        "usage": {"prompt_tokens": USED_IN, "total_tokens": USED_IN},
+    }
+
+
+def _messages(body: dict[str, Any], says: str) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": f"{body['model']}-20260101",
+        "content": [{"type": "text", "text": says}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": USED_IN, "output_tokens": USED_OUT},
+    }
+
+
+def _ollama_chat(body: dict[str, Any], says: str) -> dict[str, Any]:
+    return {
+        "model": body["model"],
+        "created_at": "2026-01-01T00:00:00Z",
+        "message": {"role": "assistant", "content": says},
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": USED_IN,
+        "eval_count": USED_OUT,
+    }
+
+
+def _ollama_embed(body: dict[str, Any], _: str) -> dict[str, Any]:
+    return {"model": body["model"], "embeddings": [VECTOR for _ in body["input"]]}
+
+
+def _converse(_: dict[str, Any], says: str) -> dict[str, Any]:
+    return {
+        "output": {"message": {"role": "assistant", "content": [{"text": says}]}},
+        "stopReason": "end_turn",
+        "usage": {
+            "inputTokens": USED_IN,
+            "outputTokens": USED_OUT,
+            "totalTokens": USED_IN + USED_OUT,
+        },
+        "metrics": {"latencyMs": 1},
+    }
+
+
+def _generate_content(_: dict[str, Any], says: str) -> dict[str, Any]:
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": says}]}, "finishReason": "STOP"}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": USED_IN,
+            "candidatesTokenCount": USED_OUT,
+            "totalTokenCount": USED_IN + USED_OUT,
+        },
+        "modelVersion": "m",
+    }
+
+
+_PROTOCOLS: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
+    "/chat/completions": _completions,
+    "/embeddings": _embeddings,
+    "/v1/messages": _messages,
+    "/api/chat": _ollama_chat,
+    "/api/embed": _ollama_embed,
+    "/converse": _converse,
+    ":generateContent": _generate_content,
+}

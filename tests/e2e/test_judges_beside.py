@@ -1,0 +1,137 @@
+"""A LangChain model as judge, beside an application that uses models of the same package.
+
+The packages keep one HTTP client for all models of a process; a judge that used the asynchronous
+one in its own event loop made calls of the application fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import questions
+from e2e.providers import VECTOR, Providers, serving
+from rag_eval_otel.embed import LangChainEmbedder
+from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.replies import Rating
+
+CALLS, AT_ONCE = 500, 16
+CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",  # of the packages themselves
+    "ignore::ResourceWarning",  # they close no connection of a loop that ends
+)
+
+
+@pytest.fixture(scope="module")
+def providers() -> Iterator[Providers]:
+    """A server that answers every protocol."""
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The application's event loop: there is one for the life of a process."""
+    made = asyncio.new_event_loop()
+    yield made
+    made.run_until_complete(made.shutdown_asyncgens())
+    made.close()
+
+
+def openai_chat(url: str) -> Any:
+    """Return a chat model of langchain-openai, with default settings but its address."""
+    package = pytest.importorskip("langchain_openai")
+    return package.ChatOpenAI(model="m", api_key="k", base_url=f"{url}/v1")
+
+
+def anthropic_chat(url: str) -> Any:
+    """Return a chat model of langchain-anthropic."""
+    package = pytest.importorskip("langchain_anthropic")
+    return package.ChatAnthropic(model="m", api_key="k", base_url=url)
+
+
+def ollama_chat(url: str) -> Any:
+    """Return a chat model of langchain-ollama."""
+    package = pytest.importorskip("langchain_ollama")
+    return package.ChatOllama(model="m", base_url=url)
+
+
+def openai_embeddings(url: str) -> Any:
+    """Return embeddings of langchain-openai, which count no tokens: that needs the network."""
+    package = pytest.importorskip("langchain_openai")
+    return package.OpenAIEmbeddings(
+        model="m", api_key="k", base_url=f"{url}/v1", check_embedding_ctx_length=False
+    )
+
+
+def ollama_embeddings(url: str) -> Any:
+    """Return embeddings of langchain-ollama."""
+    package = pytest.importorskip("langchain_ollama")
+    return package.OllamaEmbeddings(model="m", base_url=url)
+
+
+async def _many(call: Callable[[], Awaitable[object]]) -> list[object]:
+    """Call 500 times, 16 at once; what a call raised stands in place of its result."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> object:
+        async with slots:
+            return await call()
+
+    return await asyncio.gather(*(one() for _ in range(CALLS)), return_exceptions=True)
+
+
+def _side_by_side(
+    loop: asyncio.AbstractEventLoop,
+    application: Callable[[], Awaitable[object]],
+    judge: Callable[[], Awaitable[object]],
+) -> tuple[list[object], list[object]]:
+    """Run both at the same time: the judge in another event loop, on another thread."""
+    judged: list[object] = []
+    thread = threading.Thread(target=lambda: judged.extend(asyncio.run(_many(judge))))
+    thread.start()
+    answered = loop.run_until_complete(_many(application))
+    thread.join()
+    return answered, judged
+
+
+@pytest.mark.parametrize("same", ["same", "another"])
+@pytest.mark.parametrize("make", [openai_chat, anthropic_chat, ollama_chat])
+def test_no_call_of_a_chat_model_fails(
+    make: Callable[[str], Any],
+    same: str,
+    providers: Providers,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """500 calls each, of the application and of the judge: none fails, whoever has the model."""
+    llm = make(providers.url)
+    judge = LangChainJudge(llm if same == "same" else make(providers.url))
+    answered, judged = _side_by_side(
+        loop, lambda: llm.ainvoke("hi"), lambda: judge.reply([CONTEXT])
+    )
+    assert {type(answer).__name__ for answer in answered} == {"AIMessage"}
+    assert [getattr(reply, "parts", reply) for reply in judged] == [(Rating(rating=1),)] * CALLS
+
+
+@pytest.mark.parametrize("same", ["same", "another"])
+@pytest.mark.parametrize("make", [openai_embeddings, ollama_embeddings])
+def test_no_call_of_embeddings_fails(
+    make: Callable[[str], Any],
+    same: str,
+    providers: Providers,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """The same for embeddings."""
+    embeddings = make(providers.url)
+    embedder = LangChainEmbedder(embeddings if same == "same" else make(providers.url))
+    answered, embedded = _side_by_side(
+        loop, lambda: embeddings.aembed_documents(["a"]), lambda: embedder.embed(["a", "b"])
+    )
+    assert answered == [[VECTOR]] * CALLS
+    assert [getattr(rows, "shape", rows) for rows in embedded] == [(2, len(VECTOR))] * CALLS

@@ -1,0 +1,122 @@
+"""Judges on the packages of LangChain, each against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import questions
+from e2e.providers import USED_IN, USED_OUT, Providers, serving
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.models import build_plain_judge
+from rag_eval_otel.types import Replies, Usage
+
+CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
+USED = Usage(judge_requests=1, prompt_tokens=USED_IN, completion_tokens=USED_OUT)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture
+def providers() -> Iterator[Providers]:
+    """A server that answers every protocol."""
+    with serving() as found:
+        yield found
+
+
+def asked(judge: Any, **options: Any) -> Replies:
+    """Put a question to ``judge``, which may be a name or a chat model."""
+    return asyncio.run(build_plain_judge(Config(judge=judge, **options)).reply([CONTEXT]))
+
+
+def test_bedrock(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converse is asked with a signed request, temperature and length as asked for."""
+    pytest.importorskip("langchain_aws")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id-app")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    replies = asked(
+        "bedrock/anthropic.claude-x",
+        judge_base_url=providers.url,
+        max_tokens=77,
+        extra_body={"top_k": 5},
+    )
+    assert replies.parts == (Rating(rating=1),)
+    assert (replies.model, replies.usage) == ("anthropic.claude-x", USED)
+    (request,) = providers.requests
+    assert request.path == "/model/anthropic.claude-x/converse"
+    assert "Credential=id-app/" in request.headers["authorization"]
+    assert request.body["inferenceConfig"] == {"temperature": 0.0, "maxTokens": 77}
+    assert request.body["additionalModelRequestFields"] == {"top_k": 5}
+
+
+def test_bedrock_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key takes the place of a signature; the client sends one over HTTPS alone."""
+    pytest.importorskip("langchain_aws")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    judge = build_plain_judge(Config(judge="bedrock/amazon.nova", judge_api_key="bedrock-key"))
+    assert "bedrock-key" not in repr(judge)
+    with pytest.raises(Exception, match="requires an HTTPS endpoint"):
+        asked("bedrock/amazon.nova", judge_base_url="http://127.0.0.1:9", judge_api_key="key")
+
+
+def test_bedrock_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is told before anything is asked."""
+    pytest.importorskip("langchain_aws")
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="region"):
+        build_plain_judge(Config(judge="bedrock/amazon.nova"))
+
+
+def test_anthropic_itself(providers: Providers) -> None:
+    """A chat model of langchain-anthropic asks for messages, with its own key."""
+    package = pytest.importorskip("langchain_anthropic")
+    replies = asked(package.ChatAnthropic(model="m", api_key="sk-app", base_url=providers.url))
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    (request,) = providers.requests
+    keys = (request.headers.get("x-api-key"), request.headers.get("authorization"))
+    assert request.path == "/v1/messages"
+    assert keys in {("sk-app", None), (None, "Bearer sk-app")}  # by version
+
+
+def test_ollama_itself(providers: Providers) -> None:
+    """A chat model of langchain-ollama asks for a chat."""
+    package = pytest.importorskip("langchain_ollama")
+    replies = asked(package.ChatOllama(model="m", base_url=providers.url))
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    assert providers.requests[0].path == "/api/chat"
+
+
+def test_openai_by_langchain(providers: Providers) -> None:
+    """A chat model of langchain-openai asks for a completion."""
+    package = pytest.importorskip("langchain_openai")
+    url = f"{providers.url}/v1"
+    replies = asked(package.ChatOpenAI(model="m", api_key="sk-app", base_url=url))
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
+
+
+def test_mistral_itself(providers: Providers) -> None:
+    """A chat model of langchain-mistralai asks for a completion."""
+    package = pytest.importorskip("langchain_mistralai")
+    url = f"{providers.url}/v1"
+    replies = asked(package.ChatMistralAI(model="m", api_key="sk-app", base_url=url))
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
+
+
+def test_google_itself(providers: Providers) -> None:
+    """A chat model of langchain-google-genai asks to generate content."""
+    package = pytest.importorskip("langchain_google_genai")
+    llm = package.ChatGoogleGenerativeAI(model="m", api_key="sk-app", base_url=providers.url)
+    replies = asked(llm)
+    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
+    (request,) = providers.requests
+    assert request.path == "/v1beta/models/m:generateContent"
+    assert request.headers["x-goog-api-key"] == "sk-app"

@@ -1,0 +1,73 @@
+"""The corpus under OpenInference, told again: in any order, with spans lost or without an end."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus.kit import all_apps
+from corpus.orders import shuffled
+from corpus.retold import Retold, spans_of, tell_spans
+from corpus.run import quietly
+from corpus.sources import SOURCES
+
+AT_ONCE = 2
+SETS, MOST = 5, 4  # sets of spans that are lost together, and how many
+FEW = 0.005
+
+UNTOLD = {"two_retriever_tools", "two_retriever_nodes_in_parallel"}
+"""Where the retriever of one of two tools, or nodes, is lost and nothing shows it.
+
+A tool whose retriever is lost looks like one that retrieves nothing, such as a calculator.
+"""
+
+
+@cache
+def recorded() -> tuple[Retold, ...]:
+    """Run every application once."""
+    with quietly(), SOURCES["openinference"]() as source:
+        warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
+        apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]
+        return tuple(spans_of(one, source) for one in apps)
+
+
+@pytest.mark.parametrize("how", ["lost", "open"])
+def test_a_span_that_is_missing(how: str) -> None:
+    """Whichever span is lost or never ends, there is no sample that the whole does not give."""
+    missing = Retold.without if how == "lost" else Retold.unended
+    found = {
+        f"{one.app.name}: {one.name_of(key)}"
+        for one in recorded()
+        for key in one.keys
+        if one.wrong(missing(one, {key}))
+    }
+    assert {name for name in found if name.partition(":")[0] not in UNTOLD} == set()
+
+
+def test_several_spans_that_are_missing() -> None:
+    """With several spans lost hardly any sample is none of the whole's."""
+    found = Counter()
+    for one in recorded():
+        chance = random.Random(one.app.name)  # the same in every run
+        for _ in range(SETS if len(one.keys) > MOST else 0):
+            lost = set(chance.sample(one.keys, chance.randint(2, MOST)))
+            found[bool(one.wrong(one.without(lost)))] += 1
+    assert found[True] <= FEW * found.total()
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_order(data: st.DataObject) -> None:
+    """However the spans of applications reach the processor, each gives its own samples."""
+    apps = st.lists(
+        st.sampled_from(recorded()), max_size=AT_ONCE, unique_by=lambda one: one.app.name
+    )
+    several = data.draw(apps)
+    apart = sum((one.whole for one in several), Counter())
+    assert Counter(tell_spans(data.draw(shuffled(several)))) == apart

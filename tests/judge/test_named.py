@@ -1,0 +1,355 @@
+"""Judges and embedders by name: address, authentication and reply, by the real client library."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.messages import AIMessage
+
+import questions
+from apps.fakes import ScriptedChat
+from e2e.providers import RATED, USED_IN, USED_OUT, VECTOR, Providers, serving
+from rag_eval_otel import evaluate, evaluate_dataset
+from rag_eval_otel.config import Config
+from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder
+from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
+from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.models import build_embedder, build_plain_judge, chosen_models
+from rag_eval_otel.providers import PROVIDERS
+from rag_eval_otel.types import Replies
+from support import SAMPLE
+
+CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
+
+BEARER = ("authorization", "Bearer sk-app")
+AZURE = "/openai/deployments/m/{}"
+PATHS: dict[str, tuple[str, str, tuple[str, str]]] = {
+    "openai/m": ("/v1", "/v1/{}", BEARER),
+    "azure/m": ("", AZURE, ("api-key", "sk-app")),
+    "ollama/m": ("", "/v1/{}", BEARER),
+    "vllm/m": ("", "/v1/{}", BEARER),
+    "anthropic/m": ("", "/v1/{}", BEARER),
+    "google/m": ("", "/v1beta/openai/{}", BEARER),
+    "mistral/m": ("", "/v1/{}", BEARER),
+}
+"""For each name the address given after the host, the path that is asked, and the key's header."""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no key or address of the machine be seen."""
+    for provider in PROVIDERS.values():
+        for name in (*provider.keys, *provider.addresses):
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[Providers]:
+    """A server that answers every protocol."""
+    with serving() as found:
+        yield found
+
+
+def asked(config: Config) -> Replies:
+    """Put a question to the judge of ``config``."""
+    return asyncio.run(build_plain_judge(config).reply([CONTEXT]))
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_judge_by_name(name: str, server: Providers) -> None:
+    """The request goes to the provider's path with its key; the reply is read and counted."""
+    address, path, (header, key) = PATHS[name]
+    config = Config(judge=name, judge_base_url=server.url + address, judge_api_key="sk-app")
+    replies = asked(config)
+    assert replies.parts == (Rating(rating=1),)
+    assert replies.model == "m-2026-01-01"
+    used = (replies.usage.prompt_tokens, replies.usage.completion_tokens)
+    assert used == (USED_IN, USED_OUT)
+    (request,) = server.requests
+    assert request.path == path.format("chat/completions")
+    assert request.headers[header] == key
+    assert request.body["model"] == "m"
+
+
+@pytest.mark.parametrize("name", [name for name in PATHS if name != "anthropic/m"])
+def test_an_embedder_by_name(name: str, server: Providers) -> None:
+    """The same for embeddings, of the providers that have some."""
+    address, path, (header, key) = PATHS[name]
+    config = Config(
+        embedder=name, embedder_base_url=server.url + address, embedder_api_key="sk-app"
+    )
+    rows = asyncio.run(build_embedder(config).embed(["a", "b"]))
+    assert rows.shape == (2, len(VECTOR))
+    (request,) = server.requests
+    assert request.path == path.format("embeddings")
+    assert request.headers[header] == key
+
+
+@pytest.mark.parametrize("name", [name for name in PATHS if name != "openai/m"])
+def test_the_variables_of_the_provider(
+    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Key and address come from the provider's own variables, never from OpenAI's."""
+    provider = PROVIDERS[name.partition("/")[0]]
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv(provider.keys[-1], "sk-app")
+    if provider.addresses:
+        monkeypatch.setenv(provider.addresses[0], server.url)
+    options = {} if provider.addresses else {"judge_base_url": server.url}
+    assert asked(Config(judge=name, **options)).parts == (Rating(rating=1),)
+    header, key = PATHS[name][2]
+    assert server.requests[0].headers[header] == key
+    assert "sk-openai" not in str(server.requests[0].headers)
+
+
+@pytest.mark.parametrize("name", ["anthropic/m", "google/m", "mistral/m"])
+def test_a_key_that_is_missing(
+    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is named, and the key for OpenAI is not sent in place of it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):
+        asked(Config(judge=name, judge_base_url=server.url))
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["ollama/m", "vllm/m"])
+def test_servers_that_need_no_key(name: str, server: Providers) -> None:
+    """A local server is asked without one being set."""
+    assert asked(Config(judge=name, judge_base_url=server.url)).parts == (Rating(rating=1),)
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (None, "http://127.0.0.1:11434/v1"),
+        ("gpu:11434", "http://gpu:11434/v1"),
+        ("0.0.0.0:11434", "http://127.0.0.1:11434/v1"),
+        ("https://gpu/", "https://gpu/v1"),
+        ("https://gpu/ollama/v1", "https://gpu/ollama/v1"),
+    ],
+)
+def test_addresses_as_people_write_them(given: str | None, url: str) -> None:
+    """Scheme and path are filled in, as in the variable OLLAMA_HOST."""
+    assert PROVIDERS["ollama"].address(given) == url
+
+
+def test_azure_without_versions(server: Providers) -> None:
+    """An endpoint that ends in /openai/v1 is asked there, with the deployment as the model."""
+    url = f"{server.url}/openai/v1"
+    asked(Config(judge="azure/m", judge_base_url=url, judge_api_key="sk-app"))
+    assert server.requests[0].path == "/openai/v1/chat/completions"
+
+
+def test_azure_needs_an_endpoint() -> None:
+    """The error says which option or variable has it, before anything is asked."""
+    with pytest.raises(ConfigError, match="AZURE_OPENAI_ENDPOINT"):
+        build_plain_judge(Config(judge="azure/m"))
+
+
+def test_options_of_the_request(server: Providers) -> None:
+    """Temperature, seed, length and further fields are those that were asked for."""
+    options: dict[str, Any] = {
+        "temperature": 0.5,
+        "seed": 7,
+        "max_tokens": 99,
+        "extra_body": {"reasoning_effort": "low"},
+    }
+    url, key = server.url, "sk-app"
+    for name in ("vllm/m", "mistral/m", "azure/m"):
+        asked(Config(judge=name, judge_base_url=url, judge_api_key=key, **options))
+    vllm, mistral, azure = (request.body for request in server.requests)
+    for body in (vllm, mistral, azure):
+        assert (body["temperature"], body["reasoning_effort"]) == (0.5, "low")
+    assert (vllm["seed"], vllm["max_tokens"]) == (7, 99)
+    assert (mistral["random_seed"], "seed" in mistral) == (7, False)
+    assert (azure["max_completion_tokens"], "max_tokens" in azure) == (99, False)
+
+
+def test_anthropic_is_told_the_schema(server: Providers) -> None:
+    """Its endpoint ignores a response format, so the prompt has the schema."""
+    asked(Config(judge="anthropic/m", judge_base_url=server.url, judge_api_key="k"))
+    (request,) = server.requests
+    assert "response_format" not in request.body
+    assert '"required"' in request.body["messages"][-1]["content"]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("opnai/gpt-x", "openai/gpt-x"),
+        ("OpenAI/gpt-x", "openai/gpt-x"),
+        ("openai:gpt-x", "openai/gpt-x"),
+        ("gemini/gemini-pro", "google/gemini-pro"),
+        ("azure_openai/d", "azure/d"),
+        ("gpt-4o-mini", "openai/gpt-4o-mini"),
+        ("claude-x", "anthropic/claude-x"),
+        ("lexcal", "lexical"),
+        ("antropic/claude-x", "anthropic/claude-x"),
+        ("ollama", "ollama/<model>"),
+        ("locl/path", "local/path"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(wrong: str, right: str) -> None:
+    """The error proposes a name that works."""
+    with pytest.raises(ConfigError, match=rf"did you mean '{right}'\?"):
+        Config(judge=wrong)
+
+
+def test_providers_without_embeddings() -> None:
+    """A provider that embeds nothing is not offered."""
+    for name in ("anthropic/m", "bedrock/m", "local/m"):
+        with pytest.raises(ConfigError, match="embedder"):
+            Config(embedder=name)
+
+
+def test_a_name_like_none() -> None:
+    """Where nothing is near, only the forms are told."""
+    with pytest.raises(ConfigError) as error:
+        Config(judge="xyzzy/m")
+    assert "did you mean" not in str(error.value)
+    assert "'mistral/<model>'" in str(error.value)
+
+
+# --- who embeds beside whom -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "embedder", "is_said"),
+    [
+        ({"judge": "openai/m"}, "openai/text-embedding-3-small", False),
+        ({"judge": "openai/m", "judge_base_url": "http://here"}, "hashing", True),
+        (
+            {
+                "judge": "openai/m",
+                "judge_base_url": "http://here",
+                "embedder_base_url": "http://there",
+            },
+            "openai/text-embedding-3-small",
+            False,
+        ),
+        ({"judge": "anthropic/m"}, "hashing", True),
+        ({"judge": "openai/m", "judge_base_url": "http://h", "embedder": "hashing"}, "hashing", 0),
+        ({"judge": "lexical", "judge_base_url": "http://here"}, "hashing", False),
+        ({"judge": "local/m"}, "hashing", False),
+    ],
+)
+def test_the_offline_embedder_is_said(
+    options: dict[str, Any], embedder: str, is_said: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server of one's own may embed nothing: then the offline embedder does, and that is said."""
+    with caplog.at_level(logging.WARNING):
+        assert Config.from_env({}, **options).embedder == embedder
+    assert ("no embedder is named" in caplog.text) == is_said
+
+
+def test_an_embedder_asks_where_the_judge_is_of_one_provider(server: Providers) -> None:
+    """Address and key of the judge serve an embedder of the same provider, and no other."""
+    options = {"judge_base_url": server.url, "judge_api_key": "sk-app"}
+    same = Config(judge="ollama/m", embedder="ollama/e", **options)
+    asyncio.run(build_embedder(same).embed(["a"]))
+    assert server.requests[0].headers["authorization"] == "Bearer sk-app"
+    other = Config(judge="mistral/m", embedder="vllm/e", embedder_base_url=server.url, **options)
+    asyncio.run(build_embedder(other).embed(["a"]))
+    assert server.requests[1].headers["authorization"] == "Bearer EMPTY"
+
+
+# --- models of LangChain, and packages that are missing -------------------------------------------
+
+
+def test_langchain_models_are_taken_as_they_are() -> None:
+    """A chat model, a runnable that ends in one, and embeddings need no wrapper."""
+    chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
+    embeddings = DeterministicFakeEmbedding(size=3)
+    for llm in (chat, chat.with_retry()):
+        judge, embedder = chosen_models(llm, embeddings)
+        assert isinstance(judge, LangChainJudge)
+        assert isinstance(embedder, LangChainEmbedder)
+        assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=1),)
+        assert asyncio.run(embedder.embed(["a"])).shape == (1, 3)
+
+
+def test_a_package_that_is_missing() -> None:
+    """The error names the extra, before anything is asked."""
+    if find_spec("langchain_aws"):
+        pytest.skip("langchain-aws is installed")
+    with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[bedrock\]"):
+        build_plain_judge(Config(judge="bedrock/m"))
+
+
+def test_what_a_provider_does_not_take() -> None:
+    """Bedrock has no seed."""
+    with pytest.raises(ConfigError, match="seed"):
+        build_plain_judge(Config(judge="bedrock/m", seed=1))
+
+
+# --- everything takes a name ----------------------------------------------------------------------
+
+
+def test_a_dataset_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate_dataset` takes a name, and what the environment says by default."""
+    assert evaluate_dataset([SAMPLE], ["lean"], judge="lexical", embedder="hashing").judge
+    monkeypatch.setenv("RAG_EVAL_JUDGE", "lexcal")
+    with pytest.raises(ConfigError, match="did you mean 'lexical'"):
+        evaluate_dataset([SAMPLE], ["lean"])
+    monkeypatch.delenv("RAG_EVAL_JUDGE")
+    assert evaluate_dataset([SAMPLE], ["lean"]).judge == "lexical"
+
+
+def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate` takes a name; the same name is made once."""
+    monkeypatch.setenv("RAG_EVAL_JUDGE_BASE_URL", server.url)
+
+    async def several() -> None:
+        for _ in range(3):
+            evaluation = await evaluate(SAMPLE, ["context_relevance"], judge="vllm/m")
+            assert evaluation.judge == "m-2026-01-01"
+
+    asyncio.run(several())
+    first, _ = chosen_models("vllm/m", None)
+    assert chosen_models("vllm/m", None)[0] is first
+    assert asyncio.run(evaluate(SAMPLE, ["lean"])).judge == "lexical"
+
+
+def test_objects_beside_names() -> None:
+    """A judge of one's own goes with an embedder by name."""
+    chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
+    _, embedder = chosen_models(chat, "hashing")
+    assert isinstance(embedder, HashingEmbedder)
+
+
+SNIPPETS = re.findall(
+    r"```python\n(.*?)```",
+    (Path(__file__).parents[2] / "docs" / "judges.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS[1:], ids=range(1, len(SNIPPETS)))
+def test_the_snippets_of_the_page(
+    snippet: str,
+    server: Providers,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each snippet of docs/judges.md scores its row; a local server stands for the provider."""
+    for package in ("langchain_anthropic", "bedrock", "local/"):
+        if package in snippet:
+            pytest.skip("its package is not installed here")
+    for part in ("JUDGE", "EMBEDDER"):
+        monkeypatch.setenv(f"RAG_EVAL_{part}_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv(f"RAG_EVAL_{part}_API_KEY", "sk-app")
+    exec(SNIPPETS[0] + snippet, {})  # noqa: S102
+    assert "1 row, " in capsys.readouterr().out
+    assert "lexical" in snippet or server.requests

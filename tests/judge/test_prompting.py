@@ -1,0 +1,139 @@
+"""Prompts of one's own, in a folder."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rag_eval_otel
+from rag_eval_otel import evaluate, evaluate_dataset, instrument
+from rag_eval_otel.cli import main
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.prompting import BUILT_IN, built_in_names, load_prompts
+from rag_eval_otel.testing import ScriptedOpenAI
+from rag_eval_otel.types import Evaluation
+from support import SAMPLE, good_parts
+
+METRIC = "context_relevance"
+PROMPT = "context_relevance_1.md"
+MINE = "How much of the question do these passages answer? Rate them."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the built-in prompts, one of them written anew."""
+    mine = tmp_path / "prompts"
+    shutil.copytree(Path(rag_eval_otel.__file__).parent / "judge" / "prompts", mine)
+    (mine / PROMPT).write_text(MINE, encoding="utf-8")
+    return mine
+
+
+def asked(**options: object) -> tuple[Evaluation, str]:
+    """Return the scores, and all that the judge was asked."""
+    with ScriptedOpenAI(good_parts) as server:
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", max_retries=0)
+        evaluation = asyncio.run(
+            evaluate(SAMPLE, [METRIC], judge=judge, embedder="hashing", **options)  # type: ignore[arg-type]
+        )
+        return evaluation, str([request.body for request in server.requests])
+
+
+def test_the_judge_is_asked_in_these_words(folder: Path) -> None:
+    """A file takes the place of the built-in text, and the version tells so."""
+    built_in, before = asked()
+    own, after = asked(prompts=folder)
+    assert MINE in after
+    assert MINE not in before
+    assert own[METRIC].value == built_in[METRIC].value
+    assert own[METRIC].version != built_in[METRIC].version
+    again, _ = asked()
+    assert again[METRIC].version == built_in[METRIC].version, "nothing is left behind"
+
+
+def test_a_metric_whose_prompts_are_the_same(folder: Path) -> None:
+    """Versions change with the metric's own prompts alone."""
+    with ScriptedOpenAI(good_parts) as server:
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", max_retries=0)
+        for metric, changes in ((METRIC, True), ("response_groundedness", False)):
+            versions = {
+                asyncio.run(
+                    evaluate(SAMPLE, [metric], judge=judge, embedder="hashing", prompts=prompts)
+                )[metric].version
+                for prompts in (None, folder)
+            }
+            assert (len(versions) == 2) == changes
+
+
+def test_replies_to_other_words_are_not_taken_from_a_cache(folder: Path) -> None:
+    """A cache that two evaluations share keeps their questions apart."""
+    cache = ReplyCache()
+    first, _ = asked(cache=cache)
+    repeated, _ = asked(cache=cache)
+    own, _ = asked(cache=cache, prompts=folder)
+    requests = [one.usage.judge_requests for one in (first, repeated, own)]
+    assert requests == [requests[0], 0, requests[0]]
+
+
+def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``RAG_EVAL_PROMPTS`` holds for datasets, the command and live turns alike."""
+    built_in = evaluate_dataset([SAMPLE], [METRIC], judge="lexical")
+    monkeypatch.setenv("RAG_EVAL_PROMPTS", str(folder))
+    own = evaluate_dataset([SAMPLE], [METRIC])
+    assert own[METRIC].versions != built_in[METRIC].versions
+    assert asked()[1].count(MINE) == 1
+    (folder / PROMPT).unlink()
+    with pytest.raises(ConfigError, match=PROMPT):
+        instrument()
+
+
+def test_the_command_takes_a_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--prompts`` names one; one that is not whole is misuse."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "Who?", "contexts": ["Ada."], "answer": "Ada."}\n')
+    arguments = ["evaluate", str(rows), "--metrics", METRIC, "--prompts"]
+    assert main([*arguments, str(folder)]) == 0
+    assert main([*arguments, str(tmp_path / "nowhere")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (PROMPT, None, rf"has no {PROMPT}; copy what you do not change from"),
+        (PROMPT, "", rf"{PROMPT} is empty"),
+        (PROMPT, " \n\t", rf"{PROMPT} is empty"),
+        (PROMPT, b"\xff\xfe\xff", "cannot be read"),
+        ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
+        ("zzzzzz.md", "x", "there is no prompt of that name$"),
+    ],
+)
+def test_a_folder_that_is_not_whole(
+    name: str, text: str | bytes | None, told: str, folder: Path
+) -> None:
+    """A file that is missing, empty, unreadable or of an unknown name is refused at once."""
+    path = folder / name
+    if text is None:
+        path.unlink()
+    else:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for use in (
+        lambda: load_prompts(folder),
+        lambda: evaluate_dataset([SAMPLE], [METRIC], prompts=folder),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            use()
+
+
+def test_what_else_a_folder_may_hold(folder: Path) -> None:
+    """Notes, and files that are no Markdown, are left alone."""
+    (folder / "README.md").write_text("Ours.")
+    (folder / "notes.txt").write_text("")
+    prompts = load_prompts(folder)
+    assert sorted(prompts.texts) == built_in_names()
+    assert prompts.texts["context_relevance_1"] == MINE
+    assert prompts.digest != BUILT_IN.digest == ""

@@ -1,0 +1,197 @@
+"""A plain function as a metric."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag_eval_otel import evaluate, evaluate_dataset
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import FunctionMetric, resolve_metrics
+from rag_eval_otel.types import Evaluation, Sample, Score
+from support import SAMPLE
+
+
+def is_short(sample: Sample) -> bool:
+    """Tell whether the answer is short."""
+    return len(sample.answer) < 100
+
+
+async def cites(sample: Sample) -> float:
+    """Return the share of contexts that the answer cites."""
+    await asyncio.sleep(0)
+    return 0.25
+
+
+def graded(sample: Sample) -> Score:
+    """Grade on a scale from 1 to 5."""
+    return Score(name="any", value=4, normalized=0.75, explanation="good")
+
+
+def below(sample: Sample, limit: int) -> bool:
+    """Tell whether the answer has fewer than ``limit`` characters."""
+    return len(sample.answer) < limit
+
+
+def measured(*metrics: Any, **options: Any) -> Evaluation:
+    """Score the sample with functions."""
+    return asyncio.run(evaluate(SAMPLE, metrics, judge="lexical", embedder="hashing", **options))
+
+
+def test_functions_among_metrics() -> None:
+    """A bool, a number, a score of its own, and an async function, beside a metric by name."""
+    evaluation = measured(is_short, cites, graded, "faithfulness")
+    found = [(s.name, s.value, s.label, s.normalized) for s in evaluation.scores[:3]]
+    assert found == [
+        ("is_short", 1.0, "pass", None),
+        ("cites", 0.25, "fail", None),
+        ("graded", 4.0, None, 0.75),
+    ]
+    assert evaluation["graded"].explanation == "good"
+    assert evaluation["faithfulness"].status == "ok"
+
+
+def test_another_name_and_threshold() -> None:
+    """`FunctionMetric` sets what a function cannot say itself, as of a partial or a lambda."""
+    metrics = [
+        FunctionMetric(function=cites, name="cites_much", threshold=0.2),
+        FunctionMetric(function=cites, name="cites_any", threshold=None),
+        FunctionMetric(function=partial(below, limit=5), name="below_five"),
+        FunctionMetric(function=lambda _: np.float32(0.5), name="half"),
+    ]
+    found = {s.name: (s.value, s.label) for s in measured(*metrics).scores}
+    assert found == {
+        "cites_much": (0.25, "pass"),
+        "cites_any": (0.25, None),
+        "below_five": (0.0, "fail"),
+        "half": (0.5, "pass"),
+    }
+    assert measured(partial(below, limit=500))["below"].value == 1.0
+
+
+def bad(returned: object) -> FunctionMetric:
+    """Return a metric that returns what no metric may."""
+    return FunctionMetric(function=lambda _: returned, name="bad")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (10**400, "a int"),
+        ("0.5", "a str"),
+        (None, "a NoneType"),
+        ([0.5], "a list"),
+        ({"score": 1}, "a dict"),
+    ],
+)
+def test_what_is_no_number(returned: object, told: str) -> None:
+    """NaN, a string or nothing is an error that says what came, and not what it said."""
+    score = measured(bad(returned))["bad"]
+    assert (score.value, score.status, score.reason) == (None, "error", "internal")
+    assert told in score.detail["error"]
+    assert "0.5" not in score.detail["error"]
+
+
+def raises(sample: Sample) -> float:
+    """Fail."""
+    raise ZeroDivisionError(sample.answer)
+
+
+async def raises_later(sample: Sample) -> float:
+    """Fail after a while."""
+    await asyncio.sleep(0)
+    raise KeyError(sample.answer)
+
+
+@pytest.mark.parametrize("function", [raises, raises_later])
+def test_a_function_that_raises(function: Callable[[Sample], Any]) -> None:
+    """Its score is an error that names the exception; the other metrics are not disturbed."""
+    evaluation = measured(function, is_short)
+    score = evaluation[function.__name__]
+    assert (score.status, score.reason) == ("error", "internal")
+    assert score.detail["error"] in {"ZeroDivisionError", "KeyError"}
+    assert evaluation["is_short"].value == 1.0
+
+
+def test_a_function_that_never_returns() -> None:
+    """A thread that hangs, and a coroutine that does, are given up, in a dataset too."""
+    go_on = threading.Event()
+
+    def hangs(_: Sample) -> bool:
+        return go_on.wait(60)
+
+    async def waits(_: Sample) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    metrics = [
+        FunctionMetric(function=hangs, timeout=0.05),
+        FunctionMetric(function=waits, timeout=0.05),
+        is_short,
+    ]
+    report = evaluate_dataset([SAMPLE] * 6, metrics, judge="lexical", embedder="hashing")
+    go_on.set()
+    for row in report.rows:
+        assert [score.reason for score in row.scores] == ["timeout", "timeout", None]
+        assert "no result within 0.05 s" in row.scores[0].detail["error"]
+
+
+def test_the_timeout_of_the_evaluation_holds_too() -> None:
+    """An evaluation that has less time than the function gives it up."""
+
+    async def waits(_: Sample) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    assert measured(waits, timeout=0.05)["waits"].reason == "timeout"
+
+
+def test_blocking_functions_run_beside_each_other() -> None:
+    """Two functions that wait for each other both return: neither holds the loop."""
+    barrier = threading.Barrier(2)
+
+    def one(_: Sample) -> bool:
+        return barrier.wait(10) >= 0
+
+    def other(_: Sample) -> bool:
+        return barrier.wait(10) >= 0
+
+    assert [score.value for score in measured(one, other).scores] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        (lambda _: 1.0, "use def"),
+        (lambda: 1.0, "use def"),
+        (below, "must take one argument"),
+        (dict, "is a class"),
+    ],
+)
+def test_what_is_no_metric_function(metric: Any, told: str) -> None:
+    """It is refused before anything is asked, with the way out."""
+    with pytest.raises(ConfigError, match=told):
+        resolve_metrics([metric])
+
+
+def test_two_functions_of_one_name() -> None:
+    """Each needs a name of its own."""
+    with pytest.raises(ConfigError, match="named twice: cites"):
+        resolve_metrics([cites, cites])
+
+
+def test_the_source_is_in_the_version() -> None:
+    """A function that is written anew is another measurement; the same one is the same."""
+    first, again = measured(is_short), measured(is_short)
+    assert first["is_short"].version == again["is_short"].version
+    same_name = FunctionMetric(function=cites, name="is_short")
+    assert measured(same_name)["is_short"].version != first["is_short"].version
+    made: dict[str, Any] = {}
+    exec("def is_short(sample): return True", made)  # noqa: S102
+    assert measured(made["is_short"])["is_short"].value == 1.0
