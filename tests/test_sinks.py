@@ -227,6 +227,14 @@ def test_events_keep_the_scale_of_the_metric() -> None:
     assert not any("normalized" in key for key in event)
 
 
+def test_events_say_what_the_label_goes_by() -> None:
+    """The threshold stands beside the label; a score without one has neither."""
+    passed = Score(name="mrr", value=1.0, label="pass", threshold=1)
+    events = emitted(Evaluation(scores=(passed, Score(name="ndcg", value=1.0))))
+    assert [one.get("rag.evaluation.threshold") for one in events] == [1.0, None]
+    assert [one.get("gen_ai.evaluation.score.label") for one in events] == ["pass", None]
+
+
 def test_a_model_named_by_half_a_letter_costs_nothing() -> None:
     """What a server calls its model goes onto spans, events and metrics as it can be encoded."""
     odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")

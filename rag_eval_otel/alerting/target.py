@@ -82,4 +82,4 @@ class Target:
 
     def bound(self, threshold: float) -> float:
         """Return the bound of the histogram next to ``threshold``, the lower of two."""
-        return min(SCORE_BOUNDS, key=lambda bound: (abs(bound - threshold), bound))
+        return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))

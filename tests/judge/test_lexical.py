@@ -256,7 +256,7 @@ def test_groundedness_is_rated_by_words_and_by_claims(answer: str, ratings: list
         ("Vier Wochen", "How much: vier wochen?"),
         ("At the Rockstar offices.", "Where: rockstar offices?"),
         ("George Wythe", "Who: george wythe?"),
-        ('The answer is: "Laughing Boy"', "Who: answer laughing boy?"),
+        ('The answer is: "Laughing Boy"', "Who: laughing boy?"),
         ("A wood block.", "What: wood block?"),
         ("Yes.", "Is it so?"),
         ("Nein.", "Is it so: nein?"),

@@ -75,6 +75,10 @@ _OPENERS = frozenset(
     "hi hello hey thanks thank welcome certainly sure please contact feel hope bonjour merci"
     " veuillez hallo danke bitte hola gracias".split()
 )
+_FRAME = re.compile(
+    r"(?i)^(?:(?:the )?answer(?: is)?:?|(?:based on|according to) (?:the )?(?:\w+ )?"
+    r"(?:document|context|passage|text|article|handbook|information)s?),? +"
+)
 _BUT = re.compile(r",? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
 
 
@@ -130,7 +134,6 @@ def _terms(token: str) -> list[Term]:
 
 
 def _number(word: str) -> str:
-    """Return a number in one spelling for all scripts."""
     digits = [str(unicodedata.decimal(one, one)) for one in word.replace(",", ".")]
     return "".join(digits).lstrip("0") or "0"
 
@@ -173,7 +176,7 @@ def evades(answer: str) -> bool:
 def _read(answer: str) -> tuple[list[str], list[str]]:
     """Return all sentences, and those that say something: beside a refusal, more than a word."""
     told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
-    said = [sentence for sentence in told if not _is_remark(sentence)]
+    said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
     is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
     return told, [] if is_little or not has_content(found) else said

@@ -88,7 +88,6 @@ _MARKED: Forms = {
     "said": re.compile(r"(?i)^(?:because|due to|to|by|weil|um|durch|parce|pour|porque|para) "),
 }
 _AT = re.compile(r"(?i)(?:in|at|near|from|on|im|am|beim?|à|au|dans|en) ")
-_ANSWER = re.compile(r"(?i)^(?:the )?answer(?: is)?:? ")
 _IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # with other kinds
     "place": {"name": 0.5},
     "time": {"amount": 0.3},
@@ -96,8 +95,7 @@ _IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # with other kinds
     "any": dict.fromkeys([*_ASKING, "polar"], 1.0),
 }
 
-MAX = 10_000  # characters of a question that are read
-_READ = 1000  # characters of a question in which its question word is looked for
+MAX, _READ = 10_000, 1000  # characters of a question, and of those that have its question word
 _WINDOW = 5  # words after "what" in which its noun is looked for
 _TELLS, _LONG = 5, 40  # words from which an answer tells more than was asked for, and anything
 _MAX_ASKED = 12  # words of an answer that a question for it has
@@ -127,7 +125,6 @@ def read(question: str) -> tuple[Kind | None, str]:
 
 
 def _by_noun(rest: str) -> Kind:
-    """Return the kind of the noun that "what" stands with."""
     words = re.findall(r"[^\W\d_]+", rest)[:_WINDOW]
     kinds = [_HEADS.get(word) or _HEADS.get(word.removesuffix("s")) for word in words]
     return next((kind for kind in reversed(kinds) if kind), "thing")
@@ -135,7 +132,7 @@ def _by_noun(rest: str) -> Kind:
 
 def _kinds_of(claims: Sequence[str]) -> list[Kind]:
     """Return three kinds of thing that ``claims`` may give, the likeliest first."""
-    text = _ANSWER.sub("", " ".join(claims))
+    text = " ".join(claims)
     words = text.split()
     found = _matching(_MARKED, text)
     if len(claims) != 1 or len(words) >= _LONG:
