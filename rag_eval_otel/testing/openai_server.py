@@ -257,7 +257,7 @@ class ScriptedOpenAI:
 
     def _served(self, reply: HttpReply) -> HttpReply:
         """Take the time that a chat reply takes, in a slot if those are limited."""
-        usage = reply.body.get("usage", {}) if isinstance(reply.body, dict) else {}
+        usage = (reply.body.get("usage") if isinstance(reply.body, dict) else None) or {}
         delay = self._latency + self._token_latency * usage.get("completion_tokens", 0)
         if isinstance(self._slots, nullcontext):
             return replace(reply, delay=reply.delay + delay)
