@@ -34,6 +34,7 @@ nox.options.sessions = [
     "adk",
     "litellm",
     "judges",
+    "local",
     "collector",
     "phoenix",
     "report",
@@ -242,6 +243,13 @@ def judges(session: nox.Session) -> None:
     """Ask judges by the clients of their providers, beside an application that uses the same."""
     providers = ("anthropic", "aws", "google-genai", "mistralai", "ollama", "openai")
     test_beside(session, *(f"langchain-{name}" for name in providers))
+
+
+@nox.session
+def local(session: nox.Session) -> None:
+    """Judge by small models with random weights, made by the libraries that run real ones."""
+    session.env["HF_HUB_OFFLINE"] = "1"
+    test_beside(session, "sentence-transformers>=4")
 
 
 @nox.session

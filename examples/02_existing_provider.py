@@ -16,7 +16,7 @@ provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
 handle = instrument(
     tracer_provider=provider,
     judge="lexical",
-    metrics=["lean"],  # 2 judge requests a turn in place of 4
+    metrics=["dual"],  # two judges and claims that they find: 4 judge requests a turn in place of 2
     hold_seconds=5,  # a span waits that long for its scores, at most
     sample_rate=1.0,
 )

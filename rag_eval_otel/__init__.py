@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.evaluation import evaluate
     from rag_eval_otel.judge.langchain import LangChainJudge
     from rag_eval_otel.judge.lexical import LexicalJudge
+    from rag_eval_otel.judge.local import LocalJudge
     from rag_eval_otel.judge.openai import OpenAIJudge
     from rag_eval_otel.live.handler import RagEvalCallbackHandler
     from rag_eval_otel.live.instrument import Handle, instrument
@@ -32,6 +33,7 @@ __all__ = [
     "LangChainEmbedder",
     "LangChainJudge",
     "LexicalJudge",
+    "LocalJudge",
     "OpenAIEmbedder",
     "OpenAIJudge",
     "Passage",
@@ -55,6 +57,7 @@ _HOMES = {
     "LangChainEmbedder": "embed",
     "LangChainJudge": "judge.langchain",
     "LexicalJudge": "judge.lexical",
+    "LocalJudge": "judge.local",
     "OpenAIEmbedder": "embed",
     "OpenAIJudge": "judge.openai",
     "Passage": "types",

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 from rag_eval_otel.errors import ConfigError
@@ -75,6 +75,10 @@ class Config:
     """Seconds for one attempt at a judge request."""
     judge_retries: int = 3
     """How often a refused or failed judge request is tried again."""
+    device: str | None = None
+    """Where a ``local/`` model runs, as ``cpu`` or ``cuda``; default: what PyTorch finds."""
+    batch_size: int = 32
+    """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
     """A folder whose files take the place of the built-in prompts, all of them, by name."""
     prices: str | None = None
@@ -209,13 +213,19 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
         return "hashing"
     if found[0].name == "openai" and not elsewhere:
         return "openai/text-embedding-3-small"
+    _say_who_embeds(judge)
+    return "hashing"
+
+
+@lru_cache(maxsize=64)
+def _say_who_embeds(judge: str) -> None:
+    """Say once for each judge that the offline embedder is used beside it."""
     _log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) embeds; name another"
         " with embedder=... or %s",
         judge,
         _variable("embedder"),
     )
-    return "hashing"
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -244,14 +254,23 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 2),
     "seed": (-(2**63), 2**63 - 1),
     "max_tokens": (1, _INF),
+    "batch_size": (1, _INF),
 }
 _MAY_BE_NONE = frozenset({"max_turns_per_minute", "temperature", "seed", "max_tokens"})
 _ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
 _WHOLE = frozenset(
-    {"judge_retries", "max_held", "max_held_bytes", "concurrency", "seed", "max_tokens"}
+    {
+        "batch_size",
+        "concurrency",
+        "judge_retries",
+        "max_held",
+        "max_held_bytes",
+        "max_tokens",
+        "seed",
+    }
 )
 _TEXTS = (
-    *("prompts", "judge", "judge_base_url", "judge_api_key"),
+    *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
     *("embedder", "embedder_base_url", "embedder_api_key"),
 )
 

@@ -6,17 +6,20 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, partial
 from time import perf_counter
 
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
 from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import (
     Embedding,
     Evaluation,
@@ -72,47 +75,113 @@ async def evaluate(
     named twice, for judges and embedders that can't be made, and for a folder of prompts that isn't
     whole, nothing else.
     """
-    chosen = resolve_metrics(metrics)
-    judge, embedder = chosen_models(judge, embedder)
-    texts = chosen_prompts(prompts)
-    labelling = labelling_of(chosen, judge) if label_metrics is None else frozenset(label_metrics)
-    patience = _PATIENCE if timeout is None else min(_PATIENCE, timeout * _WAITED)
-    ask = Ask(
-        judge,
+    chosen_judge, chosen_embedder = chosen_models(judge, embedder)
+    measurement = Measurement(
+        metrics=resolve_metrics(metrics),
+        judge=chosen_judge,
+        embedder=chosen_embedder,
         fusion=fusion,
         repairs=repairs,
-        patience=patience,
+        timeout=timeout,
         cache=cache,
-        reasons=explanations,
+        embedding=embedding,
+        prompts=chosen_prompts(prompts),
+        label_metrics=None if label_metrics is None else frozenset(label_metrics),
+        explanations=explanations,
+        clock=clock,
     )
-    embed = Embed(embedder)
-    started = clock()
-    with texts.in_use():  # and in all tasks that come of these
-        runs = [asyncio.ensure_future(_run(metric, sample, ask, embed)) for metric in chosen]
-    try:
-        await asyncio.wait(runs, timeout=timeout)
-    finally:
-        for run in runs:
-            run.cancel()  # no effect on those that are done
-        ask.cancel()
-        embed.cancel()
-    await asyncio.wait(runs)
-    scores = [_outcome(metric, run) for metric, run in zip(chosen, runs, strict=True)]
-    model = _revised(ask.model or judge.model, judge)
-    with texts.in_use():
-        named = partial(version_of, fusion=fusion, model=model, reasons=explanations)
-        versions = [named(metric) for metric in chosen]
-    return Evaluation(
-        scores=tuple(
-            replace(score, version=version) for score, version in zip(scores, versions, strict=True)
-        ),
-        judge=ask.model,
-        duration=clock() - started,
-        usage=ask.usage + embed.usage,
-        embedder=_name_of(embedder) if embed.usage.embedding_requests else None,
-        label_metrics=labelling,
-        question_embedding=embed.known(sample.question) if embedding == "keep" else None,
-    )
+    return await measurement.of(sample)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What is measured, who is asked for it, and how: the options of `evaluate`, made ready."""
+
+    metrics: tuple[Metric, ...]
+    judge: Judge
+    embedder: Embedder
+    fusion: Fusion = "on"
+    repairs: int = 1
+    timeout: float | None = None
+    cache: ReplyCache | None = None
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    embedding: Embedding = "drop"
+    prompts: Prompts = BUILT_IN
+    label_metrics: frozenset[str] | None = None
+    explanations: Reasons = "off"
+    clock: Callable[[], float] = perf_counter
+
+    def __post_init__(self) -> None:
+        """Name what will be measured, if the judge answers by its own name."""
+        self._versions(self.judge.model)
+
+    async def of(self, sample: Sample) -> Evaluation:
+        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
+        if self.redactor.patterns:
+            sample = self.redactor.sample(sample)
+        ask, embed = self._ask(), Embed(self.embedder)
+        started = self.clock()
+        with self._prompts():  # and in all tasks that come of these
+            runs = [asyncio.ensure_future(_run(one, sample, ask, embed)) for one in self.metrics]
+        try:
+            await asyncio.wait(runs, timeout=self.timeout)
+        finally:
+            for run in runs:
+                run.cancel()  # no effect on those that are done
+            ask.cancel()
+            embed.cancel()
+        await asyncio.wait(runs)
+        scores = map(_outcome, self.metrics, runs)
+        versions = self._versions(ask.model or self.judge.model)
+        return Evaluation(
+            scores=tuple(
+                replace(one, version=name) for one, name in zip(scores, versions, strict=True)
+            ),
+            judge=ask.model,
+            duration=self.clock() - started,
+            usage=ask.usage + embed.usage,
+            embedder=_name_of(self.embedder) if embed.usage.embedding_requests else None,
+            label_metrics=self._labelling,
+            question_embedding=embed.known(sample.question) if self.embedding == "keep" else None,
+        )
+
+    def _ask(self) -> Ask:
+        patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
+        return Ask(
+            self.judge,
+            fusion=self.fusion,
+            prompts=self.prompts.digest if self.prompts.texts else "",
+            repairs=self.repairs,
+            patience=patience,
+            cache=self.cache,
+            reasons=self.explanations,
+        )
+
+    def _prompts(self) -> AbstractContextManager[None]:
+        return self.prompts.in_use() if self.prompts.texts else nullcontext()
+
+    @cached_property
+    def _labelling(self) -> frozenset[str] | None:
+        named = self.label_metrics
+        return labelling_of(self.metrics, self.judge) if named is None else named
+
+    @cached_property
+    def _known_versions(self) -> dict[str, list[str]]:
+        return {}
+
+    def _versions(self, model: str) -> list[str]:
+        """Return the versions of the metrics where ``model`` has answered."""
+        known = self._known_versions.get(model)
+        if known is None:
+            named = partial(
+                version_of,
+                fusion=self.fusion,
+                model=_revised(model, self.judge),
+                reasons=self.explanations,
+            )
+            with self._prompts():
+                known = self._known_versions[model] = list(map(named, self.metrics))
+        return known
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
@@ -201,7 +270,7 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 def _reason_of(error: Exception) -> Reason:
     """Classify what a judge of the user's own, or a LangChain model, raised."""
-    status = getattr(error, "status_code", None)
+    status = getattr(error, "status_code", None) or _aws_status(error)
     if isinstance(status, int):
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
         return _REASONS.get(status, refused)
@@ -209,7 +278,16 @@ def _reason_of(error: Exception) -> Reason:
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if "Timeout" in kinds:
         return "timeout"
+    if "Credentials" in kinds:
+        return "unauthorized"
     return "transport" if "Connect" in kinds else "internal"
+
+
+def _aws_status(error: Exception) -> object:
+    """Return the HTTP status of an error of AWS's client."""
+    response = getattr(error, "response", None)
+    told = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    return told.get("HTTPStatusCode") if isinstance(told, dict) else None
 
 
 def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:

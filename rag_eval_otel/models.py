@@ -13,6 +13,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.breaker import CircuitBreaker
 from rag_eval_otel.judge.langchain import LangChainJudge, named_model
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.protocols import Embedder, Judge
@@ -40,7 +41,8 @@ _AZURE_VERSION = "2024-10-21"
 def build_judge(config: Config) -> Judge:
     """Return the judge of ``config``; one that may be out of reach gets a circuit breaker."""
     judge = build_plain_judge(config)
-    return judge if isinstance(judge, LexicalJudge) else CircuitBreaker(judge)
+    is_here = isinstance(judge, LexicalJudge | LocalJudge)
+    return judge if is_here else CircuitBreaker(judge)
 
 
 def build_plain_judge(config: Config) -> Judge:
@@ -51,6 +53,8 @@ def build_plain_judge(config: Config) -> Judge:
     if found is None:
         return LexicalJudge()
     provider, model = found
+    if provider.name == "local":
+        return LocalJudge(model, device=config.device, batch_size=config.batch_size)
     if provider.langchain:
         return _langchain_judge(provider, model, config)
     return OpenAIJudge(
@@ -186,6 +190,8 @@ _OF_MODELS = (
     "temperature",
     "seed",
     "max_tokens",
+    "device",
+    "batch_size",
     "concurrency",
 )
 

@@ -23,6 +23,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "max_tokens": ("500", 500),
     "extra_body": ('{"top_p": 1}', {"top_p": 1}),
     "prompts": ("mine", "mine"),
+    "device": ("cpu", "cpu"),
+    "batch_size": ("8", 8),
     "judge_timeout": ("1.5", 1.5),
     "judge_retries": ("0", 0),
     "prices": (" prices.json ", "prices.json"),

@@ -6,7 +6,7 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from subprocess import run
 from typing import Any
 
@@ -27,6 +27,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.protocols import Vectors
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeEmbedder
+from rag_eval_otel.testing.openai_server import LoopbackServer
 from rag_eval_otel.types import Usage
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
@@ -126,6 +127,53 @@ def embedded(
         options = {"max_retries": 0, "api_key": "sk-secret", **options}
         embedder = OpenAIEmbedder("small", base_url=server.base_url, **options)
         return asyncio.run(embedder.embed(texts)), server.requests
+
+
+class AsyncEmbeddings(WordEmbeddings):
+    """Embeddings that have no synchronous form."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Refuse."""
+        raise NotImplementedError
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed several texts."""
+        return [self.embed_query(text) for text in texts]
+
+
+def test_langchain_embeddings_without_a_synchronous_form() -> None:
+    """They are awaited, since there is no other way."""
+    embedder, plain = LangChainEmbedder(AsyncEmbeddings()), LangChainEmbedder(WordEmbeddings())
+    for _ in range(2):
+        rows = asyncio.run(embedder.embed(["Borealis"]))
+        assert rows.tolist() == asyncio.run(plain.embed(["Borealis"])).tolist()
+
+
+def test_a_server_that_knows_no_base64() -> None:
+    """It is asked for plain numbers, and from then on only so."""
+
+    def embed(_: str) -> list[float]:
+        return [1.0, 0.5]
+
+    def answer(path: str, headers: Mapping[str, str], raw: bytes) -> HttpReply:
+        body = json.loads(raw)
+        formats.append(body.get("encoding_format"))
+        if formats[-1]:
+            told = {"detail": [{"loc": ["body", "encoding_format"], "msg": "not permitted"}]}
+            return HttpReply(status=422, body=told)
+        rows = [{"index": i, "embedding": embed(text)} for i, text in enumerate(body["input"])]
+        return HttpReply(body={"data": rows})
+
+    formats: list[str | None] = []
+    server = LoopbackServer(answer)
+    server.start()
+    embedder = OpenAIEmbedder("m", base_url=server.url, api_key="k", max_retries=0)
+    try:
+        for _ in range(2):
+            assert asyncio.run(embedder.embed(["a", "b"])).tolist() == [[1.0, 0.5]] * 2
+    finally:
+        server.stop()
+    assert formats == ["base64", None, None]
 
 
 def test_openai_embeds_all_texts_in_one_request() -> None:

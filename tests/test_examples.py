@@ -74,7 +74,7 @@ def test_existing_provider_example() -> None:
         printed = run(EXAMPLES[1], receiver)
     assert printed.count('"rag.evaluation.status": "scored"') == 1
     assert printed.count('"name": "GET /ask"') == 1
-    assert "rag.evaluation.statement_faithfulness.score" in printed
+    assert "rag.evaluation.faithfulness.score" in printed
 
 
 def test_offline_example() -> None:

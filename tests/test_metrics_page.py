@@ -55,10 +55,10 @@ def test_requests_are_as_stated(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "fused", "single"),
     [
-        ("lean", 2, 6),
-        ("default", 4, 9),
-        ("online", 3, 16),
-        ("reference", 4, 22),
+        ("default", 2, 6),
+        ("dual", 4, 9),
+        ("online", 3, 15),
+        ("reference", 4, 21),
         ("retrieval", 0, 0),
     ],
 )

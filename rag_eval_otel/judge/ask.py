@@ -21,7 +21,6 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.prompting import prompts_in_use
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task, may_share
 from rag_eval_otel.protocols import Judge
@@ -64,7 +63,8 @@ class Ask:
     ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
     asked again. Fused, a question that comes up while replies are under way waits for them, for
     at most ``patience`` seconds, to travel with what they lead to. ``reasons`` says whether the
-    judge is to give reasons. ``usage`` and ``model`` tell what it took and which model answered.
+    judge is to give reasons, and ``prompts`` tells prompts that are not built in from others, for
+    ``cache``. ``usage`` and ``model`` tell what it took and which model answered.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Ask:
         judge: Judge,
         *,
         fusion: Fusion = "on",
+        prompts: str = "",
         repairs: int = 1,
         patience: float = 5.0,
         cache: ReplyCache | None = None,
@@ -82,6 +83,7 @@ class Ask:
         self.model: str | None = None
         self._judge = judge
         self._fusion = fusion
+        self._prompts = prompts
         self._repairs = repairs
         self._patience = patience
         self._cache = cache
@@ -211,7 +213,7 @@ class Ask:
         return list(replies.parts)
 
     def _key(self, task: Task[Any]) -> bytes:
-        text = repr((self._judge.model, self._fusion, prompts_in_use().digest, task))
+        text = repr((self._judge.model, self._fusion, self._prompts, task))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

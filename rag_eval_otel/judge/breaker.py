@@ -50,6 +50,11 @@ class CircuitBreaker:
         """The guarded judge's revision, where it is a program that has one."""
         return getattr(self._judge, "revision", None)
 
+    @property
+    def label_metrics(self) -> frozenset[str] | None:
+        """The metrics that the guarded judge lets the overall label go by; None: all."""
+        return getattr(self._judge, "label_metrics", None)
+
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Pass ``tasks`` on; raise `JudgeUnavailableError` at once while the circuit is open."""
         self._admit()

@@ -98,10 +98,9 @@ def _answered(message: object) -> str | None:
 
 def _text(message: BaseMessage | str) -> str:
     content = message if isinstance(message, str) else message.content
-    if isinstance(content, str):
-        return content
-    blocks = (b if isinstance(b, str) else b.get("text") or "" for b in content)
-    return "".join(blocks)
+    if not isinstance(content, str):
+        content = "".join(b if isinstance(b, str) else b.get("text") or "" for b in content)
+    return content.rpartition("</think>")[2]  # what a model thought aloud is no reply
 
 
 def _usage(message: object) -> Usage:

@@ -58,11 +58,6 @@ BUILT_IN = Prompts()
 _IN_USE: ContextVar[Prompts] = ContextVar("rag_eval_otel_prompts", default=BUILT_IN)
 
 
-def prompts_in_use() -> Prompts:
-    """Return the texts that the current context asks with."""
-    return _IN_USE.get()
-
-
 def prompt_text(name: str) -> str:
     """Return the text of the prompt ``name``: the one in use, else the package's."""
     text = _IN_USE.get().texts.get(name)

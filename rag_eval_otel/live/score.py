@@ -16,24 +16,21 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
-from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation
+from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
+from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.models import build_embedder, build_judge
-from rag_eval_otel.protocols import Embedder, Judge, Metric, Sink
-from rag_eval_otel.redaction import Redactor, redactor
+from rag_eval_otel.protocols import Sink
+from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink
 from rag_eval_otel.types import (
-    Embedding,
     Ending,
     Evaluation,
-    Fusion,
-    Reasons,
     Sample,
     SkipReason,
     SpanRef,
@@ -313,39 +310,6 @@ class RecentTurns:
 def _is_other_record(one: _Seen, other: _Seen) -> bool:
     """Tell whether two makers recorded what went on at the same time."""
     return one[0] != other[0] and one[1] <= other[2] and other[1] <= one[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """Metrics, who is asked for them, and how."""
-
-    metrics: tuple[Metric, ...]
-    judge: Judge
-    embedder: Embedder
-    fusion: Fusion = "on"
-    timeout: float | None = 60.0
-    cache: ReplyCache | None = None
-    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
-    embedding: Embedding = "drop"
-    prompts: Prompts = BUILT_IN
-    explanations: Reasons = "off"
-    label_metrics: frozenset[str] | None = None
-
-    async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
-        return await evaluate(
-            self.redactor.sample(sample) if self.redactor.patterns else sample,
-            self.metrics,
-            judge=self.judge,
-            embedder=self.embedder,
-            fusion=self.fusion,
-            timeout=self.timeout,
-            cache=self.cache,
-            embedding=self.embedding,
-            prompts=self.prompts,
-            explanations=self.explanations,
-            label_metrics=self.label_metrics,
-        )
 
 
 def build_measurement(config: Config) -> Measurement:

@@ -120,7 +120,8 @@ def sentences_of(text: str) -> list[str]:
     found: list[str] = []
     start = 0
     for end in [*_END.finditer(text), None]:
-        piece = text[start : end.start() if end else len(text)]
+        closing = end.start() + len(end[0].rstrip()) if end else len(text)  # with its quotes
+        piece = text[start:closing]
         joined = f"{found[-1]} {piece}" if found else piece
         if end and "\n" not in end[0] and _goes_on(piece, text[end.end() : end.end() + 1]):
             continue

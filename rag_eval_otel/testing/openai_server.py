@@ -257,8 +257,9 @@ class ScriptedOpenAI:
 
     def _served(self, reply: HttpReply) -> HttpReply:
         """Take the time that a chat reply takes, in a slot if those are limited."""
-        usage = (reply.body.get("usage") if isinstance(reply.body, dict) else None) or {}
-        delay = self._latency + self._token_latency * usage.get("completion_tokens", 0)
+        usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        delay = self._latency + self._token_latency * (tokens or 0)
         if isinstance(self._slots, nullcontext):
             return replace(reply, delay=reply.delay + delay)
         with self._slots:

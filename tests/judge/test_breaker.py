@@ -13,6 +13,7 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.breaker import CircuitBreaker
+from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Replies
@@ -145,3 +146,9 @@ def test_only_one_request_is_tried_at_a_time() -> None:
 
     assert asyncio.run(use()) == [OK, OK]
     assert scenario.judge.requests == 5
+
+
+def test_what_the_label_goes_by_is_passed_on() -> None:
+    """A judge may name the metrics whose label counts; most do not."""
+    assert CircuitBreaker(LexicalJudge()).label_metrics == LexicalJudge.label_metrics
+    assert CircuitBreaker(Scripted()).label_metrics is None

@@ -123,6 +123,7 @@ RATED = '{"rating": 1}'
         [{"type": "text", "text": RATED}],
         [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": RATED}],
         ['{"rating"', {"type": "text", "text": ": 1}"}],
+        f'<think>{{"rating": 2}}?</think>{RATED}',
         [{"type": "refusal", "text": None}, {"type": "text", "text": RATED}],
     ],
 )
@@ -175,6 +176,19 @@ class StatusError(Exception):
         self.status_code = status_code
 
 
+class ClientError(Exception):
+    """What AWS's client raises."""
+
+    def __init__(self, status: int) -> None:
+        """Carry the status as AWS does."""
+        super().__init__("AWS says no")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class NoCredentialsError(Exception):
+    """What AWS's client raises before it asks."""
+
+
 class ReadTimeout(Exception):  # noqa: N818  # the names that HTTP libraries have
     """A timeout that is not Python's."""
 
@@ -196,6 +210,9 @@ class APIConnectionError(Exception):
         (StatusError(500), "transport"),
         (StatusError(529), "transport"),
         (StatusError(None), "internal"),
+        (ClientError(400), "bad_request"),
+        (ClientError(429), "rate_limited"),
+        (NoCredentialsError(), "unauthorized"),
         (TimeoutError(), "timeout"),
         (asyncio.TimeoutError(), "timeout"),
         (ReadTimeout(), "timeout"),

@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 import questions
 from apps.fakes import ScriptedChat
 from e2e.providers import RATED, USED_IN, USED_OUT, VECTOR, Providers, serving
+from rag_eval_otel import config as options_module
 from rag_eval_otel import evaluate, evaluate_dataset
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder
@@ -249,9 +250,11 @@ def test_the_offline_embedder_is_said(
     options: dict[str, Any], embedder: str, is_said: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server of one's own may embed nothing: then the offline embedder does, and that is said."""
+    options_module._say_who_embeds.cache_clear()  # noqa: SLF001
     with caplog.at_level(logging.WARNING):
-        assert Config.from_env({}, **options).embedder == embedder
-    assert ("no embedder is named" in caplog.text) == is_said
+        for _ in range(2):
+            assert Config.from_env({}, **options).embedder == embedder
+    assert caplog.text.count("no embedder is named") == int(bool(is_said)), "once"
 
 
 def test_an_embedder_asks_where_the_judge_is_of_one_provider(server: Providers) -> None:

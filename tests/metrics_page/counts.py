@@ -12,9 +12,9 @@ from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.protocols import Metric
-from rag_eval_otel.testing import ScriptedOpenAI
+from rag_eval_otel.testing import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel.types import Fusion, Passage, Sample, Score
-from support import names_asked
+from support import drawings_asked, names_asked, text_asked
 
 SAMPLE = Sample(
     question="Who wrote the harbour report, when was it filed, and what does it recommend?",
@@ -71,39 +71,39 @@ _CLAIMS = (
     "The harbour report was filed on 12 May.",
     "The harbour report recommends raising the eastern breakwater by two metres.",
 )
-_WHY = "The material says so in as many words."
-_VERDICTS = {"verdicts": [{"index": i, "reason": _WHY, "verdict": 1} for i in (1, 2, 3)]}
-_JUDGED = [{"statement": claim, "reason": _WHY, "verdict": 1} for claim in _CLAIMS]
+_JUDGED = [{"statement": claim, "verdict": 1} for claim in _CLAIMS]
 _REPLIES: Mapping[str, object] = {
-    "accuracy_1": {"rating": 4, "reason": _WHY},
-    "accuracy_2": {"rating": 4, "reason": _WHY},
-    "addressed": _VERDICTS,
-    "answer_relevancy_rubric": {"subject": 1, "focus": 1, "reason": _WHY},
+    "accuracy_1": 4,
+    "accuracy_2": 4,
+    "addressed": [1, 1, 1],
+    "answer_relevancy_rubric": {"subject": 1, "focus": 1},
     "compared_statements": {"answer_statements": _JUDGED, "reference_statements": _JUDGED},
-    "context_relevance_1": {"rating": 2, "reason": _WHY},
-    "context_relevance_2": {"rating": 2, "reason": _WHY},
-    "context_relevancy_rubric": {"subject": 2, "sufficiency": 2, "reason": _WHY},
-    "context_statements": {"statements": _JUDGED},
-    "correctness": {"rating": 5, "reason": _WHY},
-    "direct_relevancy": {"rating": 1, "reason": _WHY},
-    "groundedness_1": {"rating": 2, "reason": _WHY},
-    "groundedness_2": {"rating": 2, "reason": _WHY},
-    "guideline": {"passing": True, "reason": _WHY},
-    "intent": {"intent": "To know author, date and upshot of the harbour report."},
-    "intent_fulfilment": {"rating": 1, "reason": _WHY},
-    "judged_statements": {"statements": _JUDGED},
-    "reference_statements": {"statements": _JUDGED},
-    "relevant_statements": {"relevant_statements": list(_CLAIMS)},
-    "response_relevancy": {"passing": True, "reason": _WHY},
-    "response_supported": {"passing": True, "reason": _WHY},
+    "context_relevance_1": 2,
+    "context_relevance_2": 2,
+    "context_relevancy_rubric": {"subject": 2, "sufficiency": 2},
+    "context_statements": _JUDGED,
+    "correctness": 5,
+    "direct_relevancy": 1,
+    "groundedness_1": 2,
+    "groundedness_2": 2,
+    "guideline": True,
+    "intent": "To know author, date and upshot of the harbour report.",
+    "intent_fulfilment": 1,
+    "judged_statements": _JUDGED,
+    "reference_statements": _JUDGED,
+    "relevant_contexts": [1, 2, 4],
+    "relevant_statements": list(_CLAIMS),
+    "response_relevancy": True,
+    "response_supported": True,
     "reverse_question": {"question": _PARTS[0], "noncommittal": 0},
-    "rubric": {"rating": 1, "reason": _WHY},
-    "similarities": {"similarities": [{"index": i, "similarity": 0.75} for i in (1, 2, 3)]},
-    "statements": {"statements": list(_CLAIMS)},
-    "sub_questions": {"sub_questions": list(_PARTS)},
-    "useful_for_answer": {"reason": _WHY, "verdict": 1},
-    "useful_for_reference": {"reason": _WHY, "verdict": 1},
-    "verdicts": _VERDICTS,
+    "rubric": 1,
+    "similarities": [0.75, 0.75, 0.75],
+    "statements": list(_CLAIMS),
+    "sub_questions": list(_PARTS),
+    "supported": [1, 1, 1],
+    "useful_for_answer": 1,
+    "useful_for_reference": 1,
+    "verdicts": [1, 1, 1],
 }
 """A reply to every prompt, of about the length that judges give."""
 
@@ -128,7 +128,7 @@ class Counts:
 
 def count(metrics: Iterable[str | Metric], *, fusion: Fusion) -> Counts:
     """Score `SAMPLE` with ``metrics`` and return what that took."""
-    with ScriptedOpenAI(_reply, lambda text: (1.0, len(text) / 100)) as server:
+    with ScriptedOpenAI(_reply, _embed, tokens=estimate_tokens) as server:
         options: dict[str, Any] = {"base_url": server.base_url, "api_key": "none"}
         evaluation = asyncio.run(
             evaluate(
@@ -149,6 +149,13 @@ def count(metrics: Iterable[str | Metric], *, fusion: Fusion) -> Counts:
     )
 
 
+def _embed(text: str) -> tuple[float, float]:
+    return 1.0, len(text) / 100
+
+
 def _reply(body: dict[str, Any]) -> object:
-    names = names_asked(body)
-    return {name: _REPLIES.get(name) or _REPLIES[re.sub(r"_\d+$", "", name)] for name in names}
+    listed = re.findall(r"^(\w+): an entry each for contexts", text_asked(body), flags=re.MULTILINE)
+    several: dict[str, object] = {name: [_REPLIES[name]] * len(SAMPLE.contexts) for name in listed}
+    if drawings_asked(body) > 1:
+        several["reverse_question"] = {"question": list(_PARTS), "noncommittal": 0}
+    return {name: {**_REPLIES, **several}[name] for name in names_asked(body)}

@@ -32,7 +32,7 @@ FAMILIES = (
 )
 """Headings, and the modules whose metrics come under them."""
 
-_ONLINE = ("default", "lean", "online", "reference")
+_ONLINE = ("default", "dual", "online", "reference")
 _COUNTED = ("requests, unfused", "fused", "tokens, unfused", "fused", "embedding requests")
 _FENCED = re.compile(r"(.*)::\n\n((?: {4}.*\n?|\n)+)")
 

@@ -1,0 +1,385 @@
+"""`LocalJudge`: an NLI or hallucination model, or a cross-encoder, on this machine."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.lexical.texts import claims_of, evades
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.runtime.background import Workers
+from rag_eval_otel.types import Replies
+
+Pair: TypeAlias = "tuple[str, str]"
+
+_REVISION = 1
+_PER_LEXICAL = 100
+_POSITIVE = ("entail", "support", "consist", "faithful", "ground", "relevant", "factual")
+_NEGATED = ("not", "non", "un", "in", "ir")
+_ASKED = "This text answers the question: "
+_LABELS = (1, 2, 3)
+_OVERLAP = 4  # windows share a quarter of their tokens
+_LEAST = 8  # tokens of a window
+_SPECIAL = 4  # tokens around a pair, at most
+_FULL, _EVEN, _PART = 0.75, 0.5, 0.25
+_BY_THE_LEAST = 2  # the voice on groundedness that goes by one claim
+
+
+class LocalJudge:
+    """Judges with a classifier of pairs of texts: no key, no network once the model is there.
+
+    ``model`` is the name or path of a ``sentence-transformers`` ``CrossEncoder``: an NLI or
+    hallucination model, which tells whether a text entails a claim, or a cross-encoder with one
+    label, which tells how well two texts go together. What it takes for entailment is read off the
+    names of its labels; where they tell nothing, say ``label``. A model with one label is asked
+    with (question, context) for context relevance, another with the hypothesis that the context
+    answers the question; ``relevance_model`` is a model of its own for that.
+
+    Faithfulness, groundedness, context relevance and usefulness are its probabilities; an answer
+    is broken into claims, and every other question answered, by `LexicalJudge`. A context that is
+    longer than the model reads is split into windows, of which the best counts.
+
+    All pairs of one request are classified in batches of ``batch_size`` on ``device`` (default:
+    what PyTorch finds), on at most ``max_threads`` worker threads. PyTorch uses all cores from one.
+
+    Raises `ConfigError` for a model that is not there, is no classifier, or has labels of which
+    none is told to be the right one, and `MissingDependencyError` without the extra ``local``.
+    """
+
+    label_metrics = LexicalJudge.label_metrics
+    revision = _REVISION * _PER_LEXICAL + LexicalJudge.revision
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        relevance_model: str | os.PathLike[str] | None = None,
+        label: str | None = None,
+        device: str | None = None,
+        batch_size: int = 32,
+        max_threads: int = 1,
+    ) -> None:
+        """Load ``model``, from the network if it is a name that was not loaded before."""
+        if batch_size < 1 or max_threads < 1:
+            msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
+            raise ConfigError(msg)
+        self.model = f"local/{Path(model).name}"
+        self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
+        self._relevance = self._support
+        if relevance_model is not None:
+            self._relevance = Classifier(relevance_model, device=device, batch_size=batch_size)
+            self.model += f"+{Path(relevance_model).name}"
+        self._others = LexicalJudge()
+        self._workers = Workers(max_threads)
+
+    def __repr__(self) -> str:
+        """Name the model."""
+        return f"LocalJudge({self.model.removeprefix('local/')!r})"
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Answer ``tasks``, whose pairs are classified together; nothing is requested."""
+        others = await self._others.reply(tasks)
+        mine = [task for task in tasks if _is_mine(task)]
+        answers = iter(await self._workers.run(lambda: self._answers(mine)) if mine else [])
+        parts = (
+            next(answers) if _is_mine(task) else other
+            for task, other in zip(tasks, others.parts, strict=True)
+        )
+        return Replies(parts=tuple(parts), model=self.model)
+
+    def _answers(self, tasks: Sequence[Task[Any]]) -> list[say.Reply]:
+        """Answer twice: to see which pairs are wanted, and with what the models say of them."""
+        wanted = _Probabilities(claims=_Wanted(), questions=_Wanted())
+        for task in tasks:
+            _answer(task, wanted)
+        known = _Probabilities(
+            claims=self._support.probabilities(wanted.claims),
+            questions=self._relevance.relevances(wanted.questions),
+        )
+        return [_answer(task, known) for task in tasks]
+
+
+class Classifier:
+    """A ``CrossEncoder`` with the label that counts, and windows over long texts."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        label: str | None = None,
+        device: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        """Load ``model``; raises as `LocalJudge`."""
+        self._model = _load(model, device)
+        config = self._model.config
+        self._count = int(config.num_labels)
+        self._label = _label_of(str(model), dict(config.id2label), label)
+        self._batch_size = batch_size
+        # A tokenizer that is asked with two settings at once fails.
+        self._tokenizer = copy.deepcopy(self._model.tokenizer)
+        self._lock = threading.Lock()
+
+    @cached_property
+    def length(self) -> int:
+        """How many tokens it reads of a pair."""
+        config = self._model.config
+        limits = (
+            getattr(self._model, "max_seq_length", None),
+            getattr(self._tokenizer, "model_max_length", None),
+            getattr(config, "max_position_embeddings", None),
+        )
+        return int(min((limit for limit in limits if limit), default=512))
+
+    def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """Return for each (text, claim) how likely the text entails the claim, at its best."""
+        return self._best({pair: list(self._windows(*pair)) for pair in pairs})
+
+    def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """Return for each (text, question) how likely the text answers it."""
+        asked: dict[Pair, list[Pair]] = {}
+        for text, question in pairs:
+            claim = question if self._count == 1 else f"{_ASKED}{question}"
+            windows = list(self._windows(text, claim))
+            flipped = [(claim, window) for window, _ in windows]
+            asked[text, question] = flipped if self._count == 1 else windows
+        return self._best(asked)
+
+    def _best(self, asked: Mapping[Pair, Sequence[Pair]]) -> dict[Pair, float]:
+        flat = list(dict.fromkeys(pair for pairs in asked.values() for pair in pairs))
+        known = dict(zip(flat, self._predicted(flat), strict=True))
+        return {pair: max(known[one] for one in pairs) for pair, pairs in asked.items()}
+
+    def _predicted(self, pairs: Sequence[Pair]) -> list[float]:
+        if not pairs:
+            return []
+        identity = import_module("torch").nn.Identity()
+        rows = self._model.predict(
+            list(pairs),
+            batch_size=self._batch_size,
+            activation_fn=identity,
+            show_progress_bar=False,
+        )
+        if self._count == 1:
+            return [_sigmoid(float(row)) for row in rows.reshape(-1)]
+        return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
+
+    def _windows(self, text: str, claim: str) -> Iterator[Pair]:
+        """Yield the parts of ``text`` that fit beside ``claim``; all of it where it does."""
+        with self._lock:
+            told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
+            shown = self._tokenizer(
+                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+        half = self.length // 2
+        size = max(_LEAST, self.length - _SPECIAL - min(len(told["input_ids"]), half))
+        places = shown["offset_mapping"]
+        if len(places) <= size:
+            yield text, claim
+            return
+        step = size - size // _OVERLAP
+        for start in range(0, len(places) - size // _OVERLAP, step):
+            part = places[start : start + size]
+            yield text[part[0][0] : part[-1][1]], claim
+
+
+def _load(model: str | os.PathLike[str], device: str | None) -> Any:
+    try:
+        make = import_module("sentence_transformers").CrossEncoder
+    except ImportError as error:
+        package = "sentence-transformers"
+        raise MissingDependencyError(package, "local") from error
+    name = os.fspath(model)
+    if name.startswith(("/", ".", "~")):
+        name = str(Path(name).expanduser())
+        if not Path(name).is_dir():
+            msg = f"local/{model}: there is no such folder"
+            raise ConfigError(msg)
+    try:
+        found = make(name, device=device)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        told = str(error).partition("\n")[0]
+        msg = f"local/{model} cannot be loaded: {told}"
+        raise ConfigError(msg) from error
+    kinds = getattr(found.config, "architectures", None) or []
+    if not any("SequenceClassification" in kind for kind in kinds):
+        msg = (
+            f"local/{model} is no classifier of pairs ({', '.join(kinds) or 'of no known kind'});"
+            " take an NLI or hallucination model, or a cross-encoder"
+        )
+        raise ConfigError(msg)
+    if not found.tokenizer.is_fast:
+        msg = f"local/{model} has no fast tokenizer, which long contexts need"
+        raise ConfigError(msg)
+    return found
+
+
+def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
+    """Return the number of the label that means yes."""
+    labels = [names[i] for i in sorted(names)]
+    if wanted is not None:
+        if wanted in labels:
+            return labels.index(wanted)
+        msg = f"local/{model} has no label {wanted!r}; its labels are {', '.join(labels)}"
+        raise ConfigError(msg)
+    if len(labels) == 1:
+        return 0
+    found = [i for i, name in enumerate(labels) if _is_yes(name)]
+    if len(labels) in _LABELS and len(found) == 1:
+        return found[0]
+    msg = (
+        f"local/{model} has {len(labels)} labels ({', '.join(labels[:5])}), of which it is not"
+        " clear which one means that a claim is supported; take a model with one, two or three, or"
+        f" name it: LocalJudge({model!r}, label=...)"
+    )
+    raise ConfigError(msg)
+
+
+def _is_yes(name: str) -> bool:
+    lowered = name.lower().replace("_", " ").replace("-", " ")
+    return any(word.startswith(_POSITIVE) for word in lowered.split()) and not lowered.startswith(
+        _NEGATED
+    )
+
+
+def _sigmoid(logit: float) -> float:
+    if logit >= 0:
+        return 1 / (1 + math.exp(-logit))
+    return math.exp(logit) / (1 + math.exp(logit))
+
+
+def _softmax(logits: Sequence[float]) -> list[float]:
+    highest = max(logits)
+    powers = [math.exp(logit - highest) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+# --- the questions --------------------------------------------------------------------------------
+
+
+class _Wanted(dict[Pair, float]):
+    """Takes note of the pairs that are looked up, and has a half for each."""
+
+    def __missing__(self, pair: Pair) -> float:
+        self[pair] = _EVEN
+        return _EVEN
+
+
+class _Probabilities:
+    """What is known of (text, claim) and of (text, question); never looked up in part."""
+
+    def __init__(self, *, claims: dict[Pair, float], questions: dict[Pair, float]) -> None:
+        self.claims, self.questions = claims, questions
+
+    def backed(self, texts: Sequence[str], claim: str) -> float:
+        return max([self.claims[text, claim] for text in texts], default=0.0)
+
+    def relevant(self, texts: Sequence[str], question: str) -> float:
+        return max([self.questions[text, question] for text in texts], default=0.0)
+
+
+def _answer(task: Task[Any], known: _Probabilities) -> say.Reply:
+    return _ANSWERS[task.kind.family](_Shown(task), known)
+
+
+def _is_mine(task: Task[Any]) -> bool:
+    return task.kind.family in _ANSWERS and not task.kind.instructions
+
+
+class _Shown:
+    """What a task shows."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        shown = dict(task.inputs)
+        self.task = task
+        self.question = task.text("question") if "question" in shown else ""
+        self.answer = next((task.text(n) for n in ("answer", "reference") if n in shown), "")
+        named = next((n for n in ("contexts", "context") if n in shown), "")
+        self.contexts = [text for text in (task.texts(named) if named else ()) if text.strip()]
+
+    @cached_property
+    def claims(self) -> list[str]:
+        return claims_of(self.answer, question=self.question)
+
+
+def _verdicts(shown: _Shown, known: _Probabilities) -> say.Reply:
+    claims = enumerate(shown.task.texts("statements"), start=1)
+    found = [say.Verdict.graded(known.backed(shown.contexts, one), index=i) for i, one in claims]
+    return say.Verdicts(verdicts=found)
+
+
+def _supported(shown: _Shown, known: _Probabilities) -> say.Reply:
+    found = []
+    for i, sentence in enumerate(shown.task.texts("sentences"), start=1):
+        if claims_of(sentence, question=shown.question):
+            found.append(say.Sentence.graded(known.backed(shown.contexts, sentence), index=i))
+        else:
+            found.append(say.Sentence(index=i, verdict=2))
+    return say.SupportedSentences(verdicts=found)
+
+
+def _judged_statements(shown: _Shown, known: _Probabilities) -> say.JudgedStatements:
+    found = [
+        say.JudgedStatement.graded(known.backed(shown.contexts, one), statement=one)
+        for one in shown.claims
+    ]
+    return say.JudgedStatements(statements=found)
+
+
+def _groundedness(shown: _Shown, known: _Probabilities) -> say.Reply:
+    backed = [known.backed(shown.contexts, one) for one in shown.claims]
+    if not backed:
+        return _rating(0.0 if evades(shown.answer) else _EVEN)
+    least_counts = shown.task.kind.voice == _BY_THE_LEAST
+    return _rating(min(backed) if least_counts else sum(backed) / len(backed))
+
+
+def _response_supported(shown: _Shown, known: _Probabilities) -> say.Reply:
+    flags = [one.verdict for one in _judged_statements(shown, known).statements]
+    told = f"{sum(flags)} of {len(flags)} claims are backed"
+    return say.Decision(passing=bool(flags) and all(flags), reason=told)
+
+
+def _context_relevance(shown: _Shown, known: _Probabilities) -> say.Reply:
+    return _rating(known.relevant(shown.contexts, shown.question))
+
+
+def _relevant_contexts(shown: _Shown, known: _Probabilities) -> say.Reply:
+    texts = enumerate(shown.task.texts("contexts"), start=1)
+    found = [i for i, one in texts if known.relevant([one], shown.question) >= _EVEN]
+    return say.RelevantContexts(numbers=found)
+
+
+def _useful(shown: _Shown, known: _Probabilities) -> say.Reply:
+    relevance = known.relevant(shown.contexts, shown.question)
+    backed = [known.backed(shown.contexts, one) for one in shown.claims]
+    return say.Useful.graded(min(max(backed, default=0.0), relevance))
+
+
+def _rating(share: float) -> say.Reply:
+    rating: Literal[0, 1, 2] = 2 if share >= _FULL else 1 if share >= _PART else 0
+    return say.Rating(rating=rating, reason=f"probability {share:.2f}").expecting(2 * share)
+
+
+_ANSWERS: Mapping[str, Callable[[_Shown, _Probabilities], say.Reply]] = {
+    "verdicts": _verdicts,
+    "supported": _supported,
+    "judged_statements": _judged_statements,
+    "reference_statements": _judged_statements,
+    "groundedness": _groundedness,
+    "response_supported": _response_supported,
+    "context_relevance": _context_relevance,
+    "relevant_contexts": _relevant_contexts,
+    "useful_for_answer": _useful,
+    "useful_for_reference": _useful,
+}

@@ -1,0 +1,195 @@
+"""`LocalJudge` on small models with random weights, made and run by the real libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import questions
+from rag_eval_otel import Config, LocalJudge, evaluate, evaluate_dataset
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.kinds import VERDICTS
+from rag_eval_otel.judge.local import Classifier
+from rag_eval_otel.models import build_plain_judge
+from support import SAMPLE
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("sentence_transformers")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own parts
+
+NLI = ("contradiction", "entailment", "neutral")
+TEXT = "albert einstein was born march 14 , 1879 . at ulm in he the a when ? why one two"
+WORDS = TEXT.split()
+POSITIONS = 32
+
+
+def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier") -> Path:
+    """Save a model of one layer with random weights, and a tokenizer of few words."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=POSITIONS,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    ).save_pretrained(folder)
+    torch.manual_seed(7)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS,
+        id2label=dict(enumerate(labels)),
+        label2id={name: i for i, name in enumerate(labels)},
+        initializer_range=1.0,
+    )
+    make = {
+        "classifier": transformers.BertForSequenceClassification,
+        "encoder": transformers.BertModel,
+    }[kind]
+    make(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nli(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An NLI model."""
+    return save_model(tmp_path_factory.mktemp("nli"), NLI)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder with one label."""
+    return save_model(tmp_path_factory.mktemp("reranker"), ["LABEL_0"])
+
+
+def reference(folder: Path, pairs: list[tuple[str, str]]) -> list[float]:
+    """Return the probability of the label that counts, by the model alone, one pair at a time."""
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = []
+    for pair in pairs:
+        with torch.no_grad():
+            logits = model(**tokenizer(*pair, return_tensors="pt")).logits[0]
+        one = torch.sigmoid(logits)[0] if len(logits) == 1 else torch.softmax(logits, -1)[1]
+        found.append(float(one))
+    return found
+
+
+def test_probabilities_are_those_of_the_model(nli: Path, reranker: Path) -> None:
+    """In batches and alone, with three labels and with one: the same to 1e-5."""
+    texts = ("Albert Einstein was born .", "He was born at Ulm .")
+    pairs = [(text, claim) for text in texts for claim in ("Einstein was born", "1879 ?", "why")]
+    for folder in (nli, reranker):
+        found = Classifier(folder, device="cpu", batch_size=4).probabilities(pairs)
+        assert list(found) == pairs
+        assert list(found.values()) == pytest.approx(reference(folder, pairs), abs=1e-5)
+    relevances = Classifier(reranker, device="cpu").relevances(pairs)
+    flipped = [(claim, text) for text, claim in pairs]
+    assert list(relevances.values()) == pytest.approx(reference(reranker, flipped), abs=1e-5)
+
+
+def test_windows_fit_the_model(nli: Path) -> None:
+    """A long context is read in windows: all of it, none cut off by the model."""
+    claim = "Einstein was born"
+    text = " ".join(WORDS[i % len(WORDS)] for i in range(400))
+    classifier = Classifier(nli, device="cpu")
+    windows = list(classifier._windows(text, claim))  # noqa: SLF001
+    assert classifier.length == POSITIONS
+    tokenizer = transformers.AutoTokenizer.from_pretrained(nli)
+    assert max(len(tokenizer(*window)["input_ids"]) for window in windows) <= POSITIONS
+    assert windows[0][0] == text[: len(windows[0][0])]
+    assert text.endswith(windows[-1][0])
+    best = classifier.probabilities([(text, claim)])[text, claim]
+    assert best == pytest.approx(max(reference(nli, windows)), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nli", "reranker"])
+def test_a_sample_is_scored(name: str, request: pytest.FixtureRequest) -> None:
+    """The default set has numbers in [0, 1], the same each time, and says who judged."""
+    folder = request.getfixturevalue(name)
+    first, again = (
+        evaluate_dataset([SAMPLE] * 4, judge=f"local/{folder}", embedder="hashing")
+        for _ in range(2)
+    )
+    for metric in ("faithfulness", "response_groundedness", "context_relevance"):
+        values = [row.evaluation[metric].value for row in first.rows]
+        assert all(value is not None and 0 <= value <= 1 for value in values)
+        assert values == [row.evaluation[metric].value for row in again.rows]
+    assert first.judge == f"local/{folder.name}"
+
+
+def test_many_at_once_on_several_threads(nli: Path) -> None:
+    """Questions of many turns, at once and on four threads, get the replies they get alone."""
+    judge = LocalJudge(nli, device="cpu", max_threads=4, batch_size=2)
+    texts = [" ".join(WORDS[i : i + 5] * (i % 9 + 1)) for i in range(12)]
+    tasks = [
+        VERDICTS.task({"contexts": texts[i : i + 3], "statements": texts[i + 3 : i + 5]})
+        for i in range(7)
+    ]
+
+    async def together() -> list[Any]:
+        replies = await asyncio.gather(*(judge.reply([task]) for task in tasks * 10))
+        return [[one.probability for one in reply.parts[0].verdicts] for reply in replies]  # type: ignore[attr-defined]
+
+    found = asyncio.run(together())
+    for alone, parallel in zip(found[:7] * 10, found, strict=True):
+        assert parallel == pytest.approx(alone, abs=1e-5)
+
+
+def test_the_loop_is_not_held_up(nli: Path) -> None:
+    """While the model works, other tasks of the event loop go on."""
+    judge = LocalJudge(nli, device="cpu")
+    task = questions.context_relevance("Why?", tuple(f"one {i}" for i in range(200)), voice=1)
+
+    async def beside() -> int:
+        reply, turns = asyncio.ensure_future(judge.reply([task])), 0
+        while not reply.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert asyncio.run(beside()) > 10
+
+
+def test_what_is_no_model(tmp_path: Path, nli: Path) -> None:
+    """No model, one without a classifier, labels that tell nothing, and a device that is none."""
+    odd = save_model(tmp_path / "odd", [f"LABEL_{i}" for i in range(5)])
+    plain = save_model(tmp_path / "plain", NLI, kind="encoder")
+    (tmp_path / "empty").mkdir()
+    for name, told in (
+        (f"local/{tmp_path}/nowhere", "no such folder"),
+        (f"local/{tmp_path}/empty", "cannot be loaded"),
+        ("local/nobody/nothing-at-all", "cannot be loaded"),
+        (f"local/{odd}", "has 5 labels"),
+        (f"local/{plain}", "no classifier of pairs"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            build_plain_judge(Config(judge=name, device="cpu"))
+    with pytest.raises(ConfigError, match="device"):
+        LocalJudge(nli, device="quantum")
+    labelled = LocalJudge(odd, label="LABEL_4", device="cpu")
+    evaluation = asyncio.run(evaluate(SAMPLE, ["faithfulness"], judge=labelled))
+    assert evaluation["faithfulness"].status == "ok"

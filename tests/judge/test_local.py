@@ -1,0 +1,298 @@
+"""A judge on a local classifier: fakes with the surface of sentence-transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import questions
+from rag_eval_otel import LexicalJudge, LocalJudge, evaluate
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError, MissingDependencyError
+from rag_eval_otel.judge.kinds import (
+    JUDGED_STATEMENTS,
+    RELEVANT_CONTEXTS,
+    RESPONSE_SUPPORTED,
+    SUPPORTED,
+    USEFUL_FOR_ANSWER,
+    VERDICTS,
+)
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.models import build_judge, build_plain_judge
+from support import SAMPLE
+
+NLI = ("contradiction", "entailment", "neutral")
+CONTEXTS = ("Albert Einstein was born in 1879.", "Bread is made of flour.")
+BORN, BAKED = "Einstein was born in 1879.", "Einstein baked bread."
+
+
+class Words:
+    """A tokenizer of words."""
+
+    is_fast = True
+    model_max_length = 10**30
+
+    def __call__(self, text: str, **options: Any) -> dict[str, Any]:
+        """Return a token for each word."""
+        places = [found.span() for found in re.finditer(r"\S+", text)]
+        return {"input_ids": [1] * len(places), "offset_mapping": places}
+
+
+class Encoder:
+    """Goes by the share of the words of the second text that stand in the first."""
+
+    labels: Sequence[str] = NLI
+    architectures: Sequence[str] = ("BertForSequenceClassification",)
+    length = 40
+
+    def __init__(self, name: str, device: str | None = None) -> None:
+        """Load nothing."""
+        if name == "nobody/nothing":
+            message = "nobody/nothing is not a local folder\nand not on the hub"
+            raise OSError(message)
+        self.tokenizer = Words()
+        self.config = SimpleNamespace(
+            num_labels=len(self.labels),
+            id2label=dict(enumerate(self.labels)),
+            architectures=list(self.architectures),
+            max_position_embeddings=self.length,
+        )
+        self.calls: list[tuple[list[tuple[str, str]], int, int]] = []
+
+    def predict(
+        self, pairs: list[tuple[str, str]], *, batch_size: int, **options: Any
+    ) -> np.ndarray[Any, Any]:
+        """Return logits: high for the label that counts where the words are there."""
+        self.calls.append((pairs, batch_size, threading.get_ident()))
+        if len(self.labels) == 1:
+            return np.array([_logit(one, other) for one, other in pairs])
+        rows = np.zeros((len(pairs), len(self.labels)))
+        rows[:, 1] = [_logit(one, other) for one, other in pairs]
+        return rows
+
+
+def _logit(one: str, other: str) -> float:
+    words, among = (set(re.findall(r"\w+", text.lower())) for text in (other, one))
+    return 20 * len(words & among) / max(1, len(words)) - 14
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> type[Encoder]:
+    """The library, with this encoder."""
+
+    class Mine(Encoder):
+        pass
+
+    fake: Any = ModuleType("sentence_transformers")
+    fake.CrossEncoder = Mine
+    torch: Any = ModuleType("torch")
+    torch.nn = SimpleNamespace(Identity=lambda: None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return Mine
+
+
+def replied(judge: LocalJudge, *tasks: Task[Any]) -> list[Any]:
+    """Return the parts of a reply."""
+    return list(asyncio.run(judge.reply(tasks)).parts)
+
+
+def calls_of(judge: LocalJudge) -> list[Any]:
+    """Return what the model was asked."""
+    return judge._support._model.calls  # type: ignore[no-any-return]  # noqa: SLF001
+
+
+def verdicts(*claims: str, contexts: Sequence[str] = CONTEXTS) -> Task[Any]:
+    """Ask for verdicts on claims."""
+    return VERDICTS.task({"contexts": contexts, "statements": claims})
+
+
+def test_verdicts_carry_probabilities(library: type[Encoder]) -> None:
+    """A claim has the probability of the context that backs it best, one half is a yes."""
+    (found,) = replied(LocalJudge("an/nli"), verdicts(BORN, BAKED))
+    probabilities = [one.probability for one in found.verdicts]
+    assert [one.verdict for one in found.verdicts] == [1, 0]
+    assert probabilities[0] > 0.9
+    assert 0 < probabilities[1] < 0.1
+
+
+def test_all_pairs_of_a_request_are_one_batch(library: type[Encoder]) -> None:
+    """Pairs that several questions share are classified once, on a thread of the judge's own."""
+    judge = LocalJudge("an/nli", batch_size=7)
+    tasks = [verdicts(BORN, BAKED), verdicts(BORN), questions.groundedness(BORN, CONTEXTS, voice=1)]
+    replied(judge, *tasks)
+    ((pairs, size, thread),) = calls_of(judge)[:1]
+    assert (len(pairs), len(set(pairs)), size) == (4, 4, 7)
+    assert thread != threading.get_ident()
+
+
+def test_every_question_of_its_own(library: type[Encoder]) -> None:
+    """Each kind of question that it answers, in the reply that the kind asks for."""
+    answer = f"{BORN} {BAKED}"
+    shown = {"question": "When was Einstein born?", "answer": answer, "contexts": CONTEXTS}
+    sentences = {**shown, "sentences": [BORN, BAKED, "I don't know."]}
+    judge = LocalJudge("an/nli")
+    supported, judged, decided, useful, relevant, rated = replied(
+        judge,
+        SUPPORTED.task(sentences),
+        JUDGED_STATEMENTS.task(shown),
+        RESPONSE_SUPPORTED.task(shown),
+        USEFUL_FOR_ANSWER.task({**shown, "context": CONTEXTS[0]}),
+        RELEVANT_CONTEXTS.task(shown),
+        questions.context_relevance("Albert Einstein born 1879", CONTEXTS, voice=1),
+    )
+    assert [one.verdict for one in supported.verdicts] == [1, 0, 2]
+    assert [one.verdict for one in judged.statements] == [1, 0]
+    assert decided.passing is False
+    assert 0 <= useful.probability <= 1
+    assert relevant.numbers == []
+    assert 0 <= rated.expected <= 2
+    texts = {text for pairs, *_ in calls_of(judge) for _, text in pairs}
+    assert "This text answers the question: When was Einstein born?" in texts
+
+
+def test_groundedness(library: type[Encoder]) -> None:
+    """One voice goes by all claims, the other by the least; without claims nothing is known."""
+    answer = f"{BORN} {BAKED}"
+    mean, least, nothing = replied(
+        LocalJudge("an/nli"),
+        questions.groundedness(answer, CONTEXTS, voice=1),
+        questions.groundedness(answer, CONTEXTS, voice=2),
+        questions.groundedness("I don't know.", CONTEXTS, voice=1),
+    )
+    assert mean.expected > least.expected
+    assert nothing.rating == 0
+
+
+def test_a_cross_encoder_with_one_label(library: type[Encoder]) -> None:
+    """It is shown question and context as rerankers are, context and claim as NLI models are."""
+    library.labels = ("LABEL_0",)
+    judge = LocalJudge("a/reranker")
+    replied(judge, questions.context_relevance("Why?", ("One.",), voice=1), verdicts("Two."))
+    pairs = [pair for call, *_ in calls_of(judge) for pair in call]
+    assert ("Why?", "One.") in pairs
+    assert (CONTEXTS[0], "Two.") in pairs
+
+
+def test_a_model_of_its_own_for_relevance(library: type[Encoder]) -> None:
+    """Two models share the work, and both are named."""
+    judge = LocalJudge("an/nli", relevance_model="a/reranker")
+    assert judge.model == "local/nli+reranker"
+    replied(judge, questions.context_relevance("Why?", ("One.",), voice=1))
+    assert calls_of(judge) == []
+
+
+def test_long_contexts_are_read_in_windows(library: type[Encoder]) -> None:
+    """What stands anywhere in a long context is found; every word is in a window."""
+    filler = [f"word{i}" for i in range(300)]
+    context = " ".join([*filler[:200], BORN, *filler[200:]])
+    judge = LocalJudge("an/nli")
+    (found,) = replied(judge, verdicts(BORN, contexts=[context]))
+    assert found.verdicts[0].probability > 0.9
+    ((pairs, *_),) = calls_of(judge)
+    assert len(pairs) > 8
+    assert all(len(window.split()) + len(BORN.split()) <= library.length for window, _ in pairs)
+    assert set(context.split()) == {word for window, _ in pairs for word in window.split()}
+
+
+def test_the_offline_judge_answers_the_rest(library: type[Encoder]) -> None:
+    """A whole set is scored; what is no matter of entailment is compared by words."""
+    judge = LocalJudge("an/nli")
+    evaluation = asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing"))
+    assert {score.status for score in evaluation.scores} == {"ok"}
+    assert evaluation.judge == "local/nli"
+    assert evaluation.usage.judge_requests == 0
+    assert str(LexicalJudge.revision) in evaluation["faithfulness"].version
+    shown = questions.statements("Why?", "Because of rain.")
+    assert replied(judge, shown) == list(asyncio.run(LexicalJudge().reply([shown])).parts)
+
+
+def test_a_judge_by_name(library: type[Encoder], tmp_path: Path) -> None:
+    """A name or a path, with batch size and device as options."""
+    judge = build_plain_judge(Config(judge="local/an/nli", batch_size=3, device="cpu"))
+    assert repr(judge) == "LocalJudge('nli')"
+    live = build_judge(Config(judge="local/an/nli"))
+    assert isinstance(live, LocalJudge), "what is here needs no circuit breaker"
+    assert build_plain_judge(Config(judge=f"local/{tmp_path}")).model == f"local/{tmp_path.name}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "told"),
+    [
+        (("LABEL_0", "LABEL_1", "LABEL_2"), None, "name it: LocalJudge"),
+        (("a", "b", "c", "d", "entailment"), None, "has 5 labels"),
+        (("entailment", "supported"), None, "has 2 labels"),
+        (NLI, "yes", "has no label 'yes'; its labels are contradiction"),
+    ],
+)
+def test_labels_that_tell_nothing(
+    labels: Sequence[str], label: str | None, told: str, library: type[Encoder]
+) -> None:
+    """It is not guessed what a label means."""
+    library.labels = labels
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        LocalJudge("an/nli", label=label)
+
+
+@pytest.mark.parametrize(
+    ("labels", "label"),
+    [
+        (NLI, None),
+        (("hallucinated", "consistent"), None),
+        (("not_entailment", "entailment"), None),
+        (("unsupported", "SUPPORTED"), None),
+        (("LABEL_0", "LABEL_1"), "LABEL_1"),
+    ],
+)
+def test_labels_that_are_understood(
+    labels: Sequence[str], label: str | None, library: type[Encoder]
+) -> None:
+    """The label that means yes is the second one in each of these."""
+    library.labels = labels
+    (found,) = replied(LocalJudge("an/nli", label=label), verdicts(BORN))
+    assert found.verdicts[0].probability > 0.9
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        ("/no/such/folder", {}, "there is no such folder"),
+        ("~/no-such-folder", {}, "there is no such folder"),
+        ("nobody/nothing", {}, "cannot be loaded: nobody/nothing is not a local folder$"),
+        ("an/nli", {"batch_size": 0}, "batch_size"),
+        ("an/nli", {"max_threads": 0}, "max_threads"),
+    ],
+)
+def test_a_model_that_is_not_there(
+    model: str, options: dict[str, Any], told: str, library: type[Encoder]
+) -> None:
+    """The error comes before anything is asked."""
+    with pytest.raises(ConfigError, match=told):
+        LocalJudge(model, **options)
+
+
+def test_a_model_of_another_kind(library: type[Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model without a trained classifier would judge by random weights."""
+    library.architectures = ["BertModel"]
+    with pytest.raises(ConfigError, match=r"no classifier of pairs \(BertModel\)"):
+        LocalJudge("a/bert")
+    library.architectures = ["BertForSequenceClassification"]
+    monkeypatch.setattr(Words, "is_fast", False)
+    with pytest.raises(ConfigError, match="fast tokenizer"):
+        LocalJudge("an/nli")
+
+
+def test_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra."""
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[local\]"):
+        LocalJudge("an/nli")
