@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
-from rag_eval_otel.judge.lexical.questions import features
+from rag_eval_otel.judge.lexical.texts import features
 from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.protocols import Embedder, Vectors
 from rag_eval_otel.runtime.background import SyncFirst

@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from rag_eval_otel.demo.handbook import TURNS, Turn, passages
-from rag_eval_otel.judge.lexical.claims import STOP, terms
+from rag_eval_otel.judge.lexical.texts import STOP, terms
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import CallbackManagerForLLMRun

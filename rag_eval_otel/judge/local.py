@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.lexical.claims import claims_of, evades
+from rag_eval_otel.judge.lexical.texts import claims_of, evades
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.background import Workers
 from rag_eval_otel.types import Replies

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.judge.lexical.claims import (
+from rag_eval_otel.judge.lexical.texts import (
     MAX_CHARACTERS,
     Passages,
     claims_of,
@@ -115,7 +115,7 @@ def test_any_text_can_be_read(text: str) -> None:
     assert all(map(str.strip, sentences(text)))
     assert all(term.key for term in terms(text))
     assert all(map(str.strip, claims_of(text, question=text)))
-    assert not (evades(text) and claims_of(text))
+    assert not evades(text) or len(claims_of(text)) <= 1  # a mere question back
 
 
 @pytest.mark.parametrize(

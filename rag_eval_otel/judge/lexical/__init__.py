@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import replies as say
-from rag_eval_otel.judge.lexical import claims, questions
-from rag_eval_otel.judge.lexical.claims import Passages, claims_of, keys_of, within_limit
+from rag_eval_otel.judge.lexical import texts
+from rag_eval_otel.judge.lexical.texts import Passages, claims_of, keys_of, within_limit
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Replies
 
@@ -29,7 +29,7 @@ class LexicalJudge:
 
     Verdicts and ratings carry how far the words agree; a half is as likely right as wrong. What
     takes reading (a rubric, a guideline, own instructions) gets an `UnparsableReplyError`. Texts
-    are read up to `claims.MAX_CHARACTERS`. What they say never changes how they are judged.
+    are read up to `texts.MAX_CHARACTERS`. What they say never changes how they are judged.
     """
 
     model = "lexical"
@@ -63,43 +63,43 @@ class _Answers:
         self._contexts = next((task.texts(n) for n in ("contexts", "context") if n in shown), ())
 
     def to_reverse_question(self) -> say.Reply:
-        written = questions.reverse_questions(self._said) or [""]
+        written = texts.reverse_questions(self._said) or [""]
         question = written[self._task.draw % len(written)]
         return say.ReverseQuestion(
-            question=question, noncommittal=1 if claims.evades(self._said) else 0
+            question=question, noncommittal=1 if texts.evades(self._said) else 0
         )
 
     def to_similarities(self) -> say.Reply:
-        near = (questions.similarity(self._question, q) for q in self._task.texts("questions"))
+        near = (texts.similarity(self._question, q) for q in self._task.texts("questions"))
         found = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
         return say.Similarities(similarities=found)
 
     def to_direct_relevancy(self) -> say.Reply:
-        return say.UnitRating(rating=questions.relevancy(self._question, self._said))
+        return say.UnitRating(rating=texts.relevancy(self._question, self._said))
 
     def to_sub_questions(self) -> say.Reply:
-        return say.SubQuestions(sub_questions=questions.sub_questions(self._question))
+        return say.SubQuestions(sub_questions=texts.sub_questions(self._question))
 
     def to_addressed(self) -> say.Reply:
         asked = self._task.texts("sub_questions")
-        return _verdicts(questions.relevancy(question, self._said) for question in asked)
+        return _verdicts(texts.relevancy(question, self._said) for question in asked)
 
     def to_intent(self) -> say.Reply:
-        return say.Intent(intent=_INTENT + " ".join(self._question[: questions.MAX].split()))
+        return say.Intent(intent=_INTENT + " ".join(self._question[: texts.MAX].split()))
 
     def to_intent_fulfilment(self) -> say.Reply:
         question = self._task.text("intent").removeprefix(_INTENT)
-        return say.UnitRating(rating=questions.relevancy(question, self._said))
+        return say.UnitRating(rating=texts.relevancy(question, self._said))
 
     def to_answer_relevancy_rubric(self) -> say.Reply:
-        rating = questions.relevancy(self._question, self._said)
+        rating = texts.relevancy(self._question, self._said)
         return say.TwoFlags(subject=1 if rating >= _EVEN else 0, focus=1 if rating >= _FULL else 0)
 
     def to_context_relevance(self) -> say.Reply:
         return _rating(self._relevance())
 
     def _relevance(self) -> float:
-        served = (questions.coverage(self._question, text) for text in within_limit(self._contexts))
+        served = (texts.coverage(self._question, text) for text in within_limit(self._contexts))
         return max(served, default=0.0)
 
     def to_context_relevancy_rubric(self) -> say.Reply:
@@ -107,16 +107,16 @@ class _Answers:
         return say.TwoMarks(subject=mark, sufficiency=mark)
 
     def to_context_statements(self) -> say.JudgedStatements:
-        told = [one for text in within_limit(self._contexts) for one in claims.sentences(text)]
-        return _judged(told, partial(questions.coverage, self._question))
+        told = [one for text in within_limit(self._contexts) for one in texts.sentences(text)]
+        return _judged(told, partial(texts.coverage, self._question))
 
     def to_relevant_statements(self) -> say.Reply:
         told = self.to_context_statements().statements
         return say.RelevantStatements(relevant_statements=[t.statement for t in told if t.verdict])
 
     def to_relevant_contexts(self) -> say.Reply:
-        served = partial(questions.coverage, self._question)
-        told = enumerate(map(claims.sentences, within_limit(self._contexts)), start=1)
+        served = partial(texts.coverage, self._question)
+        told = enumerate(map(texts.sentences, within_limit(self._contexts)), start=1)
         found = [i for i, one in told if max(map(served, one), default=0.0) >= _EVEN]
         return say.RelevantContexts(numbers=found)
 
@@ -159,7 +159,7 @@ class _Answers:
     def to_groundedness(self) -> say.Reply:
         backed = list(map(self._read(self._contexts).probability, self._claims()))
         if not backed:  # a mere yes or no may be backed as well as not
-            return _rating(0.0 if claims.evades(self._said) else _EVEN)
+            return _rating(0.0 if texts.evades(self._said) else _EVEN)
         least_counts = self._task.kind.voice == _BY_THE_LEAST
         return _rating(min(backed) if least_counts else sum(backed) / len(backed))
 
@@ -173,8 +173,8 @@ class _Answers:
         return supported if self._relevance() >= _EVEN else say.Decision(passing=False)
 
     def to_compared_statements(self) -> say.ComparedStatements:
-        beyond, texts = keys_of(self._question), map(self._task.text, ("answer", "reference"))
-        said, wanted = (claims_of(text, question=self._question) for text in texts)
+        beyond, sides = keys_of(self._question), map(self._task.text, ("answer", "reference"))
+        said, wanted = (claims_of(text, question=self._question) for text in sides)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
         return say.ComparedStatements(
             answer_statements=_judged(said, in_wanted).statements,
