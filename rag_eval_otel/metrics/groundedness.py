@@ -127,7 +127,8 @@ def sentences_of(text: str) -> list[str]:
             continue
         start = end.end() if end else start
         if re.search(r"\w", piece):
-            found.append(_BULLET.sub("", piece).strip())
+            bare = _BULLET.sub("", piece)
+            found.append((bare if re.search(r"\w", bare) else piece).strip())
         elif found:
             found[-1] = joined.strip()
     return _put_together(found)
