@@ -25,6 +25,8 @@ _NEEDS = frozenset({"question", "answer", "contexts"})
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
 _MOST_SENTENCES = 40  # that a judge is given; of more, neighbours are put together
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
+_SPACES = re.compile(r"[^\S\r\n]+")
+_LAST = 12  # characters before a full stop: more than any abbreviation that is known
 _END = re.compile(
     r"(?<=[.!?\u2026\u061f\u06d4])[\"'\u2019\u201d\u00bb)\]*]*\s+"
     r"|(?<=[\u3002\uff01\uff1f\u0964\u0965])[\u300d\u300f\u201d\uff09]*\s*|\s*[\r\n]+\s*"
@@ -117,26 +119,26 @@ def sentences_of(text: str) -> list[str]:
     What has no letter and no digit belongs to the sentence before. A text in a script that ends no
     sentences, as Thai, is broken at line ends alone.
     """
-    found: list[str] = []
+    text = _SPACES.sub(" ", text)
+    found: list[list[str]] = []
     start = 0
     for end in [*_END.finditer(text), None]:
-        closing = end.start() + len(end[0].rstrip()) if end else len(text)  # with its quotes
-        piece = text[start:closing]
-        joined = f"{found[-1]} {piece}" if found else piece
-        if end and "\n" not in end[0] and _goes_on(piece, text[end.end() : end.end() + 1]):
-            continue
-        start = end.end() if end else start
+        at = end.start() if end else len(text)
+        if end and "\n" not in end[0]:
+            last = text[max(start, at - _LAST) : at]
+            if _goes_on(last, text[end.end() : end.end() + 1]):
+                continue
+        piece, start = text[start:at], end.end() if end else start
         if re.search(r"\w", piece):
-            bare = _BULLET.sub("", piece)
-            found.append((bare if re.search(r"\w", bare) else piece).strip())
+            found.append([_BULLET.sub("", piece)])
         elif found:
-            found[-1] = joined.strip()
-    return _put_together(found)
+            found[-1].append(piece)
+    return _put_together([" ".join(pieces).strip() for pieces in found])
 
 
-def _goes_on(piece: str, following: str) -> bool:
+def _goes_on(last: str, following: str) -> bool:
     """Tell whether a full stop ended an abbreviation, an initial or an ordinal, not a sentence."""
-    return following.islower() or bool(_UNENDED.search(piece))
+    return following.islower() or bool(_UNENDED.search(last))
 
 
 def _put_together(sentences: Sequence[str]) -> list[str]:

@@ -83,7 +83,7 @@ _FRAME = re.compile(
     r"(?i)^(?:(?:the )?answer(?: is)?:?|(?:based on|according to) (?:the )?(?:\w+ )?"
     r"(?:document|context|passage|text|article|handbook|information)s?),? +"
 )
-_BUT = re.compile(r",? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
+_BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
 
 
 class Term(NamedTuple):
