@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from time import perf_counter
 
 from rag_eval_otel.embed import Embed
-from rag_eval_otel.errors import JudgeError
+from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.wire import prompt_hash
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 5.0  # seconds a question waits for what it may travel with
 _WAITED = 0.25  # at most this share of the time there is
 _REFUSED, _SERVER = 400, 500
+_MODELS = 100  # that answered, of which versions are kept
 _REASONS: Mapping[int, Reason] = {
     401: "unauthorized",
     403: "unauthorized",
@@ -56,7 +57,7 @@ async def evaluate(
     cache: ReplyCache | None = None,
     embedding: Embedding = "drop",
     prompts: AnyPrompts = None,
-    label_metrics: Iterable[str] | None = None,
+    label_metrics: Collection[str] | None = None,
     explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
@@ -76,8 +77,9 @@ async def evaluate(
     whole, nothing else.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
+    chosen = resolve_metrics(metrics)
     measurement = Measurement(
-        metrics=resolve_metrics(metrics),
+        metrics=chosen,
         judge=chosen_judge,
         embedder=chosen_embedder,
         fusion=fusion,
@@ -86,7 +88,7 @@ async def evaluate(
         cache=cache,
         embedding=embedding,
         prompts=chosen_prompts(prompts),
-        label_metrics=None if label_metrics is None else frozenset(label_metrics),
+        label_metrics=None if label_metrics is None else chosen_labelling(chosen, label_metrics),
         explanations=explanations,
         clock=clock,
     )
@@ -113,7 +115,12 @@ class Measurement:
 
     def __post_init__(self) -> None:
         """Name what will be measured, if the judge answers by its own name."""
-        self._versions(self.judge.model)
+        model = getattr(self.judge, "model", None)
+        if not isinstance(model, str):
+            kind = type(self.judge).__name__
+            msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
+            raise ConfigError(msg)
+        self._versions(model)
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
@@ -179,6 +186,8 @@ class Measurement:
                 model=_revised(model, self.judge),
                 reasons=self.explanations,
             )
+            if len(self._known_versions) >= _MODELS:  # a gateway may name one for each reply
+                self._known_versions.clear()
             with self._prompts():
                 known = self._known_versions[model] = list(map(named, self.metrics))
         return known
@@ -199,6 +208,9 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
     """Return those ``named`` for the overall label, None for none; `ConfigError` for others."""
+    if isinstance(named, str):
+        msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"
+        raise ConfigError(msg)
     measured = {metric.name for metric in metrics}
     for name in named:
         require_measured("an overall label", name, measured)
@@ -224,7 +236,13 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons =
     broke up the answer and not the judge, and by ``-reasons`` where the judge gave reasons. Scores
     of different versions must not be compared.
     """
-    frame = ["frame", *(["repeated"] if fusion == "on" else []), *_extra(reasons)]
+    frame = [
+        "frame",
+        "schema",
+        "complaint",
+        *(["repeated"] if fusion == "on" else []),
+        *_extra(reasons),
+    ]
     prompts = prompt_hash(frame, metric.asks)
     definition = f"{type(metric).__qualname__}{_parameters(metric)}{prompts}"
     digest = hashlib.sha256(definition.encode()).hexdigest()[:8]

@@ -36,6 +36,7 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 """Prompts, the folder they are in, or None for the one of the environment."""
 
 _AZURE_VERSION = "2024-10-21"
+_VERSION = "OPENAI_API_VERSION"
 
 
 def build_judge(config: Config) -> Judge:
@@ -123,7 +124,7 @@ def _azure_version(address: str | None) -> str | None:
         raise ConfigError(msg)
     if urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
         return None
-    return first_set(("OPENAI_API_VERSION",)) or _AZURE_VERSION
+    return first_set((_VERSION,)) or _AZURE_VERSION
 
 
 def _langchain_judge(provider: Provider, model: str, config: Config) -> Judge:
@@ -201,12 +202,21 @@ def _key(config: Config) -> tuple[tuple[str, Any], ...]:
     if not (isinstance(config.judge, str) and isinstance(config.embedder, str)):
         return ()
     extra = json.dumps(config.extra_body, sort_keys=True) if config.extra_body else None
-    return (*((name, getattr(config, name)) for name in _OF_MODELS), ("extra_body", extra))
+    options = tuple((name, getattr(config, name)) for name in _OF_MODELS)
+    return (*options, ("extra_body", extra), ("environment", _environment(config)))
+
+
+def _environment(config: Config) -> tuple[str | None, ...]:
+    """Return what the environment says of keys and addresses now: it may be set later."""
+    found = [parts_of(name) for name in (config.judge, config.embedder)]
+    names = [name for part in found if part for name in (*part[0].keys, *part[0].addresses)]
+    return tuple(first_set((name,)) for name in (*names, _VERSION))
 
 
 @lru_cache(maxsize=16)
 def _made(key: tuple[tuple[str, Any], ...]) -> tuple[Judge, Embedder]:
     options = dict(key)
+    options.pop("environment")
     options["extra_body"] = options["extra_body"] and json.loads(options["extra_body"])
     config = Config(**options)
     return build_plain_judge(config), build_embedder(config)

@@ -15,7 +15,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Usage
 
 _MILLION = 1_000_000
-_RELEASE = re.compile(r"[-@:](?:v?\d[\w.-]*|latest|preview)")
+_RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
 """What a server puts behind a model's name, which does not change the price."""
 
 

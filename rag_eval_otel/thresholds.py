@@ -35,8 +35,13 @@ def thresholds_of(given: object, *, where: str) -> dict[str, float]:
         msg = f"{where} must map names of metrics to numbers, or be a {_SUFFIX} file, not {given!r}"
         raise ConfigError(msg)
     pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
+    names = [name.strip() for name, _, _ in pairs]
+    if "" in names or len(set(names)) < len(names):
+        msg = f"{where}: name each metric once, as in faithfulness=0.8, not {given!r}"
+        raise ConfigError(msg)
     return {
-        name.strip(): _number(_parsed(value), name.strip(), where=where) for name, _, value in pairs
+        name: _number(_parsed(value), name, where=where)
+        for name, (_, _, value) in zip(names, pairs, strict=True)
     }
 
 

@@ -289,7 +289,8 @@ def test_cached_tokens_have_a_price_of_their_own() -> None:
     usage = Usage(prompt_tokens=1_000_000, cached_tokens=600_000, completion_tokens=100_000)
     assert Price(input=1, cached_input=0.1, output=4).of(usage) == pytest.approx(0.4 + 0.06 + 0.4)
     assert Price(input=1, output=4).of(usage) == pytest.approx(1.4)
-    assert Prices(models={"m": Price(input=1, output=4)}).cost("m-1", usage) == pytest.approx(1.4)
+    dated = Prices(models={"m": Price(input=1, output=4)})
+    assert dated.cost("m-2025-01-31", usage) == pytest.approx(1.4)
     assert Prices().cost("m", usage) is None
 
 

@@ -93,8 +93,8 @@ class OpenSpans:
         its end is told, and if its thread is held up in between, it would be in neither place.
         """
         with self._looking:  # not the buffer's lock, for which the application's threads wait
-            begun = [self.starts.popleft()() for _ in range(len(self.starts))]
-            alive = [span for span in begun if span is not None]
+            seen = self.starts.copy()
+            alive = [span for span in (start() for start in seen) if span is not None]
             known = {id(span): span for span in (*self, *alive)}
             ended = {key: span for key, span in known.items() if span.end_time is not None}
             ending = {key: span for key, span in ended.items() if key not in self._ending}
@@ -103,6 +103,13 @@ class OpenSpans:
             for span in (*ending.values(), *opened):
                 found.setdefault(trace_of(span), []).append(span)
             self._open, self._ending = found, frozenset(ending)
+            self._drop(seen)
+
+    def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
+        """Forget the starts that were ``seen``, now that they are among the open ones."""
+        known = set(map(id, seen))
+        while self.starts and id(self.starts[0]) in known:
+            self.starts.popleft()
 
     def just_ended(self, trace_id: int) -> list[ReadableSpan]:
         """Return those of a trace that have ended lately, while nothing was known of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
 import threading
@@ -73,12 +74,12 @@ class LocalJudge:
         if batch_size < 1 or max_threads < 1:
             msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
             raise ConfigError(msg)
-        self.model = f"local/{Path(model).name}"
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
+        self.model = f"local/{_name_of(model)}-{self._support.digest}"
         self._relevance = self._support
         if relevance_model is not None:
             self._relevance = Classifier(relevance_model, device=device, batch_size=batch_size)
-            self.model += f"+{Path(relevance_model).name}"
+            self.model += f"+{_name_of(relevance_model)}-{self._relevance.digest}"
         self._others = LexicalJudge()
         self._workers = Workers(max_threads)
 
@@ -109,6 +110,12 @@ class LocalJudge:
         return [_answer(task, known) for task in tasks]
 
 
+def _name_of(model: str | os.PathLike[str]) -> str:
+    """Return a folder's name, and the name of a hub's model with its organisation."""
+    path = Path(model)
+    return path.name if path.is_dir() else str(model)
+
+
 class Classifier:
     """A ``CrossEncoder`` with the label that counts, and windows over long texts."""
 
@@ -129,6 +136,15 @@ class Classifier:
         # A tokenizer that is asked with two settings at once fails.
         self._tokenizer = copy.deepcopy(self._model.tokenizer)
         self._lock = threading.Lock()
+
+    @cached_property
+    def digest(self) -> str:
+        """Eight digits that tell this model, and the label that counts, from others of its name."""
+        told = [str(self._label)]
+        for name, weights in self._model.model.state_dict().items():
+            flat = weights.flatten()
+            told.append(f"{name} {tuple(weights.shape)} {flat[:4].tolist()} {flat[-4:].tolist()}")
+        return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
 
     @cached_property
     def length(self) -> int:

@@ -49,6 +49,9 @@ def draw_code() -> str:
     return secrets.token_hex(3)
 
 
+_DIGITS = 6  # of the number of an entry, at most
+
+
 # --- the request ----------------------------------------------------------------------------------
 
 
@@ -388,7 +391,7 @@ def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None
 
     A judge may have written the numbers itself, in the entries or as the names of an object.
     """
-    named = isinstance(value, Mapping) and bool(value) and all(n.isdecimal() for n in value)
+    named = isinstance(value, Mapping) and bool(value) and all(map(_is_number, value))
     given = list(value.values()) if named else value
     if not isinstance(given, list):
         return value
@@ -402,6 +405,10 @@ def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None
         raise UnparsableReplyError(msg)
     numbers = map(int, value) if named else range(1, count + 1)
     return [{"index": i, **one} for i, one in zip(numbers, entries, strict=True)]
+
+
+def _is_number(name: str) -> bool:
+    return name.isdecimal() and len(name) <= _DIGITS
 
 
 def _complaint(error: ValidationError) -> str:

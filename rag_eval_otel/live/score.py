@@ -176,7 +176,7 @@ class TurnScorer:
             self._logged.add(key)
             _log.warning(
                 "the judge %s answers, but no metric can use what it says (%s); said once",
-                evaluation.judge,
+                evaluation.judge or self._measurement.judge.model,
                 evaluation.reason,
             )
         for score in evaluation.scores:

@@ -142,7 +142,9 @@ class StatementContextRelevance:
             {"question": question, "contexts": contexts}, examples=self.examples
         )
         reply = await ask(task)
-        ranks = sorted({number for number in reply.numbers if 1 <= number <= len(contexts)})
+        ranks = sorted(set(reply.numbers))
+        if ranks and not 1 <= ranks[0] <= ranks[-1] <= len(contexts):
+            return undefined(self.name, "judge_incomplete", detail={"numbers": ranks})
         told = ", ".join(map(str, ranks)) or "none"
         return measured(
             self.name,

@@ -123,14 +123,15 @@ def sentences_of(text: str) -> list[str]:
     found: list[list[str]] = []
     start = 0
     for end in [*_END.finditer(text), None]:
-        at = end.start() if end else len(text)
+        at = end.start() + len(end[0].rstrip()) if end else len(text)  # with its quotes
         if end and "\n" not in end[0]:
             last = text[max(start, at - _LAST) : at]
             if _goes_on(last, text[end.end() : end.end() + 1]):
                 continue
         piece, start = text[start:at], end.end() if end else start
         if re.search(r"\w", piece):
-            found.append([_BULLET.sub("", piece)])
+            bare = _BULLET.sub("", piece)
+            found.append([bare if re.search(r"\w", bare) else piece])
         elif found:
             found[-1].append(piece)
     return _put_together([" ".join(pieces).strip() for pieces in found])

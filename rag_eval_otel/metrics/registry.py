@@ -195,7 +195,7 @@ def require_measured(told: str, name: str, measured: Collection[str]) -> None:
     """Raise `ConfigError`, saying what was ``told`` of it, unless ``name`` is ``measured``."""
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = f"; did you mean {near[0]}?" if near else "."
         listed = ", ".join(sorted(measured))
         msg = f"there is {told} of {name!r}, which is not measured{meant} Measured are: {listed}"
         raise ConfigError(msg)

@@ -66,6 +66,7 @@ class Encoder:
             architectures=list(self.architectures),
             max_position_embeddings=self.length,
         )
+        self.model = SimpleNamespace(state_dict=lambda: {name: np.arange(12.0)})
         self.calls: list[tuple[list[tuple[str, str]], int, int]] = []
 
     def predict(
@@ -186,7 +187,7 @@ def test_a_cross_encoder_with_one_label(library: type[Encoder]) -> None:
 def test_a_model_of_its_own_for_relevance(library: type[Encoder]) -> None:
     """Two models share the work, and both are named."""
     judge = LocalJudge("an/nli", relevance_model="a/reranker")
-    assert judge.model == "local/nli+reranker"
+    assert re.fullmatch(r"local/an/nli-\w{8}\+a/reranker-\w{8}", judge.model)
     replied(judge, questions.context_relevance("Why?", ("One.",), voice=1))
     assert calls_of(judge) == []
 
@@ -209,7 +210,7 @@ def test_the_offline_judge_answers_the_rest(library: type[Encoder]) -> None:
     judge = LocalJudge("an/nli")
     evaluation = asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing"))
     assert {score.status for score in evaluation.scores} == {"ok"}
-    assert evaluation.judge == "local/nli"
+    assert evaluation.judge == judge.model
     assert evaluation.usage.judge_requests == 0
     assert str(LexicalJudge.revision) in evaluation["faithfulness"].version
     shown = questions.statements("Why?", "Because of rain.")
@@ -219,10 +220,17 @@ def test_the_offline_judge_answers_the_rest(library: type[Encoder]) -> None:
 def test_a_judge_by_name(library: type[Encoder], tmp_path: Path) -> None:
     """A name or a path, with batch size and device as options."""
     judge = build_plain_judge(Config(judge="local/an/nli", batch_size=3, device="cpu"))
-    assert repr(judge) == "LocalJudge('nli')"
+    assert repr(judge).startswith("LocalJudge('an/nli-")
     live = build_judge(Config(judge="local/an/nli"))
     assert isinstance(live, LocalJudge), "what is here needs no circuit breaker"
-    assert build_plain_judge(Config(judge=f"local/{tmp_path}")).model == f"local/{tmp_path.name}"
+    named = build_plain_judge(Config(judge=f"local/{tmp_path}")).model
+    assert named.startswith(f"local/{tmp_path.name}-")
+
+
+def test_models_of_one_name_are_told_apart(library: type[Encoder]) -> None:
+    """Other weights, or another label that counts, are another judge."""
+    names = {LocalJudge("an/nli").model, LocalJudge("an/nli", label="neutral").model}
+    assert len(names) == 2
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,32 @@ def test_edges_ask_nobody(
 
 @pytest.mark.parametrize(
     ("numbers", "value", "ranks"),
-    [([2], 1.0, [2]), ([3, 1, 3], 1.0, [1, 3]), ([], 0.0, []), ([0, 4, -1], 0.0, [])],
+    [([2], 1.0, [2]), ([3, 1, 3], 1.0, [1, 3]), ([], 0.0, [])],
 )
 def test_contexts_that_are_needed(numbers: list[int], value: float, ranks: list[int]) -> None:
     """Numbers of contexts that are there count; none means that nothing was needed."""
     judge = FakeJudge(script(relevant_contexts={"numbers": numbers}))
     score = score_of(StatementContextRelevance(), judge)
     assert (score.value, score.detail["relevant_contexts"]) == (value, ranks)
+
+
+@pytest.mark.parametrize("numbers", [[0], [4], [1, -1]])
+def test_a_context_that_is_not_there(numbers: list[int]) -> None:
+    """A judge that counts from 0, or invents a number, gives no score."""
+    judge = FakeJudge(script(relevant_contexts={"numbers": numbers}))
+    score = score_of(StatementContextRelevance(), judge)
+    assert (score.value, score.reason) == (None, "judge_incomplete")
+
+
+LONG = 200_000
+
+
+@pytest.mark.parametrize(
+    "text", [" " * LONG, "\t" * LONG, "A. " * LONG, "1. " * LONG, "! " * LONG, '"' * LONG]
+)
+def test_long_answers_are_read(text: str) -> None:
+    """Models that write the same sign on and on hold nobody up: the work is linear."""
+    assert len(sentences_of(f"It is 5{text}x.")) <= 40
 
 
 def test_one_judge_is_the_default() -> None:
