@@ -67,5 +67,8 @@ def drawings_asked(body: Mapping[str, Any]) -> int:
 
 def good_parts(body: Mapping[str, Any]) -> dict[str, object]:
     """Answer a chat request from `GOOD`."""
-    several = {"reverse_question": DRAWINGS} if drawings_asked(body) > 1 else {}
+    several: dict[str, object] = {"reverse_question": DRAWINGS} if drawings_asked(body) > 1 else {}
+    sentences = re.search(r"^supported: (\d+) entr", text_asked(body), flags=re.MULTILINE)
+    if sentences:
+        several["supported"] = [1] * int(sentences[1])
     return {name: {**GOOD, **several}[name] for name in names_asked(body)}
