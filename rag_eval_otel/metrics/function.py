@@ -7,8 +7,10 @@ import hashlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
@@ -37,7 +39,13 @@ class FunctionMetric:
     gives a score that is an error, reason ``internal`` or ``timeout``; ``detail["error"]`` says
     more. A function that never returns keeps its thread.
 
-    The version of the score has a digest of the function's source.
+    The version of the score, and with it the key of a cache, has a digest of the function's source
+    (of its compiled code where there is none), its defaults, what a ``partial`` binds and the
+    variables of outer functions it uses: numbers, texts, lists, sets and dicts of these, functions,
+    and the fields of dataclasses, as they are when the metric is made. An object that is called, or
+    whose method is, counts by the source of that method and its attribute ``revision``. Not in the
+    digest: other attributes of objects, arrays, models, module-level variables, and what the
+    function calls. Change the ``revision`` or the name where these change.
     """
 
     function: MetricFunction = field(compare=False)
@@ -64,7 +72,7 @@ class FunctionMetric:
             raise ConfigError(msg)
         _check_signature(self.function, name)
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "source", _digest(function))
+        object.__setattr__(self, "source", _digest(self.function))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -125,13 +133,77 @@ def _check_signature(function: Callable[..., object], name: str) -> None:
         return
 
 
-def _digest(function: Any) -> str:
+def _digest(function: object) -> str:
+    text = repr(_definition(function, within=()))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def _definition(function: Any, *, within: tuple[int, ...]) -> object:
+    """Return what tells ``function`` from others: its code, and what it is bound to."""
+    told = partial(_told_of, within=(*within, id(function)))
+    if isinstance(function, partial):
+        return told(function.func), told(function.args), told(function.keywords)
+    if inspect.ismethod(function):
+        return told(function.__func__), told(function.__self__)
+    if inspect.isfunction(function):
+        bound = (function.__defaults__, function.__kwdefaults__, _closure(function))
+        return _code(function.__code__, within=within), told(bound)
+    call = type(function).__call__
+    if inspect.isfunction(call):
+        return told(call), _state(function, within=within)
+    return type(function).__qualname__, getattr(function, "__qualname__", "")  # written in C
+
+
+def _closure(function: FunctionType) -> list[object]:
+    """Return what the variables of outer functions hold; one that is not set yet has nothing."""
+    found: list[object] = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found
+
+
+def _code(code: CodeType, *, within: tuple[int, ...]) -> object:
+    """Return the source; the compiled code where there is none, or a line may have several."""
+    told = partial(_told_of, within=within)
+    compiled = (code.co_code, code.co_names, told(code.co_consts))
     try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):  # made by exec, or in C
-        code = getattr(function, "__code__", None)
-        source = repr((code.co_code, code.co_names)) if code else repr(type(function))
-    return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:8]
+        source = inspect.getsource(code)
+    except OSError:  # made by exec
+        return compiled
+    return (source, compiled) if code.co_name == "<lambda>" else source
+
+
+def _told_of(value: Any, *, within: tuple[int, ...]) -> object:
+    """Return what says the same of ``value`` in every process."""
+    if value is None or isinstance(value, str | bytes | int | float | complex):
+        return repr(value)
+    if id(value) in within:
+        return "itself"
+    if isinstance(value, CodeType):
+        return _code(value, within=within)
+    if isinstance(value, tuple | list | set | frozenset | dict):
+        return _told_of_all(value, within=(*within, id(value)))
+    if isinstance(value, partial) or inspect.isroutine(value):
+        return _definition(value, within=within)
+    return value.__qualname__ if isinstance(value, type) else _state(value, within=within)
+
+
+def _told_of_all(values: Any, *, within: tuple[int, ...]) -> object:
+    told = [_told_of(one, within=within) for one in values]
+    if isinstance(values, dict):
+        held = (_told_of(one, within=within) for one in values.values())
+        return "dict", sorted(zip(told, held, strict=True), key=repr)
+    ordered = isinstance(values, tuple | list)
+    return type(values).__name__, told if ordered else sorted(told, key=repr)
+
+
+def _state(value: object, *, within: tuple[int, ...]) -> object:
+    """Return the type of an object, its ``revision``, and the fields of a dataclass."""
+    names = [one.name for one in fields(value) if one.compare] if is_dataclass(value) else []
+    within = (*within, id(value))
+    held = [(n, _told_of(getattr(value, n, None), within=within)) for n in ("revision", *names)]
+    return type(value).__qualname__, held
 
 
 def _number(given: object) -> float | None:

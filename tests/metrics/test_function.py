@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,115 @@ def test_the_source_is_in_the_version() -> None:
     made: dict[str, Any] = {}
     exec("def is_short(sample): return True", made)  # noqa: S102
     assert measured(made["is_short"])["is_short"].value == 1.0
+
+
+def weighing(weight: Any) -> Callable[[Sample], float]:
+    """Return a function that closes over ``weight``."""
+
+    def inner(_: Sample) -> float:
+        return float(weight)
+
+    return inner
+
+
+def with_default(weight: float) -> Callable[[Sample], float]:
+    """Return a function whose defaults hold ``weight``."""
+
+    def inner(_: Sample, by: float = weight, *, and_by: float = weight) -> float:
+        return by * and_by
+
+    return inner
+
+
+def decorated(weight: float) -> Callable[[Sample], float]:
+    """Return a function around another that holds ``weight``."""
+    inner = weighing(weight)
+
+    @wraps(inner)
+    def outer(sample: Sample) -> float:
+        return inner(sample)
+
+    return outer
+
+
+def weigh(_: Sample, weight: float, more: object = None) -> float:
+    """Return the weight."""
+    return weight
+
+
+class Revised:
+    """An object that is called, with a revision."""
+
+    def __init__(self, revision: object) -> None:
+        """Keep the revision."""
+        self.revision = revision
+
+    def __call__(self, _: Sample) -> float:
+        """Return a number."""
+        return 1.0
+
+    def method(self, _: Sample) -> float:
+        """Return a number."""
+        return 1.0
+
+
+@dataclass
+class Weighted:
+    """A dataclass that is called."""
+
+    weight: float
+
+    def __call__(self, _: Sample) -> float:
+        """Return the weight."""
+        return self.weight
+
+
+def compiled(weight: float) -> Any:
+    """Return a function that has no source."""
+    made: dict[str, Any] = {}
+    exec(f"def f(sample): return {weight}", made)  # noqa: S102
+    return made["f"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        weighing,
+        with_default,
+        decorated,
+        compiled,
+        Revised,
+        Weighted,
+        lambda weight: Revised(weight).method,
+        lambda weight: Weighted(weight).__call__,
+        lambda weight: partial(weigh, weight=weight),
+        lambda weight: partial(weigh, weight=1, more={"of": [weight]}),
+        lambda weight: partial(partial(weigh, weight=1), more=weighing(weight)),
+        lambda weight: weighing((weight, "a")),
+        lambda weight: (lambda _: 0.3) if weight == 0.3 else (lambda _: 0.9),
+    ],
+)
+def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], Any]) -> None:
+    """Another weight is another measurement; the same weight, bound anew, is the same."""
+    first, again, other = (
+        measured(FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
+        for weight in (0.3, 0.3, 0.9)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_function_that_holds_itself() -> None:
+    """Circles end, and sets and mappings count in any order."""
+
+    def again(sample: Sample, depth: int = 0) -> float:
+        return again(sample, depth + 1) if depth < 2 else 1.0
+
+    circle: list[object] = [again]
+    circle.append(circle)
+    assert measured(FunctionMetric(function=again, name="again"))["again"].value == 1.0
+    first, other = (
+        FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
+        for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
+    )
+    assert first == other
