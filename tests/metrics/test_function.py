@@ -1,7 +1,9 @@
 """A plain function as a metric."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -141,6 +143,23 @@ def test_a_function_that_never_returns() -> None:
     for row in report.rows:
         assert [score.reason for score in row.scores] == ["timeout", "timeout", None]
         assert "no result within 0.05 s" in row.scores[0].detail["error"]
+
+
+def test_samples_are_let_go_while_every_thread_hangs() -> None:
+    """What timed out before it had a thread does not keep its sample."""
+
+    class Held(Sample):
+        """A sample that can be referred to weakly."""
+
+    go_on = threading.Event()
+    metric = FunctionMetric(function=lambda _: go_on.wait(60), name="hangs", timeout=0.01)
+    samples = [Held(question="?", contexts=["C"], answer="A") for _ in range(12)]
+    held = [weakref.ref(sample) for sample in samples]
+    evaluate_dataset(samples, [metric], judge="lexical", embedder="hashing")
+    del samples
+    gc.collect()
+    assert sum(reference() is not None for reference in held) <= 4
+    go_on.set()
 
 
 def test_the_timeout_of_the_evaluation_holds_too() -> None:
