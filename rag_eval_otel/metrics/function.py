@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics.outcome import measured
+from rag_eval_otel.metrics.outcome import label_of, measured
 from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.runtime.background import Workers
 from rag_eval_otel.types import Reason, Sample, Score
@@ -23,6 +23,13 @@ Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
 
 _THREADS = 4
+
+
+class _Usual(float):
+    """A threshold that nobody has set."""
+
+
+_USUAL = _Usual(0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +41,12 @@ class FunctionMetric:
     event loop, others on at most four worker threads for each metric. No judge request.
 
     What the function returns is the score, labelled by ``threshold`` (None: no label). For a scale
-    other than [0, 1], or an explanation, return a `Score`; its name is set. A function that
-    raises, returns anything else (NaN, a string, None), or takes more than ``timeout`` seconds
-    gives a score that is an error, reason ``internal`` or ``timeout``; ``detail["error"]`` says
-    more. A function that never returns keeps its thread.
+    other than [0, 1], or an explanation, return a `Score`; its name is set. A `Score` keeps its own
+    label and threshold; one that has neither is labelled by ``threshold`` where that was set (here,
+    or as ``thresholds`` of a configuration), and not by the usual 0.5. A function that raises,
+    returns anything else (NaN, a string, None), or takes more than ``timeout`` seconds gives a
+    score that is an error, reason ``internal`` or ``timeout``; ``detail["error"]`` says more. A
+    function that never returns keeps its thread.
 
     The version of the score, and with it the key of a cache, has a digest of the function's source
     (of its compiled code where there is none), its defaults, what a ``partial`` binds and the
@@ -50,7 +59,7 @@ class FunctionMetric:
 
     function: MetricFunction = field(compare=False)
     name: str = ""
-    threshold: float | None = 0.5
+    threshold: float | None = _USUAL
     timeout: float = field(default=30.0, compare=False)
     source: str = field(init=False, default="", repr=False)
     _workers: Workers = field(
@@ -105,11 +114,19 @@ class FunctionMetric:
 
     def _score(self, given: object) -> Score:
         if isinstance(given, Score):
-            return replace(given, name=self.name)
+            return self._labelled(replace(given, name=self.name))
         number = _number(given)
         if number is None:
             return self._failed("internal", f"it returned {_told(given)}, which is no number")
         return measured(self.name, number, threshold=self.threshold)
+
+    def _labelled(self, given: Score) -> Score:
+        """Return a score of the function's own, by a threshold that was set for it."""
+        own = given.label is not None or given.threshold is not None
+        if own or given.value is None or isinstance(self.threshold, _Usual | None):
+            return given
+        label = label_of(given.value, self.threshold)
+        return replace(given, label=label, threshold=self.threshold)
 
     def _failed(self, reason: Reason, told: str) -> Score:
         detail = {"error": f"the function of {self.name}: {told}"}

@@ -14,7 +14,7 @@ import pytest
 
 from rag_eval_otel import evaluate, evaluate_dataset
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import FunctionMetric, resolve_metrics
+from rag_eval_otel.metrics import FunctionMetric, resolve_metrics, with_thresholds
 from rag_eval_otel.types import Evaluation, Sample, Score
 from support import SAMPLE
 
@@ -74,6 +74,43 @@ def test_another_name_and_threshold() -> None:
         "half": (0.5, "pass"),
     }
     assert measured(partial(below, limit=500))["below"].value == 1.0
+
+
+def own_label(_: Sample) -> Score:
+    """Label by another rule than a threshold."""
+    return Score(name="any", value=4, label="fail")
+
+
+def own_threshold(_: Sample) -> Score:
+    """Label by a threshold that only the function knows."""
+    return Score(name="any", value=4, threshold=4.5, label="fail")
+
+
+def undefined(_: Sample) -> Score:
+    """Give no number."""
+    return Score(name="any", status="undefined", reason="no_context")
+
+
+@pytest.mark.parametrize(
+    ("function", "threshold", "label", "by"),
+    [
+        (graded, 3, "pass", 3),
+        (graded, 4.5, "fail", 4.5),
+        (own_label, 3, "fail", None),
+        (own_threshold, 3, "fail", 4.5),
+        (undefined, 3, None, None),
+    ],
+)
+def test_a_threshold_that_was_set_labels_a_score(
+    function: Any, threshold: float, label: str | None, by: float | None
+) -> None:
+    """Set on the metric or in a configuration, it labels a `Score` that has no label of its own."""
+    configured = with_thresholds(resolve_metrics([function]), {function.__name__: threshold})
+    for metric in (FunctionMetric(function=function, threshold=threshold), *configured):
+        score = measured(metric)[function.__name__]
+        assert (score.label, score.threshold) == (label, by)
+    for unset in (FunctionMetric(function=graded), FunctionMetric(function=graded, threshold=None)):
+        assert (measured(unset)["graded"].label, unset.threshold) in {(None, 0.5), (None, None)}
 
 
 def bad(returned: object) -> FunctionMetric:
