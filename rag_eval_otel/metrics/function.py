@@ -28,6 +28,10 @@ _THREADS = 4
 class _Usual(float):
     """A threshold that nobody has set."""
 
+    def __repr__(self) -> str:
+        """Tell it from one that was set."""
+        return f"usually {float(self):g}"
+
 
 _USUAL = _Usual(0.5)
 
