@@ -209,6 +209,29 @@ def test_executor_skips_cancelled_work() -> None:
     executor.shutdown()
 
 
+def test_cancelled_work_is_freed_while_all_threads_are_stuck() -> None:
+    """Calls that were cancelled hold nothing any more; those that were not keep their turn."""
+
+    class Held:
+        def call(self) -> None:
+            """Do nothing."""
+
+    executor, gate = DaemonExecutor(max_workers=1), threading.Event()
+    blocker = executor.submit(gate.wait, 10)
+    held = [Held() for _ in range(100)]
+    alive = weakref.WeakSet(held)
+    waiting = [executor.submit(one.call) for one in held]
+    last = executor.submit(len, "ab")
+    del held
+    assert all(future.cancel() for future in waiting)
+    gc.collect()
+    assert not alive
+    gate.set()
+    assert blocker.result(10)
+    assert last.result(10) == 2
+    executor.shutdown()
+
+
 def test_names_are_looked_up_on_the_executor() -> None:
     """The loop resolves host names without the interpreter's own thread pool."""
     evaluator = BackgroundEvaluator()

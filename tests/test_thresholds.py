@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,13 @@ from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Useful, Verdict
 from rag_eval_otel.live.score import build_measurement
-from rag_eval_otel.metrics import Correctness, Faithfulness, resolve_metrics, with_thresholds
+from rag_eval_otel.metrics import (
+    Correctness,
+    Faithfulness,
+    FunctionMetric,
+    resolve_metrics,
+    with_thresholds,
+)
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.thresholds import read_thresholds, thresholds_of
 from rag_eval_otel.types import Ending, Evaluation, Sample, Score
@@ -189,6 +198,89 @@ def test_scores_from_a_cache_are_labelled_anew(tmp_path: Path) -> None:
         for threshold in (0.1, 1.0)
     ]
     assert labels == ["pass", "fail"]
+
+
+def number(_: Sample) -> float:
+    """Return a number."""
+    return 0.6
+
+
+def plain_score(_: Sample) -> Score:
+    """Return a score without label and threshold."""
+    return Score(name="any", value=0.6)
+
+
+def labelled_score(_: Sample) -> Score:
+    """Return a score with a label of its own."""
+    return Score(name="any", value=0.6, label="fail")
+
+
+def score_with_threshold(_: Sample) -> Score:
+    """Return a score with a label and a threshold of its own, which is also the usual one."""
+    return Score(name="any", value=0.6, label="pass", threshold=0.5)
+
+
+class Own:
+    """A metric of one's own, with a threshold that it does not label by."""
+
+    name, threshold, needs, asks = "own", 0.9, frozenset[str](), ()
+
+    async def measure(self, *_: object) -> Score:
+        """Label by another rule."""
+        return Score(name="own", value=0.6, label="pass")
+
+
+LABELLED: list[Callable[[float | None], Any]] = [
+    lambda threshold: Faithfulness(threshold=threshold),
+    *(partial(lambda f, t: FunctionMetric(function=f, name="f", threshold=t), f)
+      for f in (number, plain_score, labelled_score, score_with_threshold)),
+    lambda _: Own(),
+    lambda _: FunctionMetric(function=number, name="f"),
+    lambda _: FunctionMetric(function=plain_score, name="f"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", LABELLED)
+@pytest.mark.parametrize("sample", [SAMPLE, replace(SAMPLE, answer="***")])
+@pytest.mark.parametrize(("stored", "read"), list(product((None, 0.5, 1.0), repeat=2)))
+def test_a_cached_score_is_labelled_like_a_fresh_one(
+    make: Callable[[float | None], Any],
+    sample: Sample,
+    stored: float | None,
+    read: float | None,
+    tmp_path: Path,
+) -> None:
+    """Whatever the threshold was, and where there is no number or the label is the metric's own."""
+
+    def score(threshold: float | None, cache: Path | None) -> Score:
+        judge, embedder = LexicalJudge(), HashingEmbedder()
+        report = evaluate_dataset(
+            [sample], [make(threshold)], judge=judge, embedder=embedder, cache=cache
+        )
+        return report.rows[0].scores[0]
+
+    cache = tmp_path / "scores.cache"
+    score(stored, cache)
+    assert score(read, cache) == score(read, None)
+
+
+def test_the_usual_threshold_is_not_one_that_was_set(tmp_path: Path) -> None:
+    """A function's `Score` is labelled by 0.5 only where that was set, from a cache as well."""
+    metrics = [
+        FunctionMetric(function=plain_score, name="f"),
+        FunctionMetric(function=plain_score, name="f", threshold=0.5),
+    ]
+    labels = [
+        evaluate_dataset(
+            [SAMPLE],
+            [metric],
+            judge=LexicalJudge(),
+            embedder=HashingEmbedder(),
+            cache=tmp_path / "scores.cache",
+        ).rows[0]["f"].label
+        for metric in (*metrics, *metrics)
+    ]  # fmt: skip
+    assert labels == [None, "pass", None, "pass"]
 
 
 def test_calibrate_writes_what_the_other_commands_read(

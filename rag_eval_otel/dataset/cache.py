@@ -15,6 +15,7 @@ from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.metrics.function import FunctionMetric
 from rag_eval_otel.metrics.outcome import label_of
 from rag_eval_otel.protocols import Embedder, Judge, Metric
 from rag_eval_otel.types import Fusion, Reasons, Sample, Score
@@ -51,7 +52,18 @@ class Measure:
         asked = [_identity(one) for one in (self.judge, self.embedder)]
         version = partial(version_of, fusion=self.fusion, model=asked[0], reasons=self.reasons)
         with self.prompts.in_use():
-            return {m.name: " ".join([version(m), *asked, _release()]) for m in self.metrics}
+            return {
+                m.name: " ".join([version(m), *asked, _release(), *_labelling(m)])
+                for m in self.metrics
+            }
+
+
+def _labelling(metric: Metric) -> list[str]:
+    """Return the threshold of a function, which may label by a rule of its own: it is asked anew.
+
+    Scores of other metrics are labelled anew when they are read.
+    """
+    return [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
 
 
 def _identity(one: object) -> str:
@@ -79,7 +91,11 @@ class ScoreCache:
         self._path = path
         self._database = database
         self._definitions = measure.definitions()
-        self._thresholds = {one.name: getattr(one, "threshold", None) for one in measure.metrics}
+        self._thresholds: dict[str, float | None] = {
+            one.name: one.threshold
+            for one in measure.metrics
+            if hasattr(one, "threshold") and not isinstance(one, FunctionMetric)
+        }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
         """Return the scores there are of ``sample``, each with the judge that answered."""
@@ -93,10 +109,14 @@ class ScoreCache:
         return found
 
     def _labelled(self, score: Score) -> Score:
-        """Return ``score`` by the threshold of today: it is no part of what was measured."""
-        threshold = self._thresholds.get(score.name)
-        if threshold is None:
+        """Return ``score`` by the threshold of today: it is no part of what was measured.
+
+        A label that was given without a threshold stays.
+        """
+        own = score.label is not None and score.threshold is None
+        if own or score.value is None or score.name not in self._thresholds:
             return score
+        threshold = self._thresholds[score.name]
         return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:

@@ -57,9 +57,14 @@ def _weighed(
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the reply the rating of part ``name`` stands; -1 if that can't be told."""
-    member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=\{{)', text)
+    """Return where in the reply the rating of part ``name`` stands; -1 if that can't be told.
+
+    A part is its rating alone, or an object that has one.
+    """
+    member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
+    if member and text[start] != "{":
+        return start
     try:
         _, end = json.JSONDecoder().raw_decode(text, max(start, 0))
     except ValueError:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -271,7 +272,8 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     The interpreter waits at exit for the threads of an ordinary one, and refuses it new work just
     when the last scores are on their way. One thread is there from the start, since Python 3.12
-    starts none while it exits. Each thread works inside of ``around()``.
+    starts none while it exits. Each thread works inside of ``around()``. A call that is cancelled
+    while it waits for a thread is let go at once, with all that it holds.
     """
 
     def __init__(
@@ -283,8 +285,11 @@ class DaemonExecutor(ThreadPoolExecutor):
         """Start the first thread."""
         super().__init__(max_workers)
         self._around = around
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._waiting: dict[Future[Any], Callable[[], Any]] = {}
+        self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
+        """An entry for each call that has been submitted, and for each thread that is to end."""
+        # Reentrant: a garbage collection may cancel calls while the lock is held.
+        self._lock = threading.RLock()
         self._workers = 0
         self._busy = 0
         self._grow()
@@ -294,15 +299,23 @@ class DaemonExecutor(ThreadPoolExecutor):
         future: Future[Any] = Future()
         with self._lock:
             self._busy += 1
+            self._waiting[future] = partial(fn, *args, **kwargs)
+        future.add_done_callback(self._let_go)
         if self._busy > self._workers:
             self._grow()
-        self._calls.put(lambda: _fulfil(future, lambda: fn(*args, **kwargs)))
+        self._turns.put("call")
         return future
+
+    def _let_go(self, future: Future[Any]) -> None:
+        """Forget a call that was cancelled before its turn."""
+        with self._lock:
+            if self._waiting.pop(future, None) is not None:
+                self._busy -= 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         """Let the threads go once they have done what was submitted; waits for none of them."""
         for _ in range(self._workers):
-            self._calls.put(None)
+            self._turns.put("end")
 
     @property
     def has_threads(self) -> bool:
@@ -321,11 +334,20 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def _work(self) -> None:
         with self._around():
-            while (call := self._calls.get()) is not None:
-                call()
-                del call  # it may hold the object that ends this thread when it goes
-                with self._lock:
-                    self._busy -= 1
+            while self._turns.get() == "call":
+                self._call_next()
+
+    def _call_next(self) -> None:
+        """Make the call that has waited longest, unless those there were have been cancelled."""
+        with self._lock:
+            future = next(iter(self._waiting), None)
+            call = self._waiting.pop(future) if future is not None else None
+        if future is None or call is None:
+            return
+        _fulfil(future, call)
+        del future, call  # they may hold the object that ends this thread when it goes
+        with self._lock:
+            self._busy -= 1
 
 
 def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
@@ -343,7 +365,7 @@ class Workers:
     The threads start with the first call and end with this object. A forked child starts its own.
     A call runs in the context of its caller, and its thread counts as one of the evaluator that the
     caller runs on. A call whose caller gave up runs on to its end; one that waits for a thread is
-    not begun any more.
+    not begun any more, and what it holds is freed at once, even if no thread ever returns.
     """
 
     def __init__(self, limit: int) -> None:

@@ -27,7 +27,7 @@ from rag_eval_otel.metrics import (
 from rag_eval_otel.protocols import Metric
 from rag_eval_otel.testing import ScriptedOpenAI
 from rag_eval_otel.testing.openai_server import HttpReply
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import Reasons, Sample, Score
 from support import names_asked
 
 SAMPLE = Sample(
@@ -71,26 +71,47 @@ def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
     }
 
 
-def answering(rating: int, at_rating: Probabilities, *, reason: str = "so") -> Any:
-    """Answer every part with ``rating``, told with its probabilities."""
+def answering(rating: int, at_rating: Probabilities, *, reason: str | None = None) -> Any:
+    """Answer with ``rating`` and its probabilities, in the form that the request's schema has.
+
+    With a ``reason``, each part is an object that begins with it, whatever was asked for.
+    """
 
     def answer(body: Mapping[str, Any]) -> HttpReply:
-        parts = {name: {"reason": reason, "rating": rating} for name in names_asked(body)}
-        return HttpReply(body=completion(json.dumps(parts), at_rating))
+        schema = body["response_format"]["json_schema"]["schema"]
+        talkative = {name: {"reason": reason, "rating": rating} for name in names_asked(body)}
+        reply = in_form(schema, rating) if reason is None else talkative
+        return HttpReply(body=completion(json.dumps(reply), at_rating))
 
     return answer
 
 
-def measured(metric: Metric, answer: Any) -> tuple[Score, list[Mapping[str, Any]]]:
+def in_form(schema: Mapping[str, Any], rating: int) -> object:
+    """Return what ``schema`` asks for, with ``rating`` for every number in it."""
+    if "properties" in schema:
+        return {name: in_form(member, rating) for name, member in schema["properties"].items()}
+    return "so" if schema["type"] == "string" else rating
+
+
+def measured(
+    metric: Metric, answer: Any, *, explanations: Reasons = "off"
+) -> tuple[Score, list[Mapping[str, Any]]]:
     """Return the score, and the requests that the server saw."""
     with ScriptedOpenAI(answer) as server:
         judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", max_retries=0)
         evaluation = asyncio.run(
-            evaluate(SAMPLE, [metric], judge=judge, embedder=HashingEmbedder())
+            evaluate(
+                SAMPLE,
+                [metric],
+                judge=judge,
+                embedder=HashingEmbedder(),
+                explanations=explanations,
+            )
         )
         return evaluation.scores[0], [request.body for request in server.requests]
 
 
+@pytest.mark.parametrize("explanations", ["off", "on"])
 @pytest.mark.parametrize(
     ("metric", "rating", "at_rating", "value"),
     [
@@ -103,10 +124,10 @@ def measured(metric: Metric, answer: Any) -> tuple[Score, list[Mapping[str, Any]
     ids=lambda value: getattr(value, "name", None),
 )
 def test_the_mean_under_the_judges_probabilities(
-    metric: Metric, rating: int, at_rating: Probabilities, value: float
+    metric: Metric, rating: int, at_rating: Probabilities, value: float, explanations: Reasons
 ) -> None:
     """What the judge might have said counts by its probability; what is off the scale does not."""
-    score, requests = measured(metric, answering(rating, at_rating))
+    score, requests = measured(metric, answering(rating, at_rating), explanations=explanations)
     assert score.value == pytest.approx(value, abs=1e-12)
     assert (score.reason, score.detail["rated"]) == (None, "logprobs")
     assert all((r["logprobs"], r["top_logprobs"]) == (True, 20) for r in requests)
@@ -189,6 +210,19 @@ def test_broken_probabilities_are_none(logprobs: object) -> None:
 
     score, _ = measured(ContextRelevance(rating="logprobs", judges=1), answer)
     assert (score.value, score.reason) == (1.0, "no_logprobs")
+
+
+@pytest.mark.parametrize("metric", [ContextRelevance, ResponseGroundedness])
+@pytest.mark.parametrize("judges", [1, 2])
+def test_the_short_reply_is_a_number_for_each_name(metric: Any, judges: int) -> None:
+    """Without reasons a rating is the bare member of the reply, and its probabilities count."""
+
+    def answer(body: Mapping[str, Any]) -> HttpReply:
+        text = json.dumps(dict.fromkeys(names_asked(body), 2))
+        return HttpReply(body=completion(text, {"2": 0.5, "0": 0.5}))
+
+    score, _ = measured(metric(rating="logprobs", judges=judges), answer)
+    assert (score.value, score.reason, score.detail["rated"]) == (0.5, None, "logprobs")
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=3, max_size=3))

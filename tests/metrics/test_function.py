@@ -1,9 +1,12 @@
 """A plain function as a metric."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from rag_eval_otel import evaluate, evaluate_dataset
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import FunctionMetric, resolve_metrics
+from rag_eval_otel.metrics import FunctionMetric, resolve_metrics, with_thresholds
 from rag_eval_otel.types import Evaluation, Sample, Score
 from support import SAMPLE
 
@@ -71,6 +74,43 @@ def test_another_name_and_threshold() -> None:
         "half": (0.5, "pass"),
     }
     assert measured(partial(below, limit=500))["below"].value == 1.0
+
+
+def own_label(_: Sample) -> Score:
+    """Label by another rule than a threshold."""
+    return Score(name="any", value=4, label="fail")
+
+
+def own_threshold(_: Sample) -> Score:
+    """Label by a threshold that only the function knows."""
+    return Score(name="any", value=4, threshold=4.5, label="fail")
+
+
+def undefined(_: Sample) -> Score:
+    """Give no number."""
+    return Score(name="any", status="undefined", reason="no_context")
+
+
+@pytest.mark.parametrize(
+    ("function", "threshold", "label", "by"),
+    [
+        (graded, 3, "pass", 3),
+        (graded, 4.5, "fail", 4.5),
+        (own_label, 3, "fail", None),
+        (own_threshold, 3, "fail", 4.5),
+        (undefined, 3, None, None),
+    ],
+)
+def test_a_threshold_that_was_set_labels_a_score(
+    function: Any, threshold: float, label: str | None, by: float | None
+) -> None:
+    """Set on the metric or in a configuration, it labels a `Score` that has no label of its own."""
+    configured = with_thresholds(resolve_metrics([function]), {function.__name__: threshold})
+    for metric in (FunctionMetric(function=function, threshold=threshold), *configured):
+        score = measured(metric)[function.__name__]
+        assert (score.label, score.threshold) == (label, by)
+    for unset in (FunctionMetric(function=graded), FunctionMetric(function=graded, threshold=None)):
+        assert (measured(unset)["graded"].label, unset.threshold) in {(None, 0.5), (None, None)}
 
 
 def bad(returned: object) -> FunctionMetric:
@@ -142,6 +182,23 @@ def test_a_function_that_never_returns() -> None:
         assert "no result within 0.05 s" in row.scores[0].detail["error"]
 
 
+def test_samples_are_let_go_while_every_thread_hangs() -> None:
+    """What timed out before it had a thread does not keep its sample."""
+
+    class Held(Sample):
+        """A sample that can be referred to weakly."""
+
+    go_on = threading.Event()
+    metric = FunctionMetric(function=lambda _: go_on.wait(60), name="hangs", timeout=0.01)
+    samples = [Held(question="?", contexts=["C"], answer="A") for _ in range(12)]
+    held = [weakref.ref(sample) for sample in samples]
+    evaluate_dataset(samples, [metric], judge="lexical", embedder="hashing")
+    del samples
+    gc.collect()
+    assert sum(reference() is not None for reference in held) <= 4
+    go_on.set()
+
+
 def test_the_timeout_of_the_evaluation_holds_too() -> None:
     """An evaluation that has less time than the function gives it up."""
 
@@ -195,3 +252,115 @@ def test_the_source_is_in_the_version() -> None:
     made: dict[str, Any] = {}
     exec("def is_short(sample): return True", made)  # noqa: S102
     assert measured(made["is_short"])["is_short"].value == 1.0
+
+
+def weighing(weight: Any) -> Callable[[Sample], float]:
+    """Return a function that closes over ``weight``."""
+
+    def inner(_: Sample) -> float:
+        return float(weight)
+
+    return inner
+
+
+def with_default(weight: float) -> Callable[[Sample], float]:
+    """Return a function whose defaults hold ``weight``."""
+
+    def inner(_: Sample, by: float = weight, *, and_by: float = weight) -> float:
+        return by * and_by
+
+    return inner
+
+
+def decorated(weight: float) -> Callable[[Sample], float]:
+    """Return a function around another that holds ``weight``."""
+    inner = weighing(weight)
+
+    @wraps(inner)
+    def outer(sample: Sample) -> float:
+        return inner(sample)
+
+    return outer
+
+
+def weigh(_: Sample, weight: float, more: object = None) -> float:
+    """Return the weight."""
+    return weight
+
+
+class Revised:
+    """An object that is called, with a revision."""
+
+    def __init__(self, revision: object) -> None:
+        """Keep the revision."""
+        self.revision = revision
+
+    def __call__(self, _: Sample) -> float:
+        """Return a number."""
+        return 1.0
+
+    def method(self, _: Sample) -> float:
+        """Return a number."""
+        return 1.0
+
+
+@dataclass
+class Weighted:
+    """A dataclass that is called."""
+
+    weight: float
+
+    def __call__(self, _: Sample) -> float:
+        """Return the weight."""
+        return self.weight
+
+
+def compiled(weight: float) -> Any:
+    """Return a function that has no source."""
+    made: dict[str, Any] = {}
+    exec(f"def f(sample): return {weight}", made)  # noqa: S102
+    return made["f"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        weighing,
+        with_default,
+        decorated,
+        compiled,
+        Revised,
+        Weighted,
+        lambda weight: Revised(weight).method,
+        lambda weight: Weighted(weight).__call__,
+        lambda weight: partial(weigh, weight=weight),
+        lambda weight: partial(weigh, weight=1, more={"of": [weight]}),
+        lambda weight: partial(partial(weigh, weight=1), more=weighing(weight)),
+        lambda weight: weighing((weight, "a")),
+        lambda weight: (lambda _: 0.3) if weight == 0.3 else (lambda _: 0.9),
+    ],
+)
+def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], Any]) -> None:
+    """Another weight is another measurement; the same weight, bound anew, is the same."""
+    first, again, other = (
+        measured(FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
+        for weight in (0.3, 0.3, 0.9)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_function_that_holds_itself() -> None:
+    """Circles end, and sets and mappings count in any order."""
+
+    def again(sample: Sample, depth: int = 0) -> float:
+        return again(sample, depth + 1) if depth < 2 else 1.0
+
+    circle: list[object] = [again]
+    circle.append(circle)
+    assert measured(FunctionMetric(function=again, name="again"))["again"].value == 1.0
+    first, other = (
+        FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
+        for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
+    )
+    assert first == other
