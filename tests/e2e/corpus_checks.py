@@ -35,8 +35,9 @@ def check_corpus(
     """
     with quietly():
         warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
+        apps = list(all_apps(*frameworks))  # some instrumentations miss what is imported later
         with sources[via]() as source:
-            found = [verdict(app, source, via) for app in all_apps(*frameworks)]
+            found = [verdict(app, source, via) for app in apps]
     _keep(found, via, frameworks)
     counts = Counter(one.kind for one in found)
     knowable = sum(n for kind, n in counts.items() if kind not in {"unknowable", "skipped"})
