@@ -113,7 +113,8 @@ def test_what_failed_is_kept_whole(seen: Seen) -> None:
     assert len(seen.turns) == BAD_TURNS
     assert all(span.attributes["rag.evaluation.label"] == "fail" for span in seen.turns)
     scores = [span.attributes["rag.evaluation.faithfulness.score"] for span in seen.turns]
-    assert scores == [0.0] * BAD_TURNS
+    assert len(scores) == BAD_TURNS
+    assert max(scores) < 0.1, "the offline judge is graded"
     turns = [s for s in seen.backend.spans() if s.name != "noted"]
     kinds = Counter(span.attributes.get("gen_ai.operation.name") for span in turns)
     assert kinds["retrieval"] == kinds["chat"] == BAD_TURNS
