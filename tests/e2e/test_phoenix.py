@@ -96,7 +96,7 @@ def test_scores_are_read_back(phoenix: Phoenix) -> None:
     """Each turn is there once, its scores as numbers, its children beside it."""
     assert len(phoenix.spans()) == SPANS
     bad, *good = (turn["attributes"] for turn in phoenix.turns())
-    assert bad["rag.evaluation.faithfulness.score"] == 0.0
+    assert bad["rag.evaluation.faithfulness.score"] < 0.1
     assert bad["rag.evaluation.label"] == "fail"
     assert [turn["rag.evaluation.faithfulness.score"] for turn in good] == [1.0] * (TURNS - 1)
 
