@@ -117,7 +117,7 @@ def test_app_is_scored_without_a_line_of_code(
     assert said == "It was founded in 1987. [History; Founder]\n"
     turn = turn_of(receiver)
     assert turn.attributes["rag.evaluation.status"] == "scored"
-    assert turn.attributes["rag.evaluation.faithfulness.score"] == 0.5
+    assert turn.attributes["rag.evaluation.faithfulness.score"] == 1.0
     assert turn.attributes["rag.evaluation.judge"] == "judge-model-2026-01-01"
     assert turn.resource["service.name"] == "kites"
 
