@@ -39,3 +39,32 @@ def test_a_proxy_that_stands_for_another_span_later() -> None:
     proxy.__wrapped__ = trace.INVALID_SPAN
     spans.look()
     assert spans.of(trace_id) == [span]
+
+
+@dataclass(eq=False)
+class Watching:
+    """A span that is under way; whoever asks for its end finds out what is known meanwhile."""
+
+    context: trace.SpanContext
+    spans: OpenSpans
+    seen: list[int]
+
+    @property
+    def end_time(self) -> None:
+        """Note how many spans are known to be open, and start another."""
+        if not self.seen:
+            self.seen.append(-1)
+            self.seen.append(len(self.spans.newest(self.context.trace_id)))
+            self.spans.note_start(TracerProvider().get_tracer("app").start_span("another"))
+
+
+def test_no_span_is_missed_while_the_background_looks() -> None:
+    """An open span is known at every moment of a look, and what starts meanwhile is kept."""
+    spans = OpenSpans()
+    context = trace.SpanContext(trace_id=1, span_id=2, is_remote=False)
+    span = Watching(context, spans, [])
+    spans.note_start(span)  # type: ignore[arg-type]
+    spans.look()
+    assert span.seen == [-1, 1]
+    assert spans.of(1) == [span]
+    assert len(spans.starts) == 1
