@@ -336,7 +336,10 @@ def _verdicts(shown: _Shown, known: _Probabilities) -> say.Reply:
 
 def _supported(shown: _Shown, known: _Probabilities) -> say.Reply:
     found = []
-    for i, sentence in enumerate(shown.task.texts("sentences"), start=1):
+    sentences = shown.task.texts("sentences")
+    if not claims_of("\n".join(sentences), question=shown.question):
+        sentences = ("",) * len(sentences)  # a refusal, whose other sentences say whom to ask
+    for i, sentence in enumerate(sentences, start=1):
         if claims_of(sentence, question=shown.question):
             found.append(say.Sentence.graded(known.backed(shown.contexts, sentence), index=i))
         else:

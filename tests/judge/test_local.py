@@ -126,6 +126,14 @@ def test_verdicts_carry_probabilities(library: type[Encoder]) -> None:
     assert 0 < probabilities[1] < 0.1
 
 
+def test_a_refusal_claims_nothing(library: type[Encoder]) -> None:
+    """Not even where another sentence of it says whom to ask."""
+    told = ("I do not know.", "Please ask the service desk.")
+    shown = {"question": "When?", "contexts": CONTEXTS, "sentences": told}
+    (found,) = replied(LocalJudge("an/nli"), SUPPORTED.task(shown))
+    assert [one.verdict for one in found.verdicts] == [2, 2]
+
+
 def test_all_pairs_of_a_request_are_one_batch(library: type[Encoder]) -> None:
     """Pairs that several questions share are classified once, on a thread of the judge's own."""
     judge = LocalJudge("an/nli", batch_size=7)
