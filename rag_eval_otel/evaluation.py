@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
@@ -112,6 +112,10 @@ class Measurement:
     label_metrics: frozenset[str] | None = None
     explanations: Reasons = "off"
     clock: Callable[[], float] = perf_counter
+    _known_versions: dict[str, list[str]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+    """The versions of the metrics by the model that answered."""
 
     def __post_init__(self) -> None:
         """Name what will be measured, if the judge answers by its own name."""
@@ -171,10 +175,6 @@ class Measurement:
     def _labelling(self) -> frozenset[str] | None:
         named = self.label_metrics
         return labelling_of(self.metrics, self.judge) if named is None else named
-
-    @cached_property
-    def _known_versions(self) -> dict[str, list[str]]:
-        return {}
 
     def _versions(self, model: str) -> list[str]:
         """Return the versions of the metrics where ``model`` has answered."""

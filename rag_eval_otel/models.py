@@ -145,16 +145,12 @@ def _langchain_judge(provider: Provider, model: str, config: Config) -> Judge:
 
 
 def _is_judge(given: object) -> TypeIs[Judge]:
-    return hasattr(given, "reply") and not _is_of_langchain(given, "ainvoke")
+    is_langchains = hasattr(given, "ainvoke")  # whose models may have a field of any name
+    return hasattr(given, "reply") and not is_langchains
 
 
 def _is_embedder(given: object) -> TypeIs[Embedder]:
-    return hasattr(given, "embed") and not _is_of_langchain(given, "aembed_documents")
-
-
-def _is_of_langchain(given: object, method: str) -> bool:
-    """Tell so of a model that may have a field by our method's name."""
-    return hasattr(given, method)
+    return hasattr(given, "embed") and not hasattr(given, "aembed_documents")
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:

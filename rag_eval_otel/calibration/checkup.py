@@ -69,7 +69,7 @@ class Case:
 
 def built_in_cases() -> tuple[Case, ...]:
     """Return the cases that come with the library."""
-    text = (files("rag_eval_otel") / "checkup.json").read_text(encoding="utf-8")
+    text = (files("rag_eval_otel.calibration") / "checkup.json").read_text(encoding="utf-8")
     seen: set[tuple[str, tuple[str, ...]]] = set()
     return tuple(
         _case(topic, one, seen) for topic in json.loads(text)["topics"] for one in topic["cases"]

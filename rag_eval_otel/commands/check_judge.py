@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rag_eval_otel.commands import Commands
 
 if TYPE_CHECKING:
-    from rag_eval_otel.checkup import Check
+    from rag_eval_otel.calibration.checkup import Check
     from rag_eval_otel.config import Config
     from rag_eval_otel.prices import Prices
     from rag_eval_otel.types import Form
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _checks(config: Config, forms: tuple[Form, ...], prices: Prices) -> list[Check]:
-    from rag_eval_otel.checkup import check_judge  # noqa: PLC0415
+    from rag_eval_otel.calibration.checkup import check_judge  # noqa: PLC0415
     from rag_eval_otel.models import build_plain_judge  # noqa: PLC0415
 
     judge = build_plain_judge(config)
@@ -98,7 +98,7 @@ async def _checks(config: Config, forms: tuple[Form, ...], prices: Prices) -> li
 
 
 def _text(checks: list[Check], options: argparse.Namespace, *, currency: str) -> str:
-    from rag_eval_otel.checkup import written  # noqa: PLC0415
+    from rag_eval_otel.calibration.checkup import written  # noqa: PLC0415
 
     if options.output == "text":
         return written(checks, bound=options.bound, currency=currency)

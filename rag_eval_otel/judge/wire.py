@@ -31,6 +31,7 @@ Schema: TypeAlias = "dict[str, Any]"
 Tasks: TypeAlias = "Sequence[Task[Any]]"
 
 _QUOTED = 300  # characters of a rejected reply that are shown to the judge again
+_DIGITS = 6  # of the number of an entry, at most
 _ORDER = ("contexts", "context", "reference", "question")  # of what is shown; all else comes after
 
 
@@ -47,9 +48,6 @@ def _instructions(kind: Kind[Any]) -> str:
 def draw_code() -> str:
     """Return six random characters: what tells the marks of a request from the texts between."""
     return secrets.token_hex(3)
-
-
-_DIGITS = 6  # of the number of an entry, at most
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -208,7 +206,7 @@ def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
     return _reply_schema_of(reply, reasons)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # a function of its own: type checkers see no hashable in `type[Any]`
 def _reply_schema_of(reply: type[Reply], reasons: Reasons) -> Schema:
     schema, defs = _full_schema(reply)
     return _short(schema, defs, reasons)
@@ -359,7 +357,7 @@ def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
     return _full_schema_of(reply)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # likewise
 def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})
