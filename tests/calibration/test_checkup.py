@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.checkup import Case, Check, built_in_cases, check_judge
+from rag_eval_otel.calibration.checkup import Case, Check, built_in_cases, check_judge
 from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge.lexical import LexicalJudge
