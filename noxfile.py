@@ -65,21 +65,21 @@ TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|gr
 LANGCHAIN_TESTS = [
     "tests/capture/test_*.py",
     "tests/demo",
-    "tests/test_demo.py",
-    "tests/test_exit.py",
-    "tests/test_instrumentation.py",
-    "tests/test_langchain_apps.py",
-    "tests/test_otlp.py",
-    "tests/test_shapes.py",
+    "tests/demo/test_demo.py",
+    "tests/live/test_exit.py",
+    "tests/live/test_instrument.py",
+    "tests/live/test_langchain_apps.py",
+    "tests/live/test_otlp.py",
+    "tests/live/test_shapes.py",
 ]
 MANY_CASES = [  # or of texts: the same everywhere
     "tests/capture/test_combinations.py",
     "tests/capture/test_recordings.py",
-    "tests/test_content.py",
+    "tests/sinks/test_content.py",
     "tests/test_docs.py",
-    "tests/test_golden_edges.py",
+    "tests/metrics/test_golden_edges.py",
     "tests/test_house.py",
-    "tests/test_metrics_page.py",
+    "tests/metrics/test_metrics_page.py",
 ]
 PYTHONS = ["3.10", "3.13"]  # the oldest and the newest; the other tests run on what is between
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from rag_eval_otel.alerting.rules import render
-from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.capture.dialects import DIALECTS, native
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.semconv import (

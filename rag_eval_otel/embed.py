@@ -13,10 +13,9 @@ import numpy as np
 
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.lexical.texts import features
-from rag_eval_otel.openai_client import OpenAIClient
-from rag_eval_otel.protocols import Embedder, Vectors
+from rag_eval_otel.judge.openai_client import OpenAIClient
 from rag_eval_otel.runtime.background import SyncFirst
-from rag_eval_otel.types import Usage
+from rag_eval_otel.types import Embedder, Usage, Vectors
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings

@@ -14,13 +14,21 @@ from time import perf_counter
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
+from rag_eval_otel.judge.models import (
+    AnyEmbedder,
+    AnyJudge,
+    AnyPrompts,
+    chosen_models,
+    chosen_prompts,
+)
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, AnyPrompts, chosen_models, chosen_prompts
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import (
+    Embedder,
     Embedding,
     Evaluation,
     Fusion,

@@ -1,4 +1,4 @@
-"""The records that flow through the library; the protocols are in `protocols`.
+"""The records that flow through the library, and the protocols of what embeds and takes them.
 
 Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
 """
@@ -6,12 +6,16 @@ Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from rag_eval_otel.protocols import Vectors
+    import numpy as np
+    from numpy.typing import NDArray
+
+Vectors: TypeAlias = "NDArray[np.float64]"
+EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 
 def require_text(name: str, value: object) -> None:
@@ -407,3 +411,17 @@ class Ending:
 
 UNTOUCHED = Ending()
 """The span leaves as it is."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors."""
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return a float array of shape ``(len(texts), dim)``; raise `JudgeError` on failure."""
+
+
+class Sink(Protocol):
+    """Receives every finished evaluation, on the evaluator's thread."""
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Record ``evaluation``. An exception is counted and logged, and goes no further."""

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import ResponseRelevancy
-from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 JUDGED = ResponseRelevancy()
 """One yes or no of the judge: one request a row."""

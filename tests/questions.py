@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import (
     JudgedStatements,
     Rating,

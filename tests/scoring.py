@@ -11,9 +11,9 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.protocols import Embedder, Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Sample, Score
+from rag_eval_otel.types import Embedder, Evaluation, Fusion, Sample, Score
 
 FULL = Sample(
     question="When and where was Ada Lovelace born?",

@@ -24,11 +24,10 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.protocols import Vectors
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.testing.openai_server import LoopbackServer
-from rag_eval_otel.types import Usage
+from rag_eval_otel.types import Usage, Vectors
 
 VECTORS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0]}
 

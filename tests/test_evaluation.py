@@ -11,7 +11,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
 from rag_eval_otel.evaluation import evaluate, failed_evaluation, version_of
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import (
     METRIC_SETS,
     METRICS,
@@ -22,10 +22,10 @@ from rag_eval_otel.metrics import (
     StatementFaithfulness,
     resolve_metrics,
 )
-from rag_eval_otel.protocols import AskLike, EmbedFn, Judge, Metric, Vectors
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Replies, Sample, Score, Usage
+from rag_eval_otel.types import EmbedFn, Evaluation, Fusion, Replies, Sample, Score, Usage, Vectors
 from support import GOOD, SAMPLE, answers
 
 DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.alerting.rules import render
-from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.cli import main
 from rag_eval_otel.config import Config
 from rag_eval_otel.dataset import evaluate_dataset

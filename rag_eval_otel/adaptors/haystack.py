@@ -10,8 +10,8 @@ from rag_eval_otel.adaptors.one import the_one
 from rag_eval_otel.dataset.progress import Progress
 from rag_eval_otel.dataset.report import Report
 from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.types import Score
 
 

@@ -12,11 +12,12 @@ from rag_eval_otel.dataset.blocking import run_now
 from rag_eval_otel.dataset.cells import is_missing, sample_of
 from rag_eval_otel.dataset.columns import COLUMNS, check_chosen
 from rag_eval_otel.evaluation import evaluate
+from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge, chosen_models
+from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics
-from rag_eval_otel.models import AnyEmbedder, AnyJudge, chosen_models
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.types import Fusion, Sample, Score
+from rag_eval_otel.types import Embedder, Fusion, Sample, Score
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "question": (*COLUMNS["question"], "input"),

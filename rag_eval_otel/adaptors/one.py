@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 
 
 def the_one(metric: str | Metric) -> Metric:

@@ -15,14 +15,12 @@ from importlib.resources import files
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from rag_eval_otel.calibration.confusion import proportion
-from rag_eval_otel.calibration.figure import Figure
+from rag_eval_otel.calibration.agreement import Figure, proportion
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.prices import Prices
-from rag_eval_otel.protocols import Judge
+from rag_eval_otel.judge.prices import Prices
+from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}

@@ -7,9 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from rag_eval_otel.calibration.agreement import one_class
-from rag_eval_otel.calibration.confusion import Confusion, confusion_of, youden
-from rag_eval_otel.calibration.figure import Figure, Numbers, Truths, known, unknown
+from rag_eval_otel.calibration.agreement import (
+    Confusion,
+    Figure,
+    Numbers,
+    Truths,
+    confusion_of,
+    known,
+    one_class,
+    unknown,
+    youden,
+)
 
 FOLDS = 5
 REPEATS = 10

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.protocols import Judge
+from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Replies
 
 

@@ -15,10 +15,10 @@ from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics.function import FunctionMetric
-from rag_eval_otel.metrics.outcome import label_of
-from rag_eval_otel.protocols import Embedder, Judge, Metric
-from rag_eval_otel.types import Fusion, Reasons, Sample, Score
+from rag_eval_otel.metrics.outcome import Metric, label_of
+from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _CREATE = (

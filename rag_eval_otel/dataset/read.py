@@ -8,9 +8,9 @@ from itertools import islice
 
 from rag_eval_otel.dataset.cells import is_missing, sample_of
 from rag_eval_otel.dataset.columns import COLUMNS, check_chosen, fields_of
-from rag_eval_otel.dataset.sources import Record, Source, source_of
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.results.sources import Record, Source, source_of
 from rag_eval_otel.types import Sample
 
 

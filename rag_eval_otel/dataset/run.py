@@ -18,15 +18,15 @@ from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import chosen_labelling
-from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
-from rag_eval_otel.models import (
+from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
     AnyPrompts,
     chosen_models,
     chosen_prompts,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Fusion, Reasons
 

@@ -17,10 +17,11 @@ from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.protocols import Embedder, Judge, Metric
+from rag_eval_otel.judge.tasks import Judge
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.guard import silence
-from rag_eval_otel.types import Evaluation, Fusion, Reasons, Sample
+from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Sample
 
 _REPLIES = 1024  # kept for rows that ask the same
 

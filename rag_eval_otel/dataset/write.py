@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rag_eval_otel.dataset.optional import require
 from rag_eval_otel.dataset.rows import Row, flat_columns
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.installed import require
 
 Write: TypeAlias = Callable[[Row], object]
 

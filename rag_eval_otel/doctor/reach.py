@@ -13,12 +13,13 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.doctor.otlp import Answer, probe
 from rag_eval_otel.doctor.targets import Target
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
-from rag_eval_otel.judge.kinds import STATEMENTS
-from rag_eval_otel.models import build_embedder, build_plain_judge
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
+from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.runtime.background import DaemonExecutor
 
 if TYPE_CHECKING:
-    from rag_eval_otel.protocols import Embedder, Judge
+    from rag_eval_otel.judge.tasks import Judge
+    from rag_eval_otel.types import Embedder
 
 Part = Literal["judge", "embedder"]
 PARTS: Final[tuple[Part, ...]] = ("judge", "embedder")

@@ -19,7 +19,7 @@ from rag_eval_otel.drift.records import Alarm
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rag_eval_otel.protocols import Vectors
+    from rag_eval_otel.types import Vectors
 
 _log = logging.getLogger("rag_eval_otel")
 

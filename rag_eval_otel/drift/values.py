@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:
-    from rag_eval_otel.protocols import Vectors
+    from rag_eval_otel.types import Vectors
 
 Value: TypeAlias = "float | Vectors"
 """A score in [0, 1], or the embedding of a question."""

@@ -22,8 +22,7 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.tasks import Task, may_share
-from rag_eval_otel.protocols import Judge
+from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.types import Fusion, Reasons, Usage
 
 R = TypeVar("R", bound=Reply)

@@ -11,8 +11,7 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.protocols import Judge
+from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Replies
 
 

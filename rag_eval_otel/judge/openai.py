@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.logprobs import with_expectations
+from rag_eval_otel.judge.openai_client import OpenAIClient
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
-from rag_eval_otel.openai_client import OpenAIClient
 from rag_eval_otel.providers import SchemaMode, TokenLimit
 from rag_eval_otel.types import Replies, Usage
 

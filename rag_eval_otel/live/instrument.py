@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel.capture.logs import Listener, listen
+from rag_eval_otel.capture.buffer import Listener, listen
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
-from rag_eval_otel.protocols import Sink
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.providers import (
     global_or_new_tracer_provider,
@@ -26,6 +25,7 @@ from rag_eval_otel.runtime.providers import (
 from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
+from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider

@@ -18,13 +18,12 @@ from rag_eval_otel.live.reader import TurnReader
 from rag_eval_otel.live.score import Admission, TurnScorer, build_measurement
 from rag_eval_otel.live.trees import RunTurns
 from rag_eval_otel.live.writer import SpanWriter
-from rag_eval_otel.protocols import Sink
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Sweeper
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.types import HoldStatus
+from rag_eval_otel.types import HoldStatus, Sink
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

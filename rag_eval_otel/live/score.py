@@ -18,10 +18,9 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.models import build_embedder, build_judge
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
-from rag_eval_otel.models import build_embedder, build_judge
-from rag_eval_otel.protocols import Sink
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
@@ -32,6 +31,7 @@ from rag_eval_otel.types import (
     Ending,
     Evaluation,
     Sample,
+    Sink,
     SkipReason,
     SpanRef,
 )

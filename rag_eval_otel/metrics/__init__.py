@@ -5,15 +5,23 @@ from __future__ import annotations
 from rag_eval_otel.metrics.context import (
     ContextRelevance,
     ContextRelevancyRubric,
+    IDContextPrecision,
+    IDContextRecall,
     StatementContextRelevance,
 )
-from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecall
 from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
-from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
+from rag_eval_otel.metrics.correctness import (
+    AnswerAccuracy,
+    AnswerCorrectness,
+    AnswerExactMatch,
+    Correctness,
+    CrossEncoderSimilarity,
+    SemanticSimilarity,
+)
 from rag_eval_otel.metrics.custom import LLMMetric
+from rag_eval_otel.metrics.dual import MultiMethodRelevancy
 from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
-from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
 from rag_eval_otel.metrics.ranking import (
     MRR,
     NDCG,
@@ -30,19 +38,15 @@ from rag_eval_otel.metrics.registry import (
     resolve_metrics,
     with_thresholds,
 )
-from rag_eval_otel.metrics.relevancy import AnswerRelevancy, AnswerRelevancyRubric
-from rag_eval_otel.metrics.relevancy_parts import (
+from rag_eval_otel.metrics.relevancy import (
+    AnswerRelevancy,
+    AnswerRelevancyRubric,
     DecompositionRelevancy,
     DirectRelevancy,
     IntentRelevancy,
     ReverseRelevancy,
 )
 from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
-from rag_eval_otel.metrics.similarity import (
-    AnswerExactMatch,
-    CrossEncoderSimilarity,
-    SemanticSimilarity,
-)
 from rag_eval_otel.metrics.whole_answer import (
     ResponseGroundedness,
     ResponseRelevancy,

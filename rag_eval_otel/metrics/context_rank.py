@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge.kinds import (
+from rag_eval_otel.judge.replies import Useful
+from rag_eval_otel.judge.tasks import (
     REFERENCE_STATEMENTS,
     USEFUL_FOR_ANSWER,
     USEFUL_FOR_REFERENCE,
+    AskLike,
+    Task,
+    check_examples,
 )
-from rag_eval_otel.judge.replies import Useful
-from rag_eval_otel.judge.tasks import Task, check_examples
 from rag_eval_otel.metrics.outcome import (
     Examples,
     measured,
@@ -20,8 +22,7 @@ from rag_eval_otel.metrics.outcome import (
     undefined,
     verdicts_of,
 )
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

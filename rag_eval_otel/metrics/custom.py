@@ -14,10 +14,9 @@ from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Reply, integer, number, one_of, within
-from rag_eval_otel.judge.tasks import Kind, check_examples
+from rag_eval_otel.judge.tasks import AskLike, Kind, check_examples
 from rag_eval_otel.metrics.outcome import Examples, measured, undefined
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Reason, Sample, Score
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = frozenset({"context", "example"})  # tags that stand for something else in a request

@@ -14,10 +14,10 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics.outcome import label_of, measured
-from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.runtime.background import Workers
-from rag_eval_otel.types import Reason, Sample, Score
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_eval_otel.judge.kinds import JUDGED_STATEMENTS, STATEMENTS, SUPPORTED, VERDICTS
 from rag_eval_otel.judge.replies import JudgedStatement, Sentence, Verdict
-from rag_eval_otel.judge.tasks import Kind, check_examples
+from rag_eval_otel.judge.tasks import (
+    JUDGED_STATEMENTS,
+    STATEMENTS,
+    SUPPORTED,
+    VERDICTS,
+    AskLike,
+    Kind,
+    check_examples,
+)
 from rag_eval_otel.metrics.outcome import (
     Examples,
     check_choices,
@@ -18,8 +25,7 @@ from rag_eval_otel.metrics.outcome import (
     undefined,
     verdicts_of,
 )
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Form, Sample, Score
+from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NEEDS = frozenset({"question", "answer", "contexts"})
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Decision, Judged
-from rag_eval_otel.types import Label, Reason, Score
+from rag_eval_otel.judge.tasks import AskLike, Kind
+from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples shown to the judge: each ``{"inputs": {...}, "outputs": {...}}``."""
+
+
+class Metric(Protocol):
+    """A definition: computes one `Score` from a sample, judge replies and embeddings."""
+
+    @property
+    def name(self) -> str:
+        """The metric's name, snake case: ``[a-z][a-z0-9_]*``."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The required fields of `Sample`, or keys of its ``extra``."""
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        """The kinds of question it puts to the judge; part of its definition."""
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        """Return the score. A `JudgeError` that it raises becomes a failed score."""
 
 
 def check_choices(metric: object) -> None:

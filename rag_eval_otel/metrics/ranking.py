@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics.outcome import check_choices, measured, undefined
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
 

@@ -14,14 +14,22 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.context import (
     ContextRelevance,
     ContextRelevancyRubric,
+    IDContextPrecision,
+    IDContextRecall,
     StatementContextRelevance,
 )
-from rag_eval_otel.metrics.context_ids import IDContextPrecision, IDContextRecall
 from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
-from rag_eval_otel.metrics.correctness import AnswerAccuracy, AnswerCorrectness, Correctness
+from rag_eval_otel.metrics.correctness import (
+    AnswerAccuracy,
+    AnswerCorrectness,
+    AnswerExactMatch,
+    Correctness,
+    SemanticSimilarity,
+)
+from rag_eval_otel.metrics.dual import MultiMethodRelevancy
 from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
 from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
-from rag_eval_otel.metrics.multi_method import MultiMethodRelevancy
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.metrics.ranking import (
     MRR,
     NDCG,
@@ -30,21 +38,20 @@ from rag_eval_otel.metrics.ranking import (
     RetrievalPrecision,
     RetrievalRecall,
 )
-from rag_eval_otel.metrics.relevancy import AnswerRelevancy, AnswerRelevancyRubric
-from rag_eval_otel.metrics.relevancy_parts import (
+from rag_eval_otel.metrics.relevancy import (
+    AnswerRelevancy,
+    AnswerRelevancyRubric,
     DecompositionRelevancy,
     DirectRelevancy,
     IntentRelevancy,
     ReverseRelevancy,
 )
 from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
-from rag_eval_otel.metrics.similarity import AnswerExactMatch, SemanticSimilarity
 from rag_eval_otel.metrics.whole_answer import (
     ResponseGroundedness,
     ResponseRelevancy,
     ResponseSupported,
 )
-from rag_eval_otel.protocols import Metric
 
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -261,7 +268,7 @@ def _checked(given: Metric | MetricFunction) -> Metric:
         raise ConfigError(msg)
     missing = [part for part in ("name", "needs", "asks", "measure") if not hasattr(metric, part)]
     if missing:
-        msg = f"{metric!r} is no metric: it has no {', '.join(missing)} (see protocols.Metric)"
+        msg = f"{metric!r} is no metric: it has no {', '.join(missing)} (see outcome.Metric)"
         raise ConfigError(msg)
     if not _NAME.fullmatch(metric.name) or metric.name in _RESERVED:
         msg = f"a metric can't be named {metric.name!r}; use a-z, 0-9 and _, and none of "

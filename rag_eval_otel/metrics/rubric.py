@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.kinds import GUIDELINE
 from rag_eval_otel.judge.replies import Graded, grade_on
-from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
+from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated, check_examples
 from rag_eval_otel.metrics.dual import how_rated, rating_of, rating_remark
 from rag_eval_otel.metrics.outcome import Examples, check_choices, decided, measured, undefined
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _FIELDS = ("question", "contexts", "answer", "reference")
 _FIVE: Mapping[float, str] = {

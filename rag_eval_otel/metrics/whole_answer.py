@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rag_eval_otel.judge.kinds import GROUNDEDNESS, RESPONSE_RELEVANCY, RESPONSE_SUPPORTED
-from rag_eval_otel.judge.tasks import Kind, Rated, check_examples
+from rag_eval_otel.judge.tasks import (
+    GROUNDEDNESS,
+    RESPONSE_RELEVANCY,
+    RESPONSE_SUPPORTED,
+    AskLike,
+    Kind,
+    Rated,
+    check_examples,
+)
 from rag_eval_otel.metrics.dual import dual_score
 from rag_eval_otel.metrics.outcome import Examples, check_choices, decided, measured, undefined
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _SCALE = 2  # the highest rating of the dual judges
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_eval_otel.scorefile.records import Counted
+from rag_eval_otel.results.records import Counted
 
 
 @dataclass(slots=True)

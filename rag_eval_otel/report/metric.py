@@ -24,7 +24,7 @@ from rag_eval_otel.report.scale import Unit, told
 from rag_eval_otel.report.series import Series
 from rag_eval_otel.report.tables import interval, means_table, number, table, unfolded
 from rag_eval_otel.report.watch import Mark, Watch, watch
-from rag_eval_otel.scorefile.records import Scored
+from rag_eval_otel.results.records import Scored
 
 _NAME = 120  # characters of a name
 _JUDGES = 5  # of a version

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rag_eval_otel.dataset.tally import Moments, Tally
 from rag_eval_otel.report.counters import Counters
-from rag_eval_otel.scorefile.records import Found, Scored, Unscored
+from rag_eval_otel.results.records import Found, Scored, Unscored
 
 _NAN = float("nan")
 

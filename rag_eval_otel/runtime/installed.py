@@ -1,11 +1,14 @@
-"""Which versions of what matters here are installed."""
+"""Libraries that are imported on use."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
+
+from rag_eval_otel.errors import MissingDependencyError
 
 OURS: Final = (
     "rag-eval-otel",
@@ -64,3 +67,14 @@ def versions() -> Mapping[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return {**dict.fromkeys(OURS, "not installed"), **found}
+
+
+EXTRA = "dataset"
+
+
+def require(module: str, extra: str = EXTRA) -> Any:
+    """Return ``module``, which ``extra`` brings; `MissingDependencyError` if it is not there."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(module.partition(".")[0], extra) from error

@@ -13,8 +13,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import native
-from rag_eval_otel.capture.dialects.content import Owner, owner_of
+from rag_eval_otel.capture.dialects import Owner, native, owner_of
 from rag_eval_otel.capture.span import attributes_of
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import Content, ContentCapture

@@ -12,10 +12,9 @@ from rag_eval_otel.drift.settings import DriftOptions
 from rag_eval_otel.drift.store import StateFile
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.protocols import Sink
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.events import EventSink
-from rag_eval_otel.types import Evaluation
+from rag_eval_otel.types import Evaluation, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.protocols import Vectors
-from rag_eval_otel.types import Replies, Usage
+from rag_eval_otel.types import Replies, Usage, Vectors
 
 
 class FakeJudge:

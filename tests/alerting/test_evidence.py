@@ -9,8 +9,7 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from rag_eval_otel.alerting.rules import render
-from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.alerting.rules import Target, render
 
 EVERY, RUNS = 2000, 500
 MINUTES = {"30m": 30, "1h": 60, "2h": 120, "6h": 360, "1d": 1440, "3d": 4320}

@@ -13,8 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval_otel.alerting.rules import TIMES, WINDOWS, render
-from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.alerting.rules import TIMES, WINDOWS, Target, render
 from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import SCORE_BOUNDS

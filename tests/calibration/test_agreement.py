@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.calibration.agreement import (
+    Figure,
     Weights,
     auroc,
     cohen_kappa,
     spearman,
     weighted_kappa,
 )
-from rag_eval_otel.calibration.figure import Figure
 
 PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
 

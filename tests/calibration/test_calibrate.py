@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.calibration import Calibration, calibrate
-from rag_eval_otel.calibration.figure import Figure
+from rag_eval_otel.calibration.agreement import Figure
+from rag_eval_otel.cli import calibrate as command
 from rag_eval_otel.cli import main
-from rag_eval_otel.commands import calibrate as command
 from rag_eval_otel.errors import ConfigError
 
 PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
@@ -146,10 +146,8 @@ def test_columns_of_numpy_are_taken() -> None:
 def run(*arguments: object) -> int:
     """Run ``rag-eval-otel calibrate`` with ``arguments``."""
     parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers())
-    options = parser.parse_args(["calibrate", *map(str, arguments)])
-    status: int = options.run(options)
-    return status
+    command.add_options(parser)
+    return command.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 @pytest.fixture

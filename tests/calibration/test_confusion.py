@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.calibration.confusion import Confusion, confusion_of, proportion, wilson, youden
-from rag_eval_otel.calibration.rates import MIN_YOUDEN, corrected_rate
+from rag_eval_otel.calibration.agreement import (
+    MIN_YOUDEN,
+    Confusion,
+    confusion_of,
+    corrected_rate,
+    proportion,
+    wilson,
+    youden,
+)
 
 PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
 COUNTS = st.integers(0, 60)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.calibration.confusion import confusion_of, youden
+from rag_eval_otel.calibration.agreement import confusion_of, youden
 from rag_eval_otel.calibration.threshold import fit_threshold
 
 PEERS = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))

@@ -13,8 +13,7 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, retrieved, said, told
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.buffer import PendingLogs
-from rag_eval_otel.capture.logs import listen, may_be_read
+from rag_eval_otel.capture.buffer import PendingLogs, listen, may_be_read
 from rag_eval_otel.capture.span import LogView
 
 OPENAI = "opentelemetry.instrumentation.openai_v2"

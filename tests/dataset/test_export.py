@@ -17,7 +17,7 @@ from rag_eval_otel.dataset.export import Exported, Targets, export
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.stream import Plan
 from rag_eval_otel.errors import ConfigError, FailedRowError
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import OtlpReceiver
 
 

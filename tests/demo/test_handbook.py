@@ -9,8 +9,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 
-from rag_eval_otel.demo.app import TURNS, HandbookEmbeddings, Turn, build_app
-from rag_eval_otel.demo.handbook import passages
+from rag_eval_otel.demo.app import TURNS, HandbookEmbeddings, Turn, build_app, passages
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.lexical import LexicalJudge

@@ -13,9 +13,9 @@ import pytest
 import questions
 from rag_eval_otel import Config, LocalJudge, evaluate, evaluate_dataset
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.kinds import VERDICTS
 from rag_eval_otel.judge.local import Classifier
-from rag_eval_otel.models import build_plain_judge
+from rag_eval_otel.judge.models import build_plain_judge
+from rag_eval_otel.judge.tasks import VERDICTS
 from support import SAMPLE
 
 os.environ["HF_HUB_OFFLINE"] = "1"

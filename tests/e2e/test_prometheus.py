@@ -20,8 +20,7 @@ from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
-from rag_eval_otel.alerting.rules import render
-from rag_eval_otel.alerting.target import Target
+from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink

@@ -25,12 +25,11 @@ from apps import Truth
 from e2e.started import StartedSpans
 from pipeline import OnesEmbedder, good_judge, turns_counted
 from rag_eval_otel import Handle, Sample, Score, instrument
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import Faithfulness
-from rag_eval_otel.protocols import AskLike, EmbedFn
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
-from rag_eval_otel.types import Replies
+from rag_eval_otel.types import EmbedFn, Replies
 
 STATUS = "rag.evaluation.status"
 SCORE = "rag.evaluation.faithfulness.score"

@@ -12,7 +12,7 @@ import pytest
 from golden.cases import Case
 from golden.policy import policy_of
 from golden.run import Outcome
-from rag_eval_otel.metrics.relevancy_parts import band
+from rag_eval_otel.metrics.relevancy import band
 from rag_eval_otel.types import Score
 
 Check: TypeAlias = "Callable[[Any, Outcome, Case], bool]"

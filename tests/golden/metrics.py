@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from golden.cases import Case, Row
 from rag_eval_otel import metrics as m
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 
 Params: TypeAlias = "Mapping[str, Any]"
 

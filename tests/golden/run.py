@@ -17,7 +17,7 @@ from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Evaluation, Fusion, Score
 

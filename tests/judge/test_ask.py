@@ -22,9 +22,9 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.ask import Ask, ReplyCache, group_tasks
 from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements
-from rag_eval_otel.judge.tasks import Task, may_share
+from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
-from rag_eval_otel.protocols import Judge, Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Evaluation, Fusion, Replies, Usage
 from scoring import FULL, script

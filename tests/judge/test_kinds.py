@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Kind, Task, may_share
 from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS

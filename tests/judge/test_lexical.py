@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import questions
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.lexical.texts import sentences, terms
 from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements, Verdicts

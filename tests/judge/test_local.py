@@ -18,16 +18,16 @@ import questions
 from rag_eval_otel import LexicalJudge, LocalJudge, evaluate
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
-from rag_eval_otel.judge.kinds import (
+from rag_eval_otel.judge.models import build_judge, build_plain_judge
+from rag_eval_otel.judge.tasks import (
     JUDGED_STATEMENTS,
     RELEVANT_CONTEXTS,
     RESPONSE_SUPPORTED,
     SUPPORTED,
     USEFUL_FOR_ANSWER,
     VERDICTS,
+    Task,
 )
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.models import build_judge, build_plain_judge
 from support import SAMPLE
 
 NLI = ("contradiction", "entailment", "neutral")

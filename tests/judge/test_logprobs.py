@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge.kinds import CONTEXT_RELEVANCE
 from rag_eval_otel.judge.logprobs import with_expectations
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
 from rag_eval_otel.metrics import (
     AnswerAccuracy,
     ContextRelevance,
@@ -24,7 +24,7 @@ from rag_eval_otel.metrics import (
     ResponseGroundedness,
     Rubric,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import ScriptedOpenAI
 from rag_eval_otel.testing.openai_server import HttpReply
 from rag_eval_otel.types import Reasons, Sample, Score

@@ -21,8 +21,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
 from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
 from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.models import build_embedder, build_plain_judge, chosen_models
 from rag_eval_otel.providers import PROVIDERS
 from rag_eval_otel.types import Replies
 from support import SAMPLE

@@ -34,7 +34,7 @@ from rag_eval_otel.metrics import (
     Faithfulness,
     ResponseGroundedness,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.types import Fusion, Replies, Usage

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import (
     Accuracy,
     FivePoint,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import questions
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import (
     JudgedStatements,
     Rating,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import questions
 from rag_eval_otel.errors import UnparsableReplyError
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statements, Useful
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import (

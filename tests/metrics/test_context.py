@@ -13,7 +13,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.metrics import ContextRelevance, ResponseGroundedness
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Evaluation, Fusion, Sample, Score
 

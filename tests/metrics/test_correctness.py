@@ -19,7 +19,7 @@ from rag_eval_otel.metrics import (
     SemanticSimilarity,
 )
 from rag_eval_otel.metrics.correctness import f_beta
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Sample, Score
 from scoring import DOWN, FULL, evaluated, flagged, score_of, script

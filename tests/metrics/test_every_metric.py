@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import version_of
-from rag_eval_otel.judge import kinds
+from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Kind, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import (
@@ -35,7 +35,7 @@ from rag_eval_otel.metrics import (
     SemanticSimilarity,
     StatementContextRelevance,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Sample
 from scoring import DOWN, FULL, GOOD, AnyJudge, evaluated, score_of, script, spoilt, told

@@ -20,7 +20,7 @@ from rag_eval_otel.metrics import (
     StatementContextRelevance,
     StatementFaithfulness,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Sample, Score
 from scoring import evaluated, script

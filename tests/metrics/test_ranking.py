@@ -19,7 +19,7 @@ from rag_eval_otel.metrics import (
     RetrievalPrecision,
     RetrievalRecall,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.types import Passage, Sample, Score
 from scoring import score_of
 

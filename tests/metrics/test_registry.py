@@ -12,6 +12,7 @@ import pytest
 
 import rag_eval_otel.metrics
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics import (
     METRIC_SETS,
     METRICS,
@@ -20,8 +21,7 @@ from rag_eval_otel.metrics import (
     metric_names,
     resolve_metrics,
 )
-from rag_eval_otel.protocols import AskLike, EmbedFn
-from rag_eval_otel.types import Sample, Score
+from rag_eval_otel.types import EmbedFn, Sample, Score
 from scoring import evaluated
 
 

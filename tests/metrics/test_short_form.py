@@ -14,7 +14,7 @@ from rag_eval_otel.metrics import (
     StatementFaithfulness,
 )
 from rag_eval_otel.metrics.groundedness import sentences_of
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
 from scoring import score_of, script

@@ -11,7 +11,7 @@ from typing import Any
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel.types import Fusion, Passage, Sample, Score
 from support import drawings_asked, names_asked, text_asked

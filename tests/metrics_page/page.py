@@ -18,16 +18,16 @@ from rag_eval_otel.metrics import (
     FunctionMetric,
     LLMMetric,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "metrics.md"
 
 FAMILIES = (
-    ("Does the answer address the question?", ("relevancy", "relevancy_parts", "multi_method")),
+    ("Does the answer address the question?", ("relevancy", "dual")),
     ("Is the answer backed by the contexts?", ("groundedness", "whole_answer")),
-    ("Were the right contexts retrieved?", ("context", "context_rank", "context_ids", "ranking")),
-    ("Is the answer right?", ("correctness", "similarity")),
+    ("Were the right contexts retrieved?", ("context", "context_rank", "ranking")),
+    ("Is the answer right?", ("correctness",)),
     ("By rules of your own", ("rubric",)),
 )
 """Headings, and the modules whose metrics come under them."""

@@ -14,7 +14,7 @@ from rag_eval_otel.report.figures import Line, bins, median, parts, running, win
 from rag_eval_otel.report.markup import Html, joined, quoted, tag
 from rag_eval_otel.report.scale import Axis, tick_label, ticks, time_ticks, told
 from rag_eval_otel.report.watch import watch
-from rag_eval_otel.scorefile import Counted
+from rag_eval_otel.results import Counted
 from score_files import falling
 
 FINITE = st.floats(-1e9, 1e9)

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from live import App, attached
-from rag_eval_otel.scorefile import Counted, Scored, read_scores
+from rag_eval_otel.results import Counted, Scored, read_scores
 from score_files import jsonl, page_of
 
 TURNS = 12

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rag_eval_otel.cli import main
 from rag_eval_otel.report.page import MOST_SECTIONS, render
 from rag_eval_otel.report.series import scores_of
-from rag_eval_otel.scorefile import Scored
+from rag_eval_otel.results import Scored
 from rag_eval_otel.types import Score
 from score_files import counter, event, falling, jsonl, page_of, row, span
 

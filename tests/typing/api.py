@@ -42,7 +42,7 @@ from rag_eval_otel.metrics import (
     metric_names,
     resolve_metrics,
 )
-from rag_eval_otel.protocols import Metric
+from rag_eval_otel.metrics.outcome import Metric
 
 
 def a_sample_takes_passages_and_strings() -> None:

@@ -1,9 +1,4 @@
-"""Read the values that instrumentations put on spans: JSON, cut JSON, reprs, markers.
-
-`value` turns an attribute into plain data, in which every message, of whatever framework, is
-``{"role": ..., "content": text}``. A redacted value becomes `HIDDEN`, one that a limit has
-shortened `CUT`: neither is the same as a value that was never there.
-"""
+"""Which attributes hold texts of users and models, in every dialect: one table."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""The ``rag-eval-otel`` command line.
+
+Each command is a module: ``DESCRIPTION`` is its help text, ``add_options(parser)`` declares its
+options, and ``run(options)`` executes it and returns the exit status. A new command also takes a
+line in ``_COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+from rag_eval_otel.errors import RagEvalError
+
+_COMMANDS: Mapping[str, str] = {
+    "demo": "run a small RAG app, offline, and show its traces with their scores",
+    "evaluate": "score the rows of a file, offline",
+    "metrics": "list the metrics: name, needs, judge requests, range",
+    "check-judge": "say how often a judge is right on cases of known verdicts",
+    "calibrate": "compare scores with human labels",
+    "drift": "find drift in the scores of a file",
+    "report": "write a page on the scores of a file",
+    "doctor": "say what is wrong with a set-up, or with a program's run, and what to do",
+    "rules": "print Prometheus rules for a target",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0 success, 1 failure, 2 wrong usage."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser(given).parse_args(given)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has closed the pipe. Without this, Python would write the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except RagEvalError as error:
+        sys.stderr.write(f"rag-eval-otel: {error}\n")
+        return 2
+    return status
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser; only the command that is named in ``given`` is imported."""
+    parser = argparse.ArgumentParser(
+        prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
+    )
+    parser.add_argument("--version", action="version", version=version("rag-eval-otel"))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    named = next((word for word in given if not word.startswith("-")), None)
+    for name, told in _COMMANDS.items():
+        options = commands.add_parser(
+            name, help=told, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name == named:
+            command = import_module(f"{__name__}.{name.replace('-', '_')}")
+            options.description = command.DESCRIPTION
+            command.add_options(options)
+            options.set_defaults(run=command.run)
+    return parser

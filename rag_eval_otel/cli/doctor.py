@@ -1,0 +1,94 @@
+"""``rag-eval-otel doctor``: what is installed, attached and captured, who answers, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_eval_otel.errors import ConfigError
+
+DESCRIPTION = """\
+Says what is installed, whether judge, embedder and OTLP endpoints answer, and what to do about each
+problem. With a COMMAND it runs that, and says what the pipelines that it attaches have captured,
+scored and skipped, and why:
+
+  rag-eval-otel doctor -- python app.py --its-own options
+
+The program's input and output are its own; the report follows on stderr (without a COMMAND, and as
+JSON, on stdout).
+
+Exit status: 0 no problem, 1 problems, 2 misuse, 3 the program itself failed.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "rag-eval-otel doctor [-h] [--json] [--output FILE] [--timeout SECONDS] [-- COMMAND]"
+    )
+    parser.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        default="text",
+        help="report as JSON",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report to FILE")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long judge, embedder and endpoints may take to answer (default: 10)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:  # noqa: PLR2004  # an hour
+        msg = f"must be more than 0 and at most 3600, not {text}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, run, report."""
+    from rag_eval_otel.doctor.diagnosis import diagnose  # noqa: PLC0415  # --help is to be quick
+    from rag_eval_otel.doctor.environment import variables  # noqa: PLC0415
+    from rag_eval_otel.doctor.launch import run_noted  # noqa: PLC0415
+    from rag_eval_otel.doctor.report import as_data, as_text  # noqa: PLC0415
+
+    command = _command(options.command)
+    _check_output(options.output)
+    ran = run_noted(command) if command else None
+    diagnosis = diagnose(variables(), ran=ran, timeout=options.timeout)
+    if options.form == "json":
+        report = json.dumps(as_data(diagnosis), indent=2, ensure_ascii=False) + "\n"
+    else:
+        report = as_text(diagnosis)
+    if options.output is not None:
+        options.output.write_text(report, encoding="utf-8")
+    else:
+        stream = sys.stderr if command and options.form == "text" else sys.stdout
+        stream.write(report)
+    return diagnosis.status
+
+
+def _command(given: Sequence[str]) -> Sequence[str]:
+    """Return the command without the ``--`` before it, and refuse an empty one."""
+    command = given[1:] if given[:1] == ["--"] else given
+    if given and not command:
+        msg = "there is no command after --; try: doctor -- python app.py"
+        raise ConfigError(msg)
+    return command
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse a file that cannot be written before the program has run for nothing."""
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        msg = f"--output {output}: there is no such folder, or it is one"
+        raise ConfigError(msg)

@@ -1,0 +1,382 @@
+"""``rag-eval-otel drift``: have the scores of a file changed, since when, and by how much."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_eval_otel.drift import Stream
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results import Scored, read_scores
+from rag_eval_otel.runtime.installed import require
+
+if TYPE_CHECKING:
+    from rag_eval_otel.drift import Alarm
+
+
+_log = logging.getLogger("rag_eval_otel")
+
+_GAP = 3600.0  # seconds
+_USUAL = 50  # times the usual distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One score: ``value`` is None where there is none, ``place`` says where it stands."""
+
+    stream: Stream
+    value: float | None
+    place: str
+    time: float | None = None
+    stratum: str | None = None
+    trace: str | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """The scores of one stream, in order, and what was done about their order."""
+
+    stream: Stream
+    points: list[Point] = field(default_factory=list)
+
+
+def read_series(
+    path: Path, *, metric: str | None = None, stratum: str | None = None
+) -> list[Series]:
+    """Return the streams in ``path``: rows of scores, or spans and log records as OTLP JSON.
+
+    ``metric`` takes that one alone, ``stratum`` names the column of each score's stratum. Points
+    whose times run backwards are put in order of time. Raises `ConfigError` for what cannot be
+    read, and where there are no scores.
+    """
+    found: dict[Stream, Series] = {}
+    for one in read_scores(path, metric=metric, stratum=stratum):
+        if isinstance(one, Scored):
+            point = _point(one)
+            found.setdefault(point.stream, Series(point.stream)).points.append(point)
+    if not any(point.value is not None for one in found.values() for point in one.points):
+        names = ", ".join(dict.fromkeys(stream.name for stream in found))
+        msg = f"{path} has evaluations of {names}, but none of them gave a score"
+        raise ConfigError(msg)
+    for series in found.values():
+        _order(series)
+    return list(found.values())
+
+
+def _point(scored: Scored) -> Point:
+    score = scored.score
+    return Point(
+        stream=Stream(service=scored.service, name=score.name, version=score.version),
+        value=scored.unit,
+        place=scored.place,
+        time=scored.time,
+        stratum=scored.stratum,
+        trace=scored.trace,
+    )
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def _order(series: Series) -> None:
+    """Put the points in order of time, where all have one, and say what was found."""
+    times = [point.time for point in series.points if point.time is not None]
+    if len(times) < len(series.points):
+        return
+    if any(later < earlier for earlier, later in pairwise(times)):
+        _log.warning(
+            "drift: the times of %s run backwards; its scores are taken in order of time",
+            series.stream.name,
+        )
+        series.points.sort(key=lambda point: point.time or 0.0)
+    _warn_of_gap(series.stream.name, sorted(times))
+
+
+def _warn_of_gap(name: str, times: Iterable[float]) -> None:
+    times = list(times)
+    steps = sorted(later - earlier for earlier, later in pairwise(times))
+    if steps and steps[-1] > max(_GAP, _USUAL * steps[len(steps) // 2]):
+        _log.warning(
+            "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
+            name,
+            steps[-1] / 3600,
+        )
+
+
+_NORMAL = 1.96
+_WIDTH, _HEIGHT = 10.0, 3.2  # inches, of one stream
+
+
+def plot(findings: Sequence[Finding], path: Path) -> None:
+    """Draw each stream, one below the other, to ``path``.
+
+    Raises `MissingDependencyError` without matplotlib, and `ConfigError` where ``path`` cannot be
+    written.
+    """
+    matplotlib = require("matplotlib.figure", "plot")  # no window, no global state
+    figure = matplotlib.Figure(figsize=(_WIDTH, _HEIGHT * len(findings)), layout="constrained")
+    axes = figure.subplots(len(findings), 1, squeeze=False)
+    for finding, row in zip(findings, axes, strict=True):
+        _draw(row[0], finding)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        msg = f"{path} cannot be written: {error}"
+        raise ConfigError(msg) from error
+
+
+def _draw(axes: Any, finding: Finding) -> None:
+    values = [point.value or 0.0 for point in finding.points]
+    axes.plot(values, ".", markersize=2, alpha=0.25, color="tab:gray", label="scores")
+    means = running_means(values, window=max(10, min(200, len(values) // 20)))
+    at = [index for index, _, _ in means]
+    axes.plot(at, [mean for _, mean, _ in means], color="tab:blue", label="running mean, 95 %")
+    low, high = [m - half for _, m, half in means], [m + half for _, m, half in means]
+    axes.fill_between(at, low, high, color="tab:blue", alpha=0.2, linewidth=0)
+    if finding.before is not None:
+        axes.axhline(finding.before, color="tab:green", linestyle=":", label="baseline")
+    for number, alarm in enumerate(finding.alarms):
+        first = number == 0
+        axes.axvline(alarm.index, color="tab:red", label="alarm" if first else None)
+        onset = "onset" if first else None
+        axes.axvline(alarm.onset, color="tab:orange", linestyle="--", label=onset)
+    if finding.learned:
+        axes.axvspan(0, finding.learned, color="tab:green", alpha=0.08, label="learned")
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xlabel("score number")
+    stream = finding.series.stream
+    axes.set_title(" ".join(filter(None, (stream.service, stream.name))))
+    axes.legend(loc="lower left", fontsize="small", ncols=3)
+
+
+def running_means(values: Sequence[float], *, window: int) -> list[tuple[int, float, float]]:
+    """Return index, mean and half the interval of ``window`` values each, half a window apart."""
+    found = []
+    for end in range(window, len(values) + 1, max(1, window // 2)):
+        part = values[end - window : end]
+        mean = sum(part) / window
+        variance = sum((value - mean) ** 2 for value in part) / max(1, window - 1)
+        found.append((end - 1, mean, _NORMAL * math.sqrt(variance / window)))
+    return found
+
+
+DESCRIPTION = """\
+Looks for drift in the scores of FILE, in the order in which they stand there. FILE is .csv, .jsonl
+or .parquet, each row one of
+
+  {"score": 0.8, "metric": "faithfulness", "time": "2026-11-21T09:00:00Z"}
+  {"scores": {"faithfulness": 0.8}}
+  {"faithfulness": 0.8}                          with --metric faithfulness
+  what `rag-eval-otel evaluate --output` wrote
+
+or spans and log records as OTLP JSON, .json or .jsonl, as a collector's file exporter writes them.
+Services, metrics and versions are looked at apart.
+
+Exit status: 0 no drift, 1 drift, 2 misuse.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument(
+        "--target", type=float, metavar="MEAN", help="the mean that scores should have"
+    )
+    parser.add_argument(
+        "--reference", type=Path, metavar="FILE", help="learn what is normal from this file"
+    )
+    parser.add_argument(
+        "--learn",
+        type=int,
+        metavar="N",
+        help="else from the first N scores (default: 2000, of short files half)",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=100_000,
+        metavar="N",
+        help="allow one false alarm in N scores (default: 100000)",
+    )
+    parser.add_argument(
+        "--direction", choices=("both", "down", "up"), default="both", help="(default: both)"
+    )
+    parser.add_argument(
+        "--detector",
+        choices=("betting", "cusum", "page-hinkley"),
+        default="betting",
+        help="betting (default) keeps --every; the others have usual limits and no guarantee",
+    )
+    parser.add_argument(
+        "--stratum", metavar="COLUMN", help="what differs by this column is no drift"
+    )
+    _add_outputs(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the scores: .png, .svg, .pdf"
+    )
+    parser.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        default="text",
+        help="print the alarms as JSON",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One stream: its scores, what was normal, and the alarms with the places they are at."""
+
+    series: Series
+    points: tuple[Point, ...]
+    learned: int
+    before: float | None
+    alarms: tuple[Alarm, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "service": self.series.stream.service,
+            "metric": self.series.stream.name,
+            "version": self.series.stream.version,
+            "scores": len(self.points),
+            "without_score": len(self.series.points) - len(self.points),
+            "learned_from": self.learned,
+            "baseline": self.before,
+            "alarms": [self._alarm(alarm) for alarm in self.alarms],
+        }
+
+    def _alarm(self, alarm: Alarm) -> dict[str, Any]:
+        return {
+            **asdict(alarm),
+            "change": alarm.change,
+            "at": self.points[alarm.index].place,
+            "since": self.points[alarm.onset].place,
+            "worst": [point.place for point in self.worst(alarm)],
+        }
+
+    def worst(self, alarm: Alarm) -> list[Point]:
+        """Return the five worst scores from the onset to the alarm."""
+        seen = self.points[alarm.onset : alarm.index + 1]
+        sign = -1 if alarm.direction == "up" else 1
+        return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the alarms of each stream."""
+    if options.stratum is not None and options.detector != "betting":
+        msg = f"--stratum needs --detector betting: {options.detector} has one mean for all"
+        raise ConfigError(msg)
+    found = read_series(options.file, metric=options.metric, stratum=options.stratum)
+    reference = _reference(options)
+    findings = [_look(series, options, reference.get(series.stream.name)) for series in found]
+    shown = [finding.to_dict() for finding in findings]
+    text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
+    sys.stdout.write(f"{text}\n")
+    if options.plot is not None:
+        plot(findings, options.plot)
+    return 1 if any(finding.alarms for finding in findings) else 0
+
+
+def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
+    """Return the scores of the reference file by metric."""
+    if options.reference is None:
+        return {}
+    found: dict[str, list[float | None]] = {}
+    for series in read_series(options.reference, metric=options.metric):
+        found.setdefault(series.stream.name, []).extend(p.value for p in series.points)
+    return found
+
+
+def _look(
+    series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
+) -> Finding:
+    from rag_eval_otel.drift.options import learn_from, usable  # noqa: PLC0415
+
+    if options.reference is not None and reference is None:
+        msg = f"{options.reference} has no scores of {series.stream.name}"
+        raise ConfigError(msg)
+    points = tuple(point for point in series.points if usable(point.value) is not None)
+    knows = reference or options.target is not None
+    first = learn_from(len(points)) if options.learn is None else options.learn
+    detector = _detector(options, reference, first)
+    learned = 0 if knows else first
+    alarms = [
+        detector.alarm
+        for point in series.points
+        if detector.update(point.value, stratum=point.stratum)
+    ]
+    before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
+    return Finding(
+        series=series, points=points, learned=learned, before=before, alarms=tuple(alarms)
+    )
+
+
+def _mean(
+    points: Sequence[Point],
+    learned: int,
+    reference: Sequence[float | None] | None,
+    target: float | None,
+) -> float | None:
+    if target is not None:
+        return target
+    values = reference or [point.value for point in points[:learned]]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _detector(options: argparse.Namespace, reference: Any, learn: int) -> Any:
+    from rag_eval_otel import drift  # noqa: PLC0415
+
+    given = {"target": options.target, "reference": reference}
+    if options.detector == "cusum":
+        return drift.CusumDetector(learn=learn, **given)
+    if options.detector == "page-hinkley":
+        return drift.PageHinkleyDetector(**given)
+    return drift.BettingDetector(
+        learn=learn, every=options.every, direction=options.direction, **given
+    )
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    return "\n\n".join("\n".join(_lines(finding)) for finding in findings)
+
+
+def _lines(finding: Finding) -> list[str]:
+    stream, count = finding.series.stream, len(finding.points)
+    without = len(finding.series.points) - count
+    head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
+    normal = "unknown" if finding.before is None else f"{finding.before:.3f}"
+    lines = [
+        f"{head}: {count} scores, {without} without; baseline {normal}"
+        + (f" from the first {finding.learned}" if finding.learned else "")
+    ]
+    if finding.learned > count:
+        lines.append(f"  too few scores: it takes {finding.learned} to learn what is normal")
+    elif not finding.alarms:
+        lines.append("  no drift")
+    return [*lines, *(_line(finding, alarm) for alarm in finding.alarms)]
+
+
+def _line(finding: Finding, alarm: Alarm) -> str:
+    low, high = alarm.interval
+    evidence = "" if alarm.log10_evidence is None else f", evidence 10^{alarm.log10_evidence:.1f}"
+    worst = ", ".join(point.place for point in finding.worst(alarm))
+    return (
+        f"  {alarm.direction:6} at {finding.points[alarm.index].place}, since about"
+        f" {finding.points[alarm.onset].place}: mean {alarm.before:.3f} -> {alarm.after:.3f},"
+        f" change {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}]{evidence}\n"
+        f"         worst: {worst}"
+    )

@@ -1,0 +1,322 @@
+"""``rag-eval-otel evaluate``: score the rows of a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rag_eval_otel.errors import ConfigError, FailedRowError
+from rag_eval_otel.thresholds import read_thresholds, thresholds_of
+
+if TYPE_CHECKING:
+    from rag_eval_otel.config import Config
+    from rag_eval_otel.dataset.export import Exported, Targets
+    from rag_eval_otel.dataset.stream import Plan
+    from rag_eval_otel.dataset.summary import Totals
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(column for _, _, column in pairs):
+        msg = f"must be FIELD=COLUMN,..., not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return {field: column for field, _, column in pairs}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"must be a whole number, 0 or more, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
+    "--threshold": {
+        "action": "append",
+        "default": [],
+        "dest": "pairs",
+        "metavar": "METRIC=SCORE",
+        "help": "a metric passes from this score; may be given several times",
+    },
+    "--thresholds": {
+        "type": Path,
+        "metavar": "FILE.toml",
+        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
+    },
+    "--label-metrics": {
+        "type": _names,
+        "metavar": "METRICS",
+        "help": "what the overall label goes by, by comma (default: what the judge is good for)",
+    },
+}
+"""Options of every command that labels scores."""
+
+
+def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
+    """Return those of ``--thresholds``, ``--threshold`` taking precedence; None for neither."""
+    if options.thresholds is None and not options.pairs:
+        return None
+    found = {} if options.thresholds is None else read_thresholds(options.thresholds)
+    return found | thresholds_of(",".join(options.pairs), where="--threshold")
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "--metrics": {"type": _names, "help": "metrics or sets of them, by comma (default: default)"},
+    **THRESHOLDS,
+    "--judge": {
+        "metavar": "lexical|PROVIDER/MODEL",
+        "help": "who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
+    },
+    "--embedder": {
+        "metavar": "hashing|PROVIDER/MODEL",
+        "help": "who embeds (default: RAG_EVAL_EMBEDDER, else as the judge)",
+    },
+    "--judge-base-url": {"metavar": "URL", "help": "where the judge's server answers"},
+    "--prompts": {"metavar": "FOLDER", "help": "files in place of the built-in prompts"},
+    "--fusion": {
+        "choices": ("on", "off"),
+        "help": "whether questions of one row may share a judge request (default: on)",
+    },
+    "--explanations": {
+        "choices": ("on", "off"),
+        "help": "whether the judge gives reasons, which cost most of its tokens (default: off)",
+    },
+    "--prices": {
+        "metavar": "FILE",
+        "help": "prices of judge tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
+    },
+    "--repairs": {
+        "type": _count,
+        "default": 1,
+        "metavar": "N",
+        "help": "how often to ask again what came back unusable (default: 1)",
+    },
+    "--concurrency": {"type": _count, "metavar": "N", "help": "rows at once (default: 16)"},
+    "--timeout": {
+        "type": float,
+        "dest": "evaluation_timeout",
+        "metavar": "SECONDS",
+        "help": "for one row (default: 60)",
+    },
+    "--columns": {
+        "type": _pairs,
+        "metavar": "FIELD=COLUMN,...",
+        "help": "columns that are not called as elsewhere: question=prompt,answer=output",
+    },
+    "--limit": {"type": _count, "metavar": "N", "help": "take the first N rows only"},
+    "--output": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "write the scores of each row: .jsonl, .csv or .parquet",
+    },
+    "--otlp": {
+        "action": "store_const",
+        "const": "on",
+        "default": "off",
+        "help": "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
+    },
+    "--cache": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "keep scores here for good (default: OUTPUT.cache, until all rows are scored)",
+    },
+    "--max-requests": {"type": _count, "metavar": "N", "help": "judge requests to send at most"},
+    "--max-tokens": {"type": _count, "metavar": "N", "help": "tokens after which to ask no more"},
+    "--progress": {
+        "choices": ("auto", "on", "off"),
+        "default": "auto",
+        "help": "a bar on stderr (default: auto, where that is a terminal)",
+    },
+    "--raise-on-failure": {
+        "action": "store_true",
+        "help": "stop at the first row with a failed score",
+    },
+    "--json": {
+        "dest": "form",
+        "action": "store_const",
+        "const": "json",
+        "default": "text",
+        "help": "print the summary as JSON",
+    },
+}
+"""What ``add_argument`` is told of each option."""
+
+
+DESCRIPTION = """\
+Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
+ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does not grow with FILE.
+
+Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
+asks for what is missing or failed, and writes the output whole.
+
+Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use what the
+judge said of a row; 2 misuse; 130 interrupted.
+"""
+_INTERRUPTED = 130  # as shells have it
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
+    for name, told in OPTIONS.items():
+        parser.add_argument(name, **told)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Score the rows and print what they come to."""
+    cache = _cache(options)
+    try:
+        config = _config(options)
+        exported = _export(options, cache, config=config)
+    except FailedRowError as error:
+        sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
+        return _INTERRUPTED
+    totals = exported.totals
+    sys.stdout.write(f"{_shown(totals, config, options.form)}\n")
+    if not totals.rows:
+        sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
+    if exported.unsent:
+        sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
+    if totals.failed:
+        sys.stderr.write(
+            f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
+        )
+    if totals.unscored:
+        sys.stderr.write(f"rag-eval-otel: {_useless(totals)}; {_kept(cache)}\n")
+    if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
+        cache.unlink(missing_ok=True)
+    return 1 if totals.failed or totals.unscored or exported.unsent else 0
+
+
+def _useless(totals: Totals) -> str:
+    """Say how many rows have no score, though the judge answered, and why."""
+    reasons: Counter[str] = Counter()
+    for metric in totals.metrics:
+        reasons.update(metric.reasons)
+    rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+    why = ", ".join(reason for reason, _ in reasons.most_common(2))
+    return f"{rows} without a score: no metric can use what the judge says ({why})"
+
+
+def _config(options: argparse.Namespace) -> Config:
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
+
+    given = {name: getattr(options, name) for name in _OF_CONFIG}
+    given["thresholds"] = chosen_thresholds(options)
+    return Config.from_env(**{name: value for name, value in given.items() if value is not None})
+
+
+def _shown(totals: Totals, config: Config, form: str) -> str:
+    """Return the totals, with what the judge's tokens cost where its price is known."""
+    from rag_eval_otel.judge.prices import load_prices  # noqa: PLC0415
+
+    prices = load_prices(config.prices)
+    cost = prices.cost(totals.judge, totals.usage)
+    if form == "json":
+        spent = {"cost": cost, "currency": prices.currency}
+        return json.dumps({**totals.to_dict(), **spent}, indent=2)
+    told = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
+    return f"{totals!r}{told}"
+
+
+def _cache(options: argparse.Namespace) -> Path | None:
+    """Return where scores are kept: where told to, else beside the output."""
+    if options.cache is not None or options.output is None:
+        given: Path | None = options.cache
+        return given
+    output: Path = options.output
+    return output.with_name(f"{output.name}.cache")
+
+
+def _kept(cache: Path | None) -> str:
+    if cache is None:
+        return "nothing was kept: name an --output or a --cache"
+    return f"what is done is kept in {cache}: the same command again goes on from there"
+
+
+def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
+    from rag_eval_otel.dataset.export import export  # noqa: PLC0415
+    from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
+    from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
+
+    if options.output is not None:
+        check_output(options.output)
+        _require_another_file(options.output, Path(options.file))
+    plan = _plan(config, options, cache)
+    dataset = open_dataset(options.file, options.columns, limit=options.limit)
+    return asyncio.run(export(dataset, plan, _targets(config, options)))
+
+
+_OF_CONFIG = (
+    "metrics",
+    "label_metrics",
+    "judge",
+    "embedder",
+    "judge_base_url",
+    "prompts",
+    "fusion",
+    "concurrency",
+    "evaluation_timeout",
+    "explanations",
+    "prices",
+)
+
+
+def _require_another_file(output: Path, file: Path) -> None:
+    if output.resolve() == file.resolve():
+        msg = f"--output {output} is the file that is read; name another"
+        raise ConfigError(msg)
+
+
+def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
+    from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
+    from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
+    from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
+    from rag_eval_otel.judge.models import (  # noqa: PLC0415
+        build_embedder,
+        build_plain_judge,
+        chosen_prompts,
+    )
+    from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
+    from rag_eval_otel.redaction import redactor  # noqa: PLC0415
+
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
+    return Plan(
+        metrics=metrics,
+        label_metrics=chosen_labelling(metrics, config.label_metrics),
+        judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
+        embedder=build_embedder(config),
+        fusion=config.fusion,
+        repairs=options.repairs,
+        concurrency=config.concurrency,
+        timeout=config.evaluation_timeout,
+        raise_on_failure=options.raise_on_failure,
+        cache=cache,
+        budget=Budget(requests=options.max_requests, tokens=options.max_tokens),
+        redactor=redactor(config.redact),
+        prompts=chosen_prompts(config.prompts),
+        explanations=config.explanations,
+    )
+
+
+def _targets(config: Config, options: argparse.Namespace) -> Targets:
+    from rag_eval_otel.dataset.export import Targets  # noqa: PLC0415
+
+    return Targets(
+        output=options.output,
+        otlp=options.otlp,
+        explanations=config.explanations,
+        progress=options.progress,
+    )

@@ -1,0 +1,89 @@
+"""``rag-eval-otel report``: a file of scores as one page for people."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rag_eval_otel.errors import ConfigError
+
+DESCRIPTION = """\
+Writes one HTML page on the scores of FILE: distributions, time lines with drift, worst turns,
+coverage, cost, judges and versions. The page needs no network and runs no script. FILE is what
+`rag-eval-otel evaluate --output` wrote, what `rag-eval-otel drift` reads, or spans, log records and
+counters as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
+
+Exit status: 0 written, 2 misuse.
+"""
+_WORST, _MOST_WORST = 10, 1000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="PAGE", help="the page: .html"
+    )
+    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument(
+        "--worst",
+        type=_count,
+        default=_WORST,
+        metavar="N",
+        help=f"show the N lowest scores of each metric (default: {_WORST})",
+    )
+    parser.add_argument(
+        "--explanations",
+        action="store_const",
+        const="on",
+        default="off",
+        help="show explanations and questions where FILE has them; they quote user data",
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= _MOST_WORST):
+        msg = f"must be a whole number from 0 to {_MOST_WORST}, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page."""
+    from rag_eval_otel.report.page import render  # noqa: PLC0415  # --help is to be quick
+    from rag_eval_otel.report.series import scores_of  # noqa: PLC0415
+    from rag_eval_otel.results import read_scores  # noqa: PLC0415
+
+    _check(options.output, options.file)
+    found = read_scores(options.file, metric=options.metric)
+    scores = scores_of(found, worst=options.worst)
+    page = render(scores, name=options.file.name, explanations=options.explanations)
+    _write(options.output, page)
+    sys.stdout.write(f"{options.output}: {scores.turns} turns, {len(scores.series)} metrics\n")
+    return 0
+
+
+def _check(output: Path, file: Path) -> None:
+    """Raise `ConfigError` where the page cannot go to ``output``, before anything is read."""
+    if output.suffix.lower() not in {".html", ".htm"}:
+        msg = f"--output {output} must end in .html"
+        raise ConfigError(msg)
+    if output.is_dir():
+        msg = f"--output {output} is a folder; name a file"
+        raise ConfigError(msg)
+    if output.resolve() == file.resolve():
+        msg = f"--output {output} is the file that is read; name another"
+        raise ConfigError(msg)
+
+
+def _write(output: Path, page: str) -> None:
+    """Write the page whole or not at all."""
+    part = output.with_name(f"{output.name}.part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(output)
+    except OSError as error:
+        msg = f"--output {output} cannot be written: {error}"
+        raise ConfigError(msg) from error
+    finally:
+        part.unlink(missing_ok=True)

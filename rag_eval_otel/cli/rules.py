@@ -1,0 +1,96 @@
+"""``rag-eval-otel rules``: Prometheus rules for a target of the user's own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from rag_eval_otel.alerting.rules import Target
+from rag_eval_otel.cli.evaluate import THRESHOLDS, chosen_thresholds
+from rag_eval_otel.errors import ConfigError
+
+DESCRIPTION = """\
+Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
+alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), and alerts on
+what scores them: coverage, silence, errors, lag, budget, drift. An answer is bad where its score is
+at or below its metric's threshold.
+
+  rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    usual = Target()
+    parser.add_argument(
+        "--slo",
+        type=float,
+        default=usual.slo,
+        metavar="SHARE",
+        help=f"the share of answers that is to be good (default: {usual.slo:g})",
+    )
+    parser.add_argument(
+        "--tau",
+        type=float,
+        default=usual.tau,
+        metavar="SCORE",
+        help=f"an answer is bad where its score is at or below this (default: {usual.tau:g})",
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=usual.every,
+        metavar="N",
+        help=f"allow one false alarm in N scores (default: {usual.every:g})",
+    )
+    parser.add_argument(
+        "--interval",
+        default=usual.interval,
+        metavar="TIME",
+        help=f"how often the rules run (default: {usual.interval})",
+    )
+    parser.add_argument(
+        "--traces",
+        default=usual.traces,
+        metavar="URL",
+        help="where bad turns are seen, with {service} and {metric} (default: a local Jaeger)",
+    )
+    for name, told in THRESHOLDS.items():
+        parser.add_argument(name, **told)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the rules."""
+    from rag_eval_otel.alerting.rules import render  # noqa: PLC0415  # --help is to be quick
+
+    target = Target(
+        slo=options.slo,
+        tau=options.tau,
+        every=options.every,
+        interval=options.interval,
+        traces=options.traces,
+        thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
+        label_metrics=options.label_metrics or (),
+    )
+    sys.stdout.write(render(target))
+    return 0
+
+
+def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
+    """Return thresholds as the histogram has scores: those of other scales brought to [0, 1]."""
+    from rag_eval_otel.metrics import METRICS, with_thresholds  # noqa: PLC0415
+    from rag_eval_otel.metrics.registry import bounds_of  # noqa: PLC0415
+
+    found = {}
+    for name, threshold in thresholds.items():
+        near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)
+        if near:
+            msg = f"there is no metric {name!r}; did you mean {near[0]}?"
+            raise ConfigError(msg)
+        made = METRICS[name]() if name in METRICS else None
+        low, high = (0.0, 1.0) if made is None else bounds_of(made)
+        if made is not None:
+            with_thresholds([made], {name: threshold})
+        found[name] = (threshold - low) / (high - low) if high > 1 else threshold
+    return found

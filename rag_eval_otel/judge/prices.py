@@ -1,0 +1,90 @@
+"""What judge tokens cost: a table of list prices, or a file that takes its place."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Usage
+
+_MILLION = 1_000_000
+_RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
+"""What a server puts behind a model's name, which does not change the price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of one million tokens: of the prompt, of its cached part, of the reply."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+
+    def of(self, usage: Usage) -> float:
+        """Return what the judge tokens of ``usage`` cost."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        kept = self.input if self.cached_input is None else self.cached_input
+        asked = (usage.prompt_tokens - cached) * self.input + cached * kept
+        return (asked + usage.completion_tokens * self.output) / _MILLION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices by model; ``currency`` is that of all of them."""
+
+    models: Mapping[str, Price] = field(default_factory=dict)
+    currency: str = "USD"
+
+    def price_of(self, model: str) -> Price | None:
+        """Return the price of ``model``, with or without provider and release; None if unknown."""
+        name = model.rpartition("/")[2]
+        known = (one for one in self.models if name == one or _is_release(name, of=one))
+        found = max(known, key=len, default=None)
+        return None if found is None else self.models[found]
+
+    def cost(self, model: str | None, usage: Usage) -> float | None:
+        """Return what ``usage`` cost with ``model``; None where its price is not known."""
+        price = self.price_of(model) if model else None
+        return None if price is None else price.of(usage)
+
+
+def _is_release(name: str, *, of: str) -> bool:
+    return name.startswith(of) and _RELEASE.fullmatch(name[len(of) :]) is not None
+
+
+def load_prices(file: str | Path | None = None) -> Prices:
+    """Return the prices of ``file``, by default of the table that comes with the library.
+
+    The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, for
+    one million tokens; ``cached_input`` where cached tokens are cheaper. Raises `ConfigError`.
+    """
+    try:
+        given = json.loads(_text(file))
+        models = {name: _price(name, cells) for name, cells in given["models"].items()}
+        return Prices(models=models, currency=str(given.get("currency", "USD")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
+        msg = f"the price table {file} {told}"
+        raise ConfigError(msg) from error
+
+
+def _text(file: str | Path | None) -> str:
+    if file is None:
+        return (files("rag_eval_otel.judge") / "prices.json").read_text(encoding="utf-8")
+    return Path(file).read_text(encoding="utf-8")
+
+
+def _price(name: str, cells: Mapping[str, Any]) -> Price:
+    price = Price(**cells)
+    for cell in (price.input, price.output, price.cached_input or 0):
+        if isinstance(cell, bool) or not (0 <= cell < math.inf):
+            msg = f"a price of {name} must be a number from 0, not {cell!r}"
+            raise ValueError(msg)
+    return price

@@ -1,0 +1,198 @@
+"""Where rows come from: files, tables and lists, all as mappings, one row at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.types import Sample
+
+_LONG_CELL = 2**28  # characters; the csv module's own limit is 131,072, too little for contexts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One row as it came; ``line`` is where it ends in its file, from 1."""
+
+    cells: Mapping[str, Any] | Sample
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Rows that can be read any number of times; ``name`` is for messages."""
+
+    name: str
+    records: Callable[[], Iterator[Record]]
+
+
+def source_of(data: object) -> Source:
+    """Return the rows of ``data``: a path, a table, a mapping of columns, or an iterable of rows.
+
+    Raises `ConfigError` for anything else, and for a file that cannot be read.
+    """
+    if isinstance(data, str | os.PathLike):
+        return _file(Path(data))
+    kind = type(data).__name__
+    for method, read in _TABLES.items():
+        if hasattr(data, method):
+            return Source(name=f"the {kind}", records=partial(read, data))
+    if isinstance(data, Mapping):
+        return Source(name=f"the {kind}", records=partial(_columns, _checked_columns(data)))
+    if not isinstance(data, Iterable):
+        msg = (
+            "samples must be a list of Sample or dict, a DataFrame, a Hugging Face dataset, a dict"
+            f" of columns, or the path of a .jsonl, .csv or .parquet file, not {kind}"
+        )
+        raise ConfigError(msg)
+    again = list(data) if isinstance(data, Iterator) else data
+    return Source(name=f"the {kind}", records=partial(_items, again))
+
+
+def _file(path: Path) -> Source:
+    if path.suffix.lower() not in _FILES:
+        msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
+        raise ConfigError(msg + _WAYS_OUT.get(path.suffix.lower(), ""))
+    if not path.is_file():
+        msg = f"{path}: there is no such file"
+        raise ConfigError(msg)
+    return Source(name=str(path), records=partial(_FILES[path.suffix.lower()], path))
+
+
+# --- lists and tables -----------------------------------------------------------------------------
+
+
+def _items(items: Iterable[Any]) -> Iterator[Record]:
+    for index, item in enumerate(items):
+        cells = item.model_dump() if hasattr(item, "model_dump") else item  # ragas' samples
+        if not isinstance(cells, Sample | Mapping):
+            msg = f"row {index}: must be a Sample or a mapping, not {type(item).__name__}"
+            raise ConfigError(msg)
+        yield Record(cells=cells)
+
+
+def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name, column in columns.items():
+        if not (isinstance(column, list | tuple) or hasattr(column, "tolist")):
+            msg = (
+                f"a mapping must hold columns, each a list; {name!r} is {type(column).__name__}."
+                " Pass one split of a dataset, and a single row as [row]"
+            )
+            raise ConfigError(msg)
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        msg = f"the columns differ in length: {lengths}"
+        raise ConfigError(msg)
+    return columns
+
+
+def _columns(columns: Mapping[str, Any]) -> Iterator[Record]:
+    for cells in zip(*columns.values(), strict=True):
+        yield Record(cells=dict(zip(columns, cells, strict=True)))
+
+
+def _frame(frame: Any) -> Iterator[Record]:
+    names = [str(name) for name in frame.columns]
+    for cells in frame.itertuples(index=False, name=None):
+        yield Record(cells=dict(zip(names, cells, strict=True)))
+
+
+def _arrow(table: Any) -> Iterator[Record]:
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        yield from (Record(cells=cells) for cells in batch.to_pylist())
+
+
+_TABLES: Mapping[str, Callable[[Any], Iterator[Record]]] = {
+    "itertuples": _frame,  # pandas
+    "to_batches": _arrow,
+}
+_BATCH = 256  # rows of Parquet in memory at once
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what reading ``path`` may raise into a `ConfigError`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except UnicodeDecodeError as error:
+        msg = f"{path} cannot be read: {error}. Save it as UTF-8"
+        raise ConfigError(msg) from error
+    except (OSError, ValueError, csv.Error) as error:  # Arrow's errors are of the first two
+        msg = f"{path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+
+
+def _jsonl(path: Path) -> Iterator[Record]:
+    with _readable(path), path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield Record(cells=_json_row(path, number, line), line=number)
+
+
+def _json_row(path: Path, number: int, line: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (RecursionError, ValueError) as error:
+        msg = f"{path}, line {number}: is not JSON: {error}"
+        raise ConfigError(msg) from error
+    if not isinstance(found, dict):
+        msg = f"{path}, line {number}: must be a JSON object, not {type(found).__name__}"
+        raise ConfigError(msg)
+    return found
+
+
+def _csv(path: Path) -> Iterator[Record]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONG_CELL))  # of the process; never lowered
+    with _readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(lines, strict=True)
+        header = next(rows, [])
+        if len(header) == 1 and (other := next((s for s in ";\t" if s in header[0]), None)):
+            msg = f"{path}, line 1: columns must be separated by commas, not {other!r}"
+            raise ConfigError(msg)
+        if len(set(header)) < len(header):
+            msg = f"{path}, line 1: a column is named twice: {', '.join(header)}"
+            raise ConfigError(msg)
+        for cells in rows:
+            if cells:
+                yield Record(cells=_csv_row(path, header, cells, rows.line_num), line=rows.line_num)
+
+
+def _csv_row(path: Path, header: list[str], cells: list[str], line: int) -> dict[str, str | None]:
+    if len(cells) != len(header):
+        msg = f"{path}, line {line}: has {len(cells)} cells, but the header {len(header)}"
+        raise ConfigError(msg)
+    return {name: cell or None for name, cell in zip(header, cells, strict=True)}
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    parquet = require("pyarrow.parquet")
+    with _readable(path), parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH):
+            yield from (Record(cells=cells) for cells in batch.to_pylist())
+
+
+_FILES: Mapping[str, Callable[[Path], Iterator[Record]]] = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+_SUFFIXES = ", ".join(_FILES)
+_WAYS_OUT: Mapping[str, str] = {
+    ".json": " (JSON Lines: one object a line, no list around them)",
+    ".tsv": " (separated by commas)",
+}

@@ -1,0 +1,297 @@
+"""``rag-eval-otel drift``: what it reads, what it says, what it does about odd files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag_eval_otel.cli import main
+from rag_eval_otel.cli.drift import running_means
+
+Rows = list[dict[str, Any]]
+
+
+def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
+    """Return scores of 0 or 1: so many with a mean of so much, one part after the other."""
+    dice = random.Random(seed)
+    return [float(dice.random() < mean) for count, mean in parts for _ in range(count)]
+
+
+FALLS = scores((1000, 0.9), (400, 0.4))
+STAYS = scores((1400, 0.9))
+
+
+def jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """Write ``rows`` as JSON Lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
+    """Return the exit status and what was printed as JSON."""
+    status = main(["drift", *map(str, arguments), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "score": lambda value: {"score": value, "metric": "faithfulness"},
+    "scores": lambda value: {"scores": {"faithfulness": value}},
+    "evaluate": lambda value: {
+        "row": 1,
+        "scores": {"faithfulness": {"value": 1 + 4 * value, "normalized": value, "version": "v"}},
+    },
+    "flat": lambda value: {"faithfulness": value, "faithfulness.status": "ok"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_are_read_in_any_form(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One score a row, several by name, or what evaluate writes; drift is exit status 1."""
+    path = jsonl(tmp_path / "scores.jsonl", map(FORMS[form], FALLS))
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 1
+    assert one["metric"] == "faithfulness"
+    assert one["scores"] == 1400
+    assert one["learned_from"] == 700
+    (alarm, *_) = one["alarms"]
+    assert alarm["direction"] == "down"
+    assert 950 <= alarm["onset"] <= 1030
+    assert alarm["at"] == f"row {alarm['index']}"
+    assert len(alarm["worst"]) == 5
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A column is named; empty cells are no scores."""
+    path = tmp_path / f"scores{suffix}"
+    values = [None if at % 10 == 3 else value for at, value in enumerate(FALLS)]
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"quality": values}), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["quality", "n"], *([v, 1] for v in values)])
+    status, (one,) = found(path, "--metric", "quality", capsys=capsys)
+    assert status == 1
+    assert one["without_score"] == 140
+
+
+def attribute(key: str, **value: Any) -> dict[str, Any]:
+    """Return an attribute as OTLP JSON has it."""
+    return {"key": key, "value": value}
+
+
+RESOURCE = {"attributes": [attribute("service.name", stringValue="shop")]}
+
+
+def span_request(at: int, value: float) -> dict[str, Any]:
+    """Return an export request with one scored span."""
+    span = {
+        "traceId": f"{at:032x}",
+        "endTimeUnixNano": str(1_700_000_000_000_000_000 + at * 10**9),
+        "attributes": [
+            attribute("rag.evaluation.faithfulness.score", doubleValue=value),
+            attribute("rag.evaluation.faithfulness.version", stringValue="v1"),
+        ],
+    }
+    return {"resourceSpans": [{"resource": RESOURCE, "scopeSpans": [{"spans": [span]}]}]}
+
+
+def log_request(at: int, value: float | None) -> dict[str, Any]:
+    """Return an export request with one evaluation event."""
+    attributes = [
+        attribute("gen_ai.evaluation.name", stringValue="faithfulness"),
+        attribute("rag.evaluation.version", stringValue="v1"),
+    ]
+    if value is not None:
+        attributes.append(attribute("gen_ai.evaluation.score.value", doubleValue=value))
+    record = {
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": f"{at:032x}",
+        "observedTimeUnixNano": 1_700_000_000_000_000_000 + at * 10**9,
+        "attributes": attributes,
+    }
+    return {"resourceLogs": [{"resource": RESOURCE, "scopeLogs": [{"logRecords": [record]}]}]}
+
+
+@pytest.mark.parametrize("request_of", [span_request, log_request])
+def test_otlp_files_are_read(
+    request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a collector writes them, a request a line; the worst turns are named by trace."""
+    path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 1
+    assert (one["service"], one["metric"], one["version"]) == ("shop", "faithfulness", "v1")
+    assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
+
+
+def test_one_request_is_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole file of JSON; an event without a score is counted."""
+    logs = [log_request(at, None if at == 7 else 0.5)["resourceLogs"][0] for at in range(60)]
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps({"resourceLogs": logs}), encoding="utf-8")
+    status, (one,) = found(path, capsys=capsys)
+    assert status == 0
+    assert (one["scores"], one["without_score"]) == (59, 1)
+
+
+def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With and without drift, and where there is too little to learn from."""
+    rows = [{"scores": {"falls": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
+    assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows))]) == 1
+    out = capsys.readouterr().out
+    assert "falls: 1400 scores, 0 without; baseline 0.8" in out
+    assert "down   at row 1007, since about row 99" in out
+    assert "worst: row 99" in out
+    assert "stays: 1400 scores, 0 without" in out
+    assert "no drift" in out
+    assert main(["drift", str(jsonl(tmp_path / "b.jsonl", rows[:20]))]) == 0
+    assert "too few scores: it takes 50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("detector", ["betting", "cusum", "page-hinkley"])
+def test_detectors_can_be_chosen(
+    detector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a target, nothing has to be learned."""
+    values = scores((300, 0.8), (600, 0.3))
+    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
+    status, (one,) = found(path, "--detector", detector, "--target", 0.8, capsys=capsys)
+    assert status == 1
+    assert one["learned_from"] == 0
+    assert one["baseline"] == 0.8
+
+
+def test_a_reference_file_says_what_is_normal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Last month's scores, and this week's: too low from the first on."""
+    before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
+    now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])
+    status, (one,) = found(now, "--reference", before, capsys=capsys)
+    assert status == 1
+    assert one["alarms"][0]["index"] < 100
+    other = jsonl(tmp_path / "other.jsonl", [{"score": 0.5, "metric": "other"}] * 60)
+    assert main(["drift", str(other), "--reference", str(before)]) == 2
+    assert "before.jsonl has no scores of other" in capsys.readouterr().err
+
+
+def test_a_stratum_takes_its_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More questions of a hard kind are drift of the whole, and none of the kinds."""
+    dice = random.Random(0)
+    rows: Rows = []
+    for share in (0.2, 0.8):
+        kinds = ["hard" if dice.random() < share else "easy" for _ in range(1500)]
+        level = {"hard": 0.5, "easy": 0.9}
+        rows += [{"score": float(dice.random() < level[kind]), "kind": kind} for kind in kinds]
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    assert found(path, capsys=capsys)[0] == 1
+    assert found(path, "--stratum", "kind", capsys=capsys)[0] == 0
+
+
+def test_times_are_put_in_order_and_gaps_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file written by several workers, with a night in it."""
+    seconds = [*range(32400, 33100), *range(118800, 119500)]
+    moments = [datetime.fromtimestamp(at, timezone.utc).isoformat() for at in seconds]
+    rows = [{"score": v, "time": at} for v, at in zip(FALLS, moments, strict=True)]
+    stamps = [{"score": v, "timestamp": at} for v, at in zip(FALLS, seconds, strict=True)]
+    for name, ordered in (("text", rows), ("number", stamps)):
+        caplog.clear()
+        path = jsonl(tmp_path / f"{name}.jsonl", [*ordered[700:], *ordered[:700]])
+        status, (one,) = found(path, capsys=capsys)
+        assert status == 1
+        assert "run backwards; its scores are taken in order of time" in caplog.text
+        assert "no scores for 23.8 hours" in caplog.text
+        assert 900 < one["alarms"][0]["index"] < 1100
+
+
+def test_odd_values_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """NaN, texts, percentages: no score, no crash, and a warning."""
+    odd = ["", "n/a", 85.0, -3, float("nan"), None, [1]]
+    rows = [{"score": value} for value in [*STAYS[:700], *odd * 20, *STAYS[700:]]]
+    status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
+    assert status == 0
+    assert (one["scores"], one["without_score"]) == (1400, 140)
+    assert "85.0 is no score in [0, 1]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", '{"question": "x"}\n', "has no scores; use score, scores, or a column"),
+        ("a.jsonl", "", "has no scores"),
+        ("a.json", "[1]", "must be OTLP JSON"),
+        ("a.json", "{", "cannot be read"),
+        ("a.json", '{"resourceSpans": [{"scopeSpans": 7}]}', "is not OTLP JSON"),
+        ("a.txt", "", "cannot read .txt"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(
+    name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what is there and what would do."""
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert main(["drift", str(path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_strata_need_a_detector_that_knows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rather than being passed over."""
+    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
+    assert main(["drift", str(path), "--stratum", "route", "--detector", "cusum"]) == 2
+    assert "--stratum needs --detector betting" in capsys.readouterr().err
+
+
+def test_a_metric_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the columns that are."""
+    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
+    assert main(["drift", str(path), "--metric", "fluency"]) == 2
+    assert "has no scores of fluency" in capsys.readouterr().err
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    """Scores with alarms, and scores without."""
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    rows = [{"scores": {"falls": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
+    target = tmp_path / "drift.png"
+    assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows)), "--plot", str(target)]) == 1
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_needs_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A suffix that no picture has, or without matplotlib the name of the extra."""
+    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in STAYS[:200]])
+    assert main(["drift", str(path), "--plot", str(tmp_path / "drift.xyz")]) == 2
+    err = capsys.readouterr().err
+    assert "cannot be written" in err or "rag-eval-otel[plot]" in err
+
+
+def test_the_running_mean_has_an_interval() -> None:
+    """Of each window, half a window apart."""
+    means = running_means([0.0, 1.0] * 20, window=20)
+    assert [index for index, _, _ in means] == [19, 29, 39]
+    assert all(mean == 0.5 for _, mean, _ in means)
+    assert means[0][2] == pytest.approx(1.96 * (0.25 * 20 / 19 / 20) ** 0.5)

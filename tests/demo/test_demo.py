@@ -1,0 +1,103 @@
+"""The demo: every turn arrives once, scored, and the bad ones stand out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.cli import main
+from rag_eval_otel.demo.app import TURNS
+from rag_eval_otel.demo.show import run_demo
+from rag_eval_otel.testing import OtlpReceiver
+
+
+def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
+    """Run the demo and return its exit status and what it printed."""
+    written: list[str] = []
+    status = run_demo(form="json", options=options, write=written.append)
+    return status, json.loads("".join(written))
+
+
+def test_every_turn_arrives_once_and_scored() -> None:
+    """All questions are there in order, each under a trace and span of its own."""
+    status, shown = run_json()
+    assert status == 0
+    assert [turn["question"] for turn in shown["turns"]] == [turn.question for turn in TURNS]
+    assert len({turn["span_id"] for turn in shown["turns"]}) == len(TURNS)
+    assert {turn["status"] for turn in shown["turns"]} == {"scored"}
+    assert shown["totals"]["turns_by_outcome"] == {"scored": len(TURNS)}
+    assert shown["totals"]["evaluation_events"] == 4 * len(TURNS)
+
+
+@pytest.mark.parametrize(
+    ("defect", "metric"),
+    [
+        ("incomplete", "answer_relevancy"),
+        ("made_up", "faithfulness"),
+        ("made_up", "response_groundedness"),
+        ("off_topic", "context_relevance"),
+        ("refusal", "answer_relevancy"),
+    ],
+)
+def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
+    """On the metric about its defect, a bad turn is well below every good one."""
+    _, shown = run_json()
+    by_defect: dict[str, list[float]] = {}
+    for turn in shown["turns"]:
+        by_defect.setdefault(turn["defect"], []).append(turn["scores"].get(metric, 0.0))
+    assert max(by_defect[defect]) < min(by_defect["none"]) - 0.2
+
+
+def test_tree_shows_the_scores_on_the_root() -> None:
+    """The text has each trace as a tree with its four scores, and says what the judge is."""
+    written: list[str] = []
+    assert run_demo(form="text", options={}, write=written.append) == 0
+    text = "".join(written)
+    for turn in TURNS:
+        assert turn.question in text
+    assert text.count("│    faithfulness") == len(TURNS)
+    assert "└─ chat" in text
+    assert f"{len(TURNS)} turns ({len(TURNS)} scored)" in text
+    assert "no LLM judge" in text
+
+
+def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` set, the traces go there as well."""
+    with OtlpReceiver() as elsewhere:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        written: list[str] = []
+        run_demo(form="text", options={}, write=written.append)
+        roots = [span for span in elsewhere.spans() if span.parent_span_id is None]
+    assert len(roots) == len(TURNS)
+    assert all("rag.evaluation.faithfulness.version" in root.attributes for root in roots)
+    assert f"Also exported to {elsewhere.http_endpoint}" in "".join(written)
+
+
+def test_missing_scores_fail_the_demo() -> None:
+    """A demo whose turns were not scored says so by its exit status."""
+    status, shown = run_json(sample_rate=0.0)
+    assert status == 1
+    assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs the demo; a judge that cannot be is refused with the way out."""
+    assert main(["demo", "--json", "--judge", "lexical"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["turns"]) == len(TURNS)
+    assert main(["demo", "--judge", "gpt"]) == 2
+    assert "openai/<model>" in capsys.readouterr().err
+
+
+def test_command_is_installed() -> None:
+    """``rag-eval-otel --version`` answers."""
+    command = os.path.join(os.path.dirname(sys.executable), "rag-eval-otel")  # noqa: PTH118, PTH120
+    if not os.path.exists(command):  # noqa: PTH110
+        pytest.skip("the package is not installed in this environment")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("0.")

@@ -1,0 +1,387 @@
+"""Texts that have been read are not exported where the user does not want that."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.trace import Span
+
+from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
+from rag_eval_otel import instrument, record_retrieval, semconv
+from rag_eval_otel.capture.dialects import DIALECTS, owner_of
+from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.sinks.attributes import ContentFilter
+from rag_eval_otel.testing.recordings import RecordedSpan, load
+from rag_eval_otel.testing.replayed import ReplayedSpan
+
+FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
+PATHS = sorted(FOLDER.glob("*.json"))
+STRIP = ContentFilter(foreign="strip")
+
+needs_recordings = pytest.mark.skipif(not PATHS, reason="the shared recordings are not here")
+each_recording = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+
+STAYS = re.compile(
+    r".*tokens|.*token_count.*|.*usage.*|.*model(_?name)?|.*[._]id|id_|.*\.(kind|role|score|name)"
+    r"|.*finish_reasons?|.*distance|error\.type|exception\..*|.*timestamp|.*(session|user)_id"
+    r"|gen_ai\.(system|operation\.name|provider\.name)|db\..*(operation|system|top_k|n_results)"
+    r"|http\..*|.*temperature|.*visits|.*steps_taken|.*tool\.definitions|class_name"
+)
+"""Names of which nobody would say that they hold what was asked, found or answered."""
+
+
+@cache
+def stripped(path: Path) -> tuple[tuple[ReadableSpan, ReadableSpan], ...]:
+    """Return each span of a recording, and what is exported of it."""
+    spans = map(ReplayedSpan, load(path).spans)
+    return tuple((span, STRIP.shown(span)) for span in spans)
+
+
+def texts_of(path: Path) -> set[str]:
+    """Return what was asked, found and answered in a recording."""
+    truths = load(path).truths or ()
+    texts = (t for truth in truths for t in (truth.question, truth.answer, *(truth.contexts or ())))
+    return {text for text in texts if text and len(text) > len("a word")}
+
+
+def values_of(span: ReadableSpan) -> Iterator[tuple[str, str]]:
+    """Yield names and values, as text, of all attributes of a span and of its events."""
+    for attributes in (span.attributes, *(event.attributes for event in span.events)):
+        for name, value in (attributes or {}).items():
+            yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+@needs_recordings
+@each_recording
+def test_no_text_of_a_recording_survives(path: Path) -> None:
+    """What was asked, found and answered is in no attribute and in no event any more."""
+    for text in texts_of(path):
+        for _, shown in stripped(path):
+            for name, value in values_of(shown):
+                assert text not in value, name
+                assert json.dumps(text)[1:-1] not in value, name
+
+
+@needs_recordings
+@each_recording
+def test_all_else_survives(path: Path) -> None:
+    """Token counts, models, ids, scores and errors stay, and so does the span around them."""
+    for span, shown in stripped(path):
+        kept = {name for name, _ in values_of(shown)}
+        assert {name for name, _ in values_of(span) if STAYS.fullmatch(name)} <= kept
+        assert [(e.name, e.timestamp) for e in shown.events] == [
+            (e.name, e.timestamp) for e in span.events
+        ]
+        for name in ("name", "context", "parent", "kind", "start_time", "end_time", "resource"):
+            assert getattr(shown, name) == getattr(span, name)
+        assert shown.dropped_attributes == span.dropped_attributes
+        assert shown.status.status_code is span.status.status_code
+
+
+@needs_recordings
+def test_the_recordings_hold_texts() -> None:
+    """The two tests above look at something: most recordings export texts unless stripped."""
+    telling = [path for path in PATHS if any(span is not shown for span, shown in stripped(path))]
+    assert len(telling) > len(PATHS) / 2
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_every_dialect_says_what_its_content_is() -> None:
+    """A new dialect does not forget its table: what it reads of texts is named there."""
+    examples = {
+        "adk": "gcp.vertex.agent.llm_request",
+        "autogen": "llm.input_messages.3.function.0",
+        "crewai": "crew_inputs",
+        "dspy": "input.value",
+        "genai": "gen_ai.input.messages",
+        "haystack": "haystack.component.output",
+        "langfuse": "langfuse.observation.input",
+        "langsmith": "gen_ai.completion",
+        "llamaindex": "llamaindex.step.input_summary",
+        "mlflow": "mlflow.spanOutputs",
+        "openinference": "llm.input_messages.3.message.content",
+        "openinference_haystack": "output.value",
+        "openinference_llamaindex": "output.value",
+        "smolagents": "smolagents.task",
+        "strands": "system_prompt",
+        "traceloop": "gen_ai.prompt.0.content",
+        "vectordb": "db.query.embeddings.vector",
+    }
+    assert set(examples) == {dialect.name for dialect in DIALECTS}
+    assert {owner_of(name) for name in examples.values()} == {"foreign"}
+
+
+@pytest.mark.parametrize(
+    ("event", "attribute", "content"),
+    [
+        ("gen_ai.user.message", "content", True),
+        ("gen_ai.user.message", "role", False),
+        ("gen_ai.choice", "message", True),
+        ("gen_ai.choice", "finish_reason", False),
+        ("gen_ai.content.prompt", "gen_ai.prompt", True),
+        ("gen_ai.client.inference.operation.details", "gen_ai.input.messages", True),
+        ("db.query.result", "db.query.result.document", True),
+        ("db.query.result", "db.query.result.distance", False),
+        ("QueryEndEvent", "response.response", True),
+        ("ToolOfTomorrowEvent", "anything", True),
+        ("QueryEndEvent", "span_id", False),
+        ("new_token", "token", True),
+        ("exception", "exception.message", False),
+        ("of the application", "content", False),
+    ],
+)
+def test_events(event: str, attribute: str, *, content: bool) -> None:
+    """An event's attributes hold texts by its name and theirs."""
+    assert (owner_of(attribute, event) == "foreign") is content
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llm.token_count.prompt",
+        "gen_ai.prompt.0.role",
+        "input.mime_type",
+        "gen_ai.prompt.0.tool_calls.0.name",
+        "llm.tools.0.tool.json_schema",
+        "output",
+        "metadata",
+        "retrieval.documents.0.document.id",
+        "my.input.value",
+        "rag.evaluation.status",
+    ],
+)
+def test_what_is_no_content(name: str) -> None:
+    """Names that are merely similar are left alone."""
+    assert owner_of(name) is None
+
+
+# --- one span -------------------------------------------------------------------------------------
+
+
+def span(
+    attributes: Mapping[str, Any], events: Sequence[Any] = (), scope: str = "lib"
+) -> ReplayedSpan:
+    """Return an ended span."""
+    return ReplayedSpan(
+        RecordedSpan(
+            name="step",
+            scope=scope,
+            trace_id=1,
+            span_id=2,
+            parent_id=None,
+            parent_is_remote=False,
+            start=1,
+            end=2,
+            error=None,
+            dropped=3,
+            value_limit=None,
+            attributes=attributes,
+            events=events,
+        )
+    )
+
+
+SAID = {semconv.QUESTION: "Where is Ada?", "input.value": "Ada", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {"input.value": "Ada", "n": 1}),
+        ({"own": "span"}, SAID),
+        ({"foreign": "strip"}, {"n": 1}),
+        ({"foreign": "strip", "own": "span"}, {semconv.QUESTION: "Where is Ada?", "n": 1}),
+        (
+            {"own": "span", "redactor": Redactor((re.compile("Ada"),))},
+            {**SAID, semconv.QUESTION: "Where is [redacted]?"},
+        ),
+    ],
+)
+def test_whose_texts_are_exported(options: Mapping[str, Any], left: Mapping[str, Any]) -> None:
+    """One option is for what others wrote, another for what is in our own names."""
+    before = span(SAID)
+    shown = ContentFilter(**options).shown(before)
+    assert shown.attributes == left
+    assert shown.dropped_attributes == 3
+    assert before.attributes == SAID
+
+
+@pytest.mark.parametrize("asked", ['{"card": 4111}', "[4111]", '{"4111": true}'])
+def test_a_question_that_looks_like_json_is_redacted_as_it_is(asked: str) -> None:
+    """What the application said is one text: its numbers and names are no other than its words."""
+    clean = ContentFilter(own="span", redactor=Redactor((re.compile("4111"),)))
+    shown = clean.shown(span({semconv.QUESTION: asked}))
+    assert shown.attributes == {semconv.QUESTION: asked.replace("4111", "[redacted]")}
+
+
+def test_what_holds_no_text_is_not_copied() -> None:
+    """A span of which nothing is taken away is passed on itself."""
+    plain = span({"n": 1}, [("tick", {"a": 1})])
+    ours = span(SAID, scope=semconv.SCOPE)
+    assert STRIP.shown(plain) is plain
+    assert STRIP.shown(ours) is ours
+    foreign = span({"input.value": "Ada"})
+    assert ContentFilter().shown(foreign) is foreign
+
+
+def test_events_keep_what_is_no_text() -> None:
+    """An event without its texts is still an event, and says what was dropped of it before."""
+    before = span({}, [("gen_ai.choice", {"message": "Ada", "index": 0})])
+    shown = STRIP.shown(before)
+    assert [(e.name, dict(e.attributes or {})) for e in shown.events] == [
+        ("gen_ai.choice", {"index": 0})
+    ]
+    assert isinstance(shown.events[0], Event)
+    assert dict(before.events[0].attributes or {}) == {"message": "Ada", "index": 0}
+
+
+# --- every way out --------------------------------------------------------------------------------
+
+KIND = "openinference.span.kind"
+
+
+def run_turn(app: Pipeline) -> None:
+    """Run a turn as OpenInference records it, beside spans that are no turn."""
+
+    def step(name: str, kind: str, **values: Any) -> Any:
+        attributes = {KIND: kind, **{k.replace("__", "."): v for k, v in values.items()}}
+        return app.tracer.start_as_current_span(name, attributes=attributes)
+
+    served = {"output.value": ANSWER, "n": 1}
+    with (
+        app.tracer.start_as_current_span("GET /", attributes=served),
+        step("chain", "CHAIN", input__value=QUESTION, output__value=ANSWER),
+    ):
+        with step("search", "RETRIEVER", input__value=QUESTION) as search:
+            search.set_attribute("retrieval.documents.0.document.content", CONTEXT)
+            search.set_attribute("retrieval.documents.0.document.score", 0.5)
+        with step("model", "LLM", llm__token_count__total=7) as model:
+            speak(model, "input", "user", f"{CONTEXT}\n{QUESTION}")
+            speak(model, "output", "assistant", ANSWER)
+
+
+def speak(model: Span, side: str, role: str, text: str) -> None:
+    """Put a message on a span."""
+    model.set_attribute(f"llm.{side}_messages.0.message.role", role)
+    model.set_attribute(f"llm.{side}_messages.0.message.content", text)
+
+
+def flush(app: Pipeline) -> None:
+    """Flush without any patience."""
+    assert app.handle.processor is not None
+    app.handle.processor.force_flush(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "leave", "status"),
+    [
+        ({"judge": good_judge()}, None, "scored"),
+        ({"sample_rate": 0.0}, None, "skipped"),
+        ({"hold_seconds": 0.0, "evaluation_timeout": 0.2}, None, "timeout"),
+        ({"evaluation_timeout": 0.2}, flush, "flushed"),
+        ({"shutdown_seconds": 0.0}, None, "shutdown"),
+        ({"max_held_bytes": 1}, None, "overload"),
+    ],
+)
+def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str) -> None:
+    """However a span leaves, and whether it stands for a turn or not, its texts stay behind."""
+    with running(**{"judge": GatedJudge(), "content": "strip", **options}) as app:
+        run_turn(app)
+        if leave is not None:
+            leave(app)
+        elif status in {"scored", "timeout"}:
+            app.handle.flush(5)
+        app.stop()
+        spans = {span.name: span for span in app.receiver.spans()}
+    assert set(spans) == {"GET /", "chain", "search", "model"}
+    assert spans["chain"].attributes.get(semconv.EVALUATION_STATUS) == status
+    assert not any(text in str(spans) for text in (QUESTION, CONTEXT, ANSWER))
+    assert spans["model"].attributes["llm.token_count.total"] == 7
+    assert spans["search"].attributes["retrieval.documents.0.document.score"] == 0.5
+
+
+class Noting(SpanProcessor):
+    """Notes the spans it gets."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Note it."""
+        self.spans.append(span)
+
+
+@contextmanager
+def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
+    """Put a pipeline in front of a processor that notes."""
+    noting = Noting()
+    handle = instrument(wrap=noting, judge=good_judge(), **options)
+    yield noting, handle.processor
+    handle.shutdown(0.0)
+
+
+def test_by_default_spans_are_passed_on_themselves() -> None:
+    """Nothing is copied that nobody wants changed."""
+    with wrapping() as (noting, processor):
+        ended = [span({"n": 1}), span({"input.value": "Ada"}), span({"db.system": "redis"})]
+        for one in ended:
+            processor.on_end(one)
+    assert all(left is entered for left, entered in zip(noting.spans, ended, strict=True))
+
+
+@pytest.mark.parametrize("others", ["n", "input.value"])
+def test_texts_in_events_stay_behind_where_a_limit_drops_their_mark(others: str) -> None:
+    """The attribute that says that there are any goes first, where many come after it."""
+    with wrapping() as (noting, processor):
+        provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2))
+        provider.add_span_processor(processor)
+        with provider.get_tracer("app").start_as_current_span("ask") as asked:
+            record_retrieval(QUESTION, [CONTEXT])
+            asked.set_attributes({"a": 1, "b": 2, others: 3})
+    (left,) = noting.spans
+    assert [dict(event.attributes or {}) for event in left.events] == [{semconv.DOCUMENT_COUNT: 1}]
+
+
+class Broken:
+    """A filter that fails."""
+
+    foreign = "strip"
+    bare = staticmethod(STRIP.bare)
+
+    def shown(self, _: ReadableSpan) -> ReadableSpan:
+        """Fail."""
+        raise RuntimeError
+
+
+def test_where_it_fails_nothing_gets_out() -> None:
+    """A span whose texts could not be taken away leaves without any attribute."""
+    with wrapping(errors="swallow", content="strip") as (noting, processor):
+        processor._content = Broken()  # noqa: SLF001  # there is no way to make the real one fail
+        processor.on_end(span({"input.value": "Ada", "n": 1}, [("new_token", {"token": "Ada"})]))
+    (left,) = noting.spans
+    assert (left.name, dict(left.attributes or {}), left.events) == ("step", {}, ())
+
+
+def test_a_provider_of_another_make_cannot_strip(caplog: pytest.LogCaptureFixture) -> None:
+    """Where spans do not come past us the user is told that their texts stay."""
+    handle = instrument(tracer_provider=OtherProvider(), content="strip", judge=good_judge())  # type: ignore[arg-type]
+    handle.shutdown(0.0)
+    assert "content" in caplog.text
+
+
+class OtherProvider:
+    """A provider that is not the SDK's."""
+
+    def get_tracer(self, *_: Any, **__: Any) -> None:
+        """Make none."""
