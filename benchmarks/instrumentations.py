@@ -1,7 +1,7 @@
-"""What is captured of the traces of each instrumentation: writes ``docs/instrumentations.md``.
+"""Count the samples captured from recorded traces, and write ``docs/instrumentations.md``.
 
-``python benchmarks/instrumentations.py FOLDER [--check]`` replays the recordings in ``FOLDER``.
-What the page says from its second heading on is written by hand, and kept.
+``PYTHONPATH=tests python benchmarks/instrumentations.py FOLDER [--check]`` replays the recordings
+in ``FOLDER``. The page from its second heading on is written by hand and kept.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from rag_eval_otel.testing.recordings import load
-from rag_eval_otel.testing.replay import replay
-from rag_eval_otel.testing.verdict import verdict
+from rag_eval_otel.testing.replay import load, replay
+from verdicts import verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "instrumentations.md"
 BY_HAND = "\n## "

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.recordings import Call, RecordedSpan, Recording, Truth
-from rag_eval_otel.testing.replay import replay
-from rag_eval_otel.testing.verdict import unmatched, verdict
+from rag_eval_otel.testing.replay import Call, RecordedSpan, Recording, Truth, replay
 from rag_eval_otel.types import Sample
+from verdicts import unmatched, verdict
 
 FOLDER = Path(__file__).parents[2] / "shared" / "framework_traces"
 PATHS = sorted(FOLDER.glob("*.json"))

@@ -9,22 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
+    from rag_eval_otel.testing.fakes import (
+        FakeEmbedder,
+        FakeJudge,
+        ManualClock,
+        SequentialIdGenerator,
+    )
     from rag_eval_otel.testing.openai_server import (
         HttpReply,
         RecordedRequest,
         ScriptedOpenAI,
         estimate_tokens,
     )
-    from rag_eval_otel.testing.otlp_records import (
+    from rag_eval_otel.testing.receiver import (
+        OtlpReceiver,
         ReceivedEvent,
         ReceivedLink,
         ReceivedLog,
         ReceivedMetric,
         ReceivedSpan,
     )
-    from rag_eval_otel.testing.receiver import OtlpReceiver
-    from rag_eval_otel.testing.sequence import ManualClock, SequentialIdGenerator
 
 __all__ = [
     "FakeEmbedder",
@@ -47,16 +51,16 @@ _MODULES = {
     "FakeEmbedder": "fakes",
     "FakeJudge": "fakes",
     "HttpReply": "openai_server",
-    "ManualClock": "sequence",
+    "ManualClock": "fakes",
     "OtlpReceiver": "receiver",
-    "ReceivedEvent": "otlp_records",
-    "ReceivedLink": "otlp_records",
-    "ReceivedLog": "otlp_records",
-    "ReceivedMetric": "otlp_records",
-    "ReceivedSpan": "otlp_records",
+    "ReceivedEvent": "receiver",
+    "ReceivedLink": "receiver",
+    "ReceivedLog": "receiver",
+    "ReceivedMetric": "receiver",
+    "ReceivedSpan": "receiver",
     "RecordedRequest": "openai_server",
     "ScriptedOpenAI": "openai_server",
-    "SequentialIdGenerator": "sequence",
+    "SequentialIdGenerator": "fakes",
     "estimate_tokens": "openai_server",
 }
 
@@ -64,7 +68,7 @@ _MODULES = {
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:
-        """The public name from its module; `AttributeError` for any other."""
+        """Return the public ``name`` from its module; raise `AttributeError` for another name."""
         if name not in _MODULES:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
@@ -72,5 +76,4 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
     return sorted(__all__)

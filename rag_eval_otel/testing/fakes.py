@@ -1,11 +1,13 @@
-"""Fakes for the two seams of scoring: a judge and an embedder that do as they are told."""
+"""A judge, an embedder, ids and a clock whose results a test states beforehand."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from pydantic import ValidationError
 
 from rag_eval_otel.errors import UnparsableReplyError
@@ -16,18 +18,17 @@ from rag_eval_otel.types import Replies, Usage, Vectors
 class FakeJudge:
     """Answers each task with what ``answer(task)`` returns: a dict, a reply, or an error.
 
-    A dict is validated like a real reply; one that does not fit, or None, is an unparsable part.
-    An exception is that part's outcome. ``requests`` records the tasks of every request.
+    A dict is validated like a real reply; an invalid one or None becomes an
+    `UnparsableReplyError`. An exception becomes the outcome of that task. ``requests`` records the
+    tasks of every request.
     """
 
     def __init__(self, answer: Callable[[Task[Any]], object], *, model: str = "fake") -> None:
-        """Answer with ``answer``."""
         self.model = model
         self.requests: list[tuple[Task[Any], ...]] = []
         self._answer = answer
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` and count one request."""
         self.requests.append(tuple(tasks))
         parts = tuple(_part(task, self._answer(task)) for task in tasks)
         return Replies(parts=parts, model=self.model, usage=Usage(judge_requests=1))
@@ -43,17 +44,57 @@ def _part(task: Task[Any], value: object) -> object:
 
 
 class FakeEmbedder:
-    """Embeds each text as ``vectors`` says; `KeyError` for one it does not know.
+    """Embeds each text by the table ``vectors``; raises `KeyError` for a text that is not in it.
 
     ``requests`` records the texts of every request.
     """
 
     def __init__(self, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Know these vectors."""
         self.requests: list[tuple[str, ...]] = []
         self._vectors = vectors
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of ``texts`` and count one request."""
         self.requests.append(tuple(texts))
         return np.asarray([self._vectors[text] for text in texts], dtype=np.float64)
+
+
+class SequentialIdGenerator(IdGenerator):
+    """Generates trace ids 1, 2, 3, ... and span ids 1, 2, 3, ..., each from its own counter.
+
+    Thread-safe. The ids are not random, so ratio samplers sample every trace.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._trace_id = 0
+        self._span_id = 0
+
+    def generate_trace_id(self) -> int:
+        with self._lock:
+            self._trace_id += 1
+            return self._trace_id
+
+    def generate_span_id(self) -> int:
+        with self._lock:
+            self._span_id += 1
+            return self._span_id
+
+
+class ManualClock:
+    """A clock in seconds that moves only by `advance`; call it to read the time. Thread-safe."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._lock = threading.Lock()
+        self._now = start
+
+    def __call__(self) -> float:
+        with self._lock:
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the time forward by ``seconds``; raise `ValueError` if that is negative."""
+        if seconds < 0:
+            msg = f"a clock can't go back: advance({seconds})"
+            raise ValueError(msg)
+        with self._lock:
+            self._now += seconds

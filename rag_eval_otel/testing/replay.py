@@ -1,9 +1,9 @@
-"""Replay recorded traces and print the samples in them.
+"""Replay recorded traces through the span processor and print the samples in them.
 
 ``python -m rag_eval_otel.testing.replay PATH... [--json]`` feeds each recording in the order in
-which a span processor saw it, and prints question, contexts and answer of every turn, or why it
-was skipped. ``PATH`` is a recording or a folder of them. ``--contexts-from-prompt on`` is the
-option of the same name.
+which a span processor saw it, and prints question, contexts and answer of every turn, or the
+reason why it was skipped. ``PATH`` is a recording or a folder of recordings.
+``--contexts-from-prompt on`` sets the option of the same name.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import NoOpTracerProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
 
 from rag_eval_otel.capture.sample import Outcome, extract, why_none
+from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
@@ -27,16 +31,225 @@ from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import RagEvalSpanProcessor
 from rag_eval_otel.live.score import RecentTurns
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
-from rag_eval_otel.testing.recordings import Call, Recording, load
-from rag_eval_otel.testing.replayed import ReplayedSpan
 from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Sample, SkipReason
 
 if TYPE_CHECKING:
     from rag_eval_otel.live.score import TurnScorer
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordedSpan:
+    """A recorded span; satisfies `rag_eval_otel.capture.span.SpanView`."""
+
+    name: str
+    scope: str
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    parent_is_remote: bool
+    start: int
+    end: int | None
+    error: str | None
+    dropped: int
+    value_limit: int | None
+    attributes: Mapping[str, Any]
+    events: Sequence[tuple[str, Mapping[str, Any]]]
+    logs: Sequence[LogView] = ()
+    dropped_events: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a processor, at ``at`` nanoseconds."""
+
+    operation: Literal["start", "end"]
+    span: RecordedSpan
+    at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """A sample that a recording is known to contain; a field that is not stated is None."""
+
+    question: str | None
+    contexts: tuple[str, ...] | None
+    answer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A recorded run of an application; ``truths`` is None if its true samples are not stated."""
+
+    path: Path
+    instrumentation: str
+    app: str
+    calls: tuple[Call, ...]
+    truths: tuple[Truth, ...] | None
+    spans: tuple[RecordedSpan, ...] = field(default=())
+
+
+def load(path: Path) -> Recording:
+    """Read the recording at ``path``."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    limit = (data.get("env") or {}).get("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+    logs: dict[str | None, list[LogView]] = {}
+    for record in data.get("logs") or ():
+        logs.setdefault(record.get("span_id"), []).append(_log(record))
+    spans = {
+        raw["span_id"]: _span(
+            raw, logs=logs.get(raw["span_id"], ()), limit=int(limit) if limit else None
+        )
+        for raw in data["spans"]
+    }
+    expected = data.get("expected")
+    return Recording(
+        path=path,
+        instrumentation=data["instrumentation"],
+        app=data["app"],
+        calls=tuple(_calls(data, spans)),
+        truths=None if expected is None else tuple(map(_truth, expected)),
+        spans=tuple(spans.values()),
+    )
+
+
+def _calls(data: Mapping[str, Any], spans: Mapping[str, RecordedSpan]) -> list[Call]:
+    found = []
+    for raw in data["processor_sequence"]:
+        span = spans.get(raw["span_id"]) or _unended(raw, data)
+        if raw["op"] == "start":
+            span = _as_started(span, raw.get("attributes_at_start") or {})
+        found.append(Call(operation=raw["op"], span=span, at=int(raw["t"])))
+    return found
+
+
+def _as_started(span: RecordedSpan, attributes: Mapping[str, Any]) -> RecordedSpan:
+    """Return ``span`` as a processor sees it start."""
+    return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
+
+
+def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
+    """Return the span of a start without an end."""
+    known: Mapping[str, Any] = next(
+        (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
+    )
+    traces = [span["trace_id"] for span in data["spans"]]
+    trace = known.get("trace_id") or (traces[0] if traces else "0")
+    parent = known.get("parent_span_id")
+    return RecordedSpan(
+        name=str(raw.get("name") or known.get("name") or ""),
+        scope="",
+        trace_id=int(trace, 16),
+        span_id=int(raw["span_id"], 16),
+        parent_id=int(parent, 16) if parent else None,
+        parent_is_remote=False,
+        start=int(raw["t"]),
+        end=None,
+        error=None,
+        dropped=0,
+        value_limit=None,
+        attributes=raw.get("attributes_at_start") or {},
+        events=(),
+    )
+
+
+def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None) -> RecordedSpan:
+    parent = raw.get("parent_span_id")
+    return RecordedSpan(
+        name=raw["name"],
+        scope=(raw.get("scope") or {}).get("name") or "",
+        trace_id=int(raw["trace_id"], 16),
+        span_id=int(raw["span_id"], 16),
+        parent_id=int(parent, 16) if parent else None,
+        parent_is_remote=bool(raw.get("parent_is_remote")),
+        start=int(raw["start_time_unix_nano"]),
+        end=int(raw["end_time_unix_nano"]) if raw.get("end_time_unix_nano") else None,
+        error=_error(raw),
+        dropped=int(raw.get("dropped_attributes") or 0),
+        value_limit=limit,
+        attributes=raw["attributes"],
+        events=[(event["name"], event.get("attributes") or {}) for event in raw["events"]],
+        logs=logs,
+        dropped_events=int(raw.get("dropped_events") or 0),
+    )
+
+
+def _error(raw: Mapping[str, Any]) -> str | None:
+    status = raw.get("status") or {}
+    if status.get("code") != "ERROR":
+        return None
+    return str(raw["attributes"].get("error.type") or status.get("description") or "error")
+
+
+def _log(record: Mapping[str, Any]) -> LogView:
+    return LogView(
+        event=record.get("event_name") or "",
+        body=record.get("body"),
+        attributes=record.get("attributes") or {},
+    )
+
+
+def _truth(expected: Mapping[str, Any]) -> Truth:
+    contexts = expected.get("contexts")
+    return Truth(
+        question=expected.get("question"),
+        contexts=None if contexts is None else tuple(contexts),
+        answer=expected.get("answer"),
+    )
+
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_RESOURCE = Resource.get_empty()  # the default one is detected anew for every span
+
+
+class _Attributes(dict[str, Any]):
+    """The recorded attributes, and the length limit of their values."""
+
+    max_value_len: int | None = None
+
+
+class ReplayedSpan(ReadableSpan):
+    """A recorded span in the form in which the SDK hands it to a processor.
+
+    It is filled twice: with the values at its start, and with those at its end.
+    """
+
+    def __init__(self, view: RecordedSpan) -> None:
+        self.fill(view)
+
+    def fill(self, view: RecordedSpan) -> None:
+        """Take all values from ``view``."""
+        attributes = _Attributes(view.attributes)
+        attributes.max_value_len = view.value_limit
+        super().__init__(
+            name=view.name,
+            resource=_RESOURCE,
+            context=_context(view.trace_id, view.span_id),
+            parent=None
+            if view.parent_id is None
+            else _context(view.trace_id, view.parent_id, is_remote=view.parent_is_remote),
+            attributes=attributes,
+            events=[
+                Event(name, attributes=dict(values), timestamp=view.start)
+                for name, values in view.events
+            ],
+            status=Status() if view.error is None else Status(StatusCode.ERROR, view.error),
+            start_time=view.start,
+            end_time=view.end,
+            instrumentation_scope=InstrumentationScope(view.scope),
+        )
+        self._dropped = view.dropped
+
+    @property
+    def dropped_attributes(self) -> int:
+        return self._dropped
+
+
+def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote, _SAMPLED)
+
+
 class _Clock:
-    """Tells the time of the call that is being replayed."""
+    """A clock that shows the time of the call that is being replayed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +259,7 @@ class _Clock:
 
 
 class _Noting:
-    """In the place of scorer, evaluator and counters: notes what becomes of each turn."""
+    """Replaces scorer, evaluator and counters, and records the outcome of each turn."""
 
     def __init__(self) -> None:
         self.evaluator = self
@@ -92,11 +305,11 @@ class _Noting:
         raise AssertionError(reason)
 
     def shutdown(self, _timeout: float) -> None:
-        """There is no thread to stop."""
+        """Do nothing: there is no thread to stop."""
 
 
 class _Exported(SpanProcessor):
-    """Counts the spans that leave."""
+    """Collects the exported spans."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -111,10 +324,10 @@ def replay(
     timed: bool = True,
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Outcome]:
-    """Feed ``calls`` to the span processor and return what becomes of the turns in them.
+    """Feed ``calls`` to the span processor and return the outcome of each turn.
 
-    ``timed``: traces end when the recorded time says so, else all at the end. Raises
-    `AssertionError` if a span that entered did not leave exactly once.
+    ``timed``: traces are completed at their recorded times, else all at the end. Raises
+    `AssertionError` unless every ended span is exported exactly once.
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
@@ -157,7 +370,7 @@ def _start(outcome: Outcome) -> int:
 
 
 def as_json(recording: Recording, found: Sequence[Outcome]) -> dict[str, Any]:
-    """Return one file's line of the report."""
+    """Return the JSON object that the command prints for one recording."""
     return {
         "file": recording.path.name,
         "instrumentation": recording.instrumentation,

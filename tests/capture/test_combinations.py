@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval_otel.testing.recordings import load
-from rag_eval_otel.testing.replay import replay
-from rag_eval_otel.testing.verdict import verdict
+from rag_eval_otel.testing.replay import load, replay
 from rag_eval_otel.types import Sample, SkipReason
+from verdicts import verdict
 
 PATHS = sorted((Path(__file__).parent / "shapes" / "recordings").glob("*.json"))
 

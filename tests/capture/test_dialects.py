@@ -18,7 +18,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import dialect_of, kind_of, lists, read, tool_name
 from rag_eval_otel.capture.sample import outcomes_of
 from rag_eval_otel.capture.span import LogView, SdkSpan
-from rag_eval_otel.testing.recordings import RecordedSpan
+from rag_eval_otel.testing.replay import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."

@@ -12,9 +12,8 @@ import pytest
 from framework_traces import PATHS, is_on_spans, load, stated
 from rag_eval_otel.capture.dialects import kind_of, read, tool_name
 from rag_eval_otel.sinks.attributes import ContentFilter
-from rag_eval_otel.testing.replay import replay
-from rag_eval_otel.testing.replayed import ReplayedSpan
-from rag_eval_otel.testing.verdict import verdict
+from rag_eval_otel.testing.replay import ReplayedSpan, replay
+from verdicts import verdict
 
 STRIP = ContentFilter(foreign="strip")
 ENOUGH_EXACT = 0.9  # of the traces that hold question, contexts and answer at all

@@ -12,7 +12,7 @@ from pipeline import running
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.dialects import read
 from rag_eval_otel.capture.span import about, metadata_in
-from rag_eval_otel.testing.recordings import load
+from rag_eval_otel.testing.replay import load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 ALL = {"session.id": "s-1", "user.id": "u-1", "gen_ai.conversation.id": "s-1"}

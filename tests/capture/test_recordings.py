@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.capture.dialects import dialect_of, kind_of, read, tool_name
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.recordings import Call, Recording, load
-from rag_eval_otel.testing.replay import replay
-from rag_eval_otel.testing.verdict import unmatched, verdict
+from rag_eval_otel.testing.replay import Call, Recording, load, replay
 from rag_eval_otel.types import Sample
+from verdicts import unmatched, verdict
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))

@@ -29,8 +29,7 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.capture.vectorstores import VectorStoreSearches
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.testing.recordings import Call, RecordedSpan
-from rag_eval_otel.testing.replay import replay
+from rag_eval_otel.testing.replay import Call, RecordedSpan, replay
 from rag_eval_otel.types import Sample
 
 Told: TypeAlias = tuple[str, tuple[str, ...], str]

@@ -19,8 +19,7 @@ from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS, owner_of
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.sinks.attributes import ContentFilter
-from rag_eval_otel.testing.recordings import RecordedSpan, load
-from rag_eval_otel.testing.replayed import ReplayedSpan
+from rag_eval_otel.testing.replay import RecordedSpan, ReplayedSpan, load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))

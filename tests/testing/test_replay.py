@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.testing.recordings import load
-from rag_eval_otel.testing.replay import main, replay
-from rag_eval_otel.testing.verdict import verdict
+from rag_eval_otel.testing.replay import load, main, replay
+from verdicts import verdict
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE = "The house was founded in 1949."

@@ -1,4 +1,4 @@
-"""How the samples found in a recording compare with those it truly holds."""
+"""Compare the samples found in a recording with its true samples."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.sample import Outcome
-from rag_eval_otel.testing.recordings import Recording, Truth
+from rag_eval_otel.testing.replay import Recording, Truth
 from rag_eval_otel.types import Sample
 
 Verdict: TypeAlias = Literal["exact", "incomplete", "none", "refused", "unstated", "wrong"]
-"""``none``: there is no sample, and none was found. ``incomplete``: only some were found."""
+"""``none``: there is no true sample, and none was found. ``incomplete``: only some were found."""
 
 
 def verdict(recording: Recording, found: Sequence[Outcome]) -> Verdict:
@@ -28,7 +28,7 @@ def verdict(recording: Recording, found: Sequence[Outcome]) -> Verdict:
 
 
 def unmatched(truths: Sequence[Truth], samples: Sequence[Sample]) -> list[Sample]:
-    """Return those of ``samples`` that are none of ``truths``, each of which counts once."""
+    """Return the ``samples`` that match none of ``truths``; each truth matches one sample."""
     left, wrong = list(truths), []
     for sample in samples:
         truth = next((one for one in left if _is_true(sample, one)), None)
