@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rag_eval_otel import semconv
+
 if TYPE_CHECKING:
     from rag_eval_otel.config import Config
     from rag_eval_otel.dataset.run import evaluate_dataset
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rag_eval_otel.live.processor import RagEvalSpanProcessor
     from rag_eval_otel.live.recorded import record_answer, record_question, record_retrieval
     from rag_eval_otel.types import Evaluation, Passage, Sample, Score
+
+__version__ = semconv.VERSION
 
 __all__ = [
     "Config",

@@ -106,6 +106,8 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The bucket bounds of the score histogram; alerts can tell scores apart only here."""
 
 SCOPE: Final = "rag_eval_otel"
+VERSION: Final = "0.1.0"
+"""The version of the package, and of its instrumentation scope."""
 
 metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
 """Returns the span attribute ``rag.evaluation.<metric>.<leaf>`` of a metric's name and a leaf."""

@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 
+from rag_eval_otel import __version__
 from rag_eval_otel.errors import RagEvalError
 
 _COMMANDS: Mapping[str, str] = {
@@ -51,7 +51,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )
-    parser.add_argument("--version", action="version", version=version("rag-eval-otel"))
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     named = next((word for word in given if not word.startswith("-")), None)
     for name, told in _COMMANDS.items():

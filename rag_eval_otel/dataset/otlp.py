@@ -105,7 +105,7 @@ class TraceSender:
             start_time=end - int(scored.duration * 1e9),
             end_time=end,
             instrumentation_scope=InstrumentationScope(
-                semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
+                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
             ),
         )
 

@@ -125,7 +125,9 @@ class Pipeline:
     def _run_turns(self, provider: TracerProvider) -> RunTurns:
         config = self.config
         writer = SpanWriter(
-            tracer=provider.get_tracer(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL),
+            tracer=provider.get_tracer(
+                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+            ),
             spans=config.spans,
             content=config.capture_content,
             redactor=redactor(config.redact),

@@ -133,7 +133,9 @@ def _edge(mode: ErrorMode) -> Edge:
 
 
 def _count(place: str) -> None:
-    meter = get_meter_provider().get_meter(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
+    meter = get_meter_provider().get_meter(
+        semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+    )
     counter = meter.create_counter(
         semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
     )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
+from rag_eval_otel import semconv
 from rag_eval_otel.errors import MissingDependencyError
 
 OURS: Final = (
@@ -62,8 +63,8 @@ def versions() -> Mapping[str, str]:
     """Return the versions of Python, of what we need, and of what is known and installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # 30 ms
 
-    found = {"python": platform.python_version()}
-    for name in (*OURS, *KNOWN):
+    found = {"python": platform.python_version(), "rag-eval-otel": semconv.VERSION}
+    for name in (*OURS[1:], *KNOWN):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return {**dict.fromkeys(OURS, "not installed"), **found}

@@ -42,7 +42,7 @@ class DriftTelemetry:
         self._events = DriftEvents(logger_provider)
         self._meter_provider = meter_provider
         meter = (meter_provider or get_meter_provider()).get_meter(
-            semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
         self._alarms = meter.create_counter(
             semconv.DRIFT_ALARMS, unit="{alarm}", description="Alarms: the scores have drifted."

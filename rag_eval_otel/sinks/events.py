@@ -30,7 +30,9 @@ class EventSink:
     ) -> None:
         """Emit through ``logger_provider``, by default the global one."""
         provider = logger_provider or _logs.get_logger_provider()
-        self._logger = provider.get_logger(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
+        self._logger = provider.get_logger(
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+        )
         self._explanations = explanations
 
     def emit(self, evaluation: Evaluation) -> None:
@@ -73,7 +75,9 @@ class DriftEvents:
     def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
         """Emit through ``logger_provider``, by default the global one."""
         provider = logger_provider or _logs.get_logger_provider()
-        self._logger = provider.get_logger(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL)
+        self._logger = provider.get_logger(
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+        )
 
     def drift(self, drift: Drift) -> None:
         """Emit an alarm; its text says what its attributes say."""

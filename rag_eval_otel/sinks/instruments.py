@@ -93,7 +93,9 @@ def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Calla
         known = _of_global if is_global else _of_others.setdefault(used, {})
     if gauge.name not in known:
         watched = known[gauge.name] = _Watched(gauge)
-        used.get_meter(semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL).create_observable_gauge(
+        used.get_meter(
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+        ).create_observable_gauge(
             gauge.name, callbacks=[watched.observe], unit=gauge.unit, description=gauge.description
         )
     sources, reference = known[gauge.name].sources, WeakMethod(source)
@@ -125,7 +127,7 @@ class InstrumentSink:
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         """Record through ``meter_provider``, by default the global one."""
         meter = (meter_provider or get_meter_provider()).get_meter(
-            semconv.SCOPE, schema_url=semconv.GEN_AI_SCHEMA_URL
+            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
         self.tally = Tally()
         self._meter_provider = meter_provider
