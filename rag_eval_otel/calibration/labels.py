@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.results.read import metric_cells, metric_names
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
@@ -25,7 +26,6 @@ _WORDS: Mapping[str, float] = {
 }
 _FAILED: Mapping[object, Status] = {"undefined": "undefined", "error": "error"}
 _OURS = frozenset({"sample", "judge"})  # columns of what `evaluate` writes
-_LEAVES = (".human", ".status", ".score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,12 @@ def observations(
     names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
     _check_names(names, metric, places)
     found = {
-        name: [_observed(row, name, where) for where, row in places if _has_part(row, name, metric)]
+        name: [
+            _observed(row, name, where)
+            for where, row in places
+            # A row with one score belongs to one metric, all others to every metric.
+            if "score" not in row or name in metric_names(row, default=metric or "score")
+        ]
         for name in ([metric] if metric else names)
     }
     if not any(one.label is not None for seen in found.values() for one in seen):
@@ -104,41 +109,20 @@ def _check_names(names: Iterable[str], metric: str | None, places: Places) -> No
 
 
 def _names(row: Cells, metric: str | None, where: str) -> Iterable[str]:
-    """Return the metrics that ``row`` speaks of."""
-    if "score" in row:
-        return (_own_name(row, metric),)
-    if "scores" in row:
-        return [*_mapping(row, "scores", where), *_mapping(row, "labels", where)]
-    stems = [key.removesuffix(leaf) for key in row for leaf in _LEAVES if key.endswith(leaf)]
-    known = METRICS if "human" in row else ()
-    return [*stems, *(key for key in row if key == metric or key in known)]
-
-
-def _own_name(row: Cells, metric: str | None) -> str:
-    return str(row.get("metric") or metric or "score")
-
-
-def _has_part(row: Cells, name: str, metric: str | None) -> bool:
-    """Tell whether ``row`` is one of the metric's: all are, but those of another metric alone."""
-    return "score" not in row or _own_name(row, metric) == name
+    """Return the names of the metrics that have a score or a label in ``row``."""
+    _mapping(row, "scores", where)
+    known = METRICS if "human" in row and "score" not in row else ()
+    return [
+        *metric_names(row, metric=metric, default=metric or "score"),
+        *_mapping(row, "labels", where),
+        *(column for column in row if column in known),
+    ]
 
 
 def _observed(row: Cells, name: str, where: str) -> Observation:
-    score, status = _score_cells(row, name, where)
+    found = metric_cells(row, name)
     label = _label_cell(row, name, where)
-    return observe(score, label, where=f"{where}, {name}", status=status)
-
-
-def _score_cells(row: Cells, name: str, where: str) -> tuple[object, object]:
-    """Return the score of ``name`` in ``row`` as it stands there, and its status."""
-    if "score" in row:
-        return row["score"], row.get("status")
-    if "scores" in row:
-        found = _mapping(row, "scores", where).get(name)
-        if isinstance(found, Mapping):
-            return found.get("value"), found.get("status")
-        return found, None
-    return row.get(name, row.get(f"{name}.score")), row.get(f"{name}.status")
+    return observe(found.get("value"), label, where=f"{where}, {name}", status=found.get("status"))
 
 
 def _label_cell(row: Cells, name: str, where: str) -> object:

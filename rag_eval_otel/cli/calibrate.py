@@ -118,7 +118,7 @@ def _write(path: Path, found: Iterable[Calibration]) -> None:
 
 
 def _rows(file: str) -> Iterator[tuple[str, Any]]:
-    from rag_eval_otel.results.sources import source_of  # noqa: PLC0415
+    from rag_eval_otel.results.files import source_of  # noqa: PLC0415
 
     for index, record in enumerate(source_of(file).records()):
         line = "" if record.line is None else f" (line {record.line})"

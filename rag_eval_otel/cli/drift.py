@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results import Scored, read_scores
+from rag_eval_otel.results import Row, read_scores
+from rag_eval_otel.results.rows import unit_value
 from rag_eval_otel.runtime.installed import require
 
 if TYPE_CHECKING:
@@ -30,14 +31,12 @@ _USUAL = 50  # times the usual distance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One score: ``value`` is None where there is none, ``place`` says where it stands."""
+    """A score on the scale 0 to 1, or None, and the row or trace it is from (``place``)."""
 
-    stream: Stream
     value: float | None
     place: str
     time: float | None = None
     stratum: str | None = None
-    trace: str | None = None
 
 
 @dataclass(slots=True)
@@ -58,10 +57,15 @@ def read_series(
     read, and where there are no scores.
     """
     found: dict[Stream, Series] = {}
-    for one in read_scores(path, metric=metric, stratum=stratum):
-        if isinstance(one, Scored):
-            point = _point(one)
-            found.setdefault(point.stream, Series(point.stream)).points.append(point)
+    for row in read_scores(path, metric=metric, stratum=stratum):
+        if not isinstance(row, Row):
+            continue
+        for score in row.scores:
+            stream = Stream(service=row.service, name=score.name, version=score.version)
+            point = Point(
+                value=unit_value(score), place=row.place, time=row.time, stratum=row.stratum
+            )
+            found.setdefault(stream, Series(stream)).points.append(point)
     if not any(point.value is not None for one in found.values() for point in one.points):
         names = ", ".join(dict.fromkeys(stream.name for stream in found))
         msg = f"{path} has evaluations of {names}, but none of them gave a score"
@@ -69,18 +73,6 @@ def read_series(
     for series in found.values():
         _order(series)
     return list(found.values())
-
-
-def _point(scored: Scored) -> Point:
-    score = scored.score
-    return Point(
-        stream=Stream(service=scored.service, name=score.name, version=score.version),
-        value=scored.unit,
-        place=scored.place,
-        time=scored.time,
-        stratum=scored.stratum,
-        trace=scored.trace,
-    )
 
 
 # --- order ----------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def _kept(cache: Path | None) -> str:
 def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
     from rag_eval_otel.dataset.export import export  # noqa: PLC0415
     from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
-    from rag_eval_otel.dataset.write import check_output  # noqa: PLC0415
+    from rag_eval_otel.results.files import check_output  # noqa: PLC0415
 
     if options.output is not None:
         check_output(options.output)

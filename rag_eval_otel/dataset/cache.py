@@ -11,13 +11,13 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from rag_eval_otel.dataset.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics.function import FunctionMetric
 from rag_eval_otel.metrics.outcome import Metric, label_of
+from rag_eval_otel.results.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file

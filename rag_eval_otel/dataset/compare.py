@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.dataset.table import aligned, interval
 from rag_eval_otel.dataset.tally import Moments
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.types import Score
 
 Versions = Literal["same", "any"]

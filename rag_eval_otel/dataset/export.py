@@ -12,7 +12,7 @@ from rag_eval_otel.dataset.progress import Progress, progress_bar
 from rag_eval_otel.dataset.read import Dataset, check_needs
 from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary, Totals
-from rag_eval_otel.dataset.write import writing
+from rag_eval_otel.results.files import writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from rag_eval_otel import semconv
-from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.events import EventSink

@@ -10,7 +10,7 @@ from rag_eval_otel.dataset.cells import is_missing, sample_of
 from rag_eval_otel.dataset.columns import COLUMNS, check_chosen, fields_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.results.sources import Record, Source, source_of
+from rag_eval_otel.results.files import Record, Source, source_of
 from rag_eval_otel.types import Sample
 
 

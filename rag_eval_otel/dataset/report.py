@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_eval_otel.dataset.compare import Comparison, Versions, compare_rows
-from rag_eval_otel.dataset.rows import Row, flat_columns
 from rag_eval_otel.dataset.summary import Totals
 from rag_eval_otel.dataset.tally import MetricSummary
+from rag_eval_otel.results.rows import Row, flat_columns
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import Usage
 

@@ -13,7 +13,6 @@ from rag_eval_otel.dataset.budget import Budget
 from rag_eval_otel.dataset.progress import Progress, progress_bar
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.report import Report
-from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.dataset.stream import Plan, scored_rows
 from rag_eval_otel.dataset.summary import Summary
 from rag_eval_otel.errors import ConfigError
@@ -27,6 +26,7 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Fusion, Reasons
 

@@ -12,7 +12,6 @@ from rag_eval_otel.dataset.budget import Budget, ThriftyJudge
 from rag_eval_otel.dataset.cache import Measure, ScoreCache, open_cache
 from rag_eval_otel.dataset.ordered import in_order
 from rag_eval_otel.dataset.read import Dataset, check_needs
-from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import evaluate, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
@@ -20,6 +19,7 @@ from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Sample
 

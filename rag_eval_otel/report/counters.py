@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_eval_otel.results.records import Counted
+from rag_eval_otel.results.rows import CounterPoint
 
 
 @dataclass(slots=True)
 class Counters:
     """Takes the points of counters, in any order, and adds up what they come to."""
 
-    _latest: dict[str, Counted] = field(default_factory=dict)
+    _latest: dict[str, CounterPoint] = field(default_factory=dict)
     _added: dict[str, float] = field(default_factory=dict)
 
-    def add(self, point: Counted) -> None:
+    def add(self, point: CounterPoint) -> None:
         """Take a point: a cumulative one replaces those before it, another is added to them."""
         known = self._latest.get(point.key)
         if known is None or point.time >= known.time:

@@ -21,10 +21,9 @@ from rag_eval_otel.report.figures import (
 )
 from rag_eval_otel.report.markup import Child, Html, quoted, tag
 from rag_eval_otel.report.scale import Unit, told
-from rag_eval_otel.report.series import Series
+from rag_eval_otel.report.series import Low, Series
 from rag_eval_otel.report.tables import interval, means_table, number, table, unfolded
 from rag_eval_otel.report.watch import Mark, Watch, watch
-from rag_eval_otel.results.records import Scored
 
 _NAME = 120  # characters of a name
 _JUDGES = 5  # of a version
@@ -222,11 +221,11 @@ def _watched(watches: Sequence[Watch]) -> Iterator[str]:
 # --- worst turns ----------------------------------------------------------------------------------
 
 
-def _worst(lows: Sequence[Scored], explanations: Explanations) -> Html:
+def _worst(lows: Sequence[Low], explanations: Explanations) -> Html:
     """Return the table of ``lows``, with those columns that some of them has something for."""
     columns = {**_COLUMNS, **(_QUOTES if explanations == "on" else {})}
     there = {name: of for name, of in columns.items() if any(of(low) for low in lows)}
-    rows = ([number(low.score.value), *(of(low) or "-" for of in there.values())] for low in lows)
+    rows = ([number(low[1].value), *(of(low) or "-" for of in there.values())] for low in lows)
     return table("The lowest scores", ("score", *there), rows)
 
 
@@ -238,13 +237,13 @@ def _long(text: str | None) -> Html | None:
     return quoted(text, most=_TOLD) if text else None
 
 
-_COLUMNS: Mapping[str, Callable[[Scored], Child]] = {
-    "turn": lambda low: _short(low.place),
-    "time": lambda low: None if low.time is None else told(low.time, "time"),
-    "judge": lambda low: _short(low.judge),
-    "label": lambda low: _short(low.score.label),
+_COLUMNS: Mapping[str, Callable[[Low], Child]] = {
+    "turn": lambda low: _short(low[0].place),
+    "time": lambda low: None if low[0].time is None else told(low[0].time, "time"),
+    "judge": lambda low: _short(low[0].evaluation.judge),
+    "label": lambda low: _short(low[1].label),
 }
-_QUOTES: Mapping[str, Callable[[Scored], Child]] = {
-    "question": lambda low: _long(low.question),
-    "explanation": lambda low: _long(low.score.explanation),
+_QUOTES: Mapping[str, Callable[[Low], Child]] = {
+    "question": lambda low: _long(low[0].sample.question),
+    "explanation": lambda low: _long(low[1].explanation),
 }

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 
 from rag_eval_otel.dataset.tally import Moments, Tally
 from rag_eval_otel.report.counters import Counters
-from rag_eval_otel.results.records import Found, Scored, Unscored
+from rag_eval_otel.results.rows import Row, ScoreRecord, UnscoredTurn, unit_value
+from rag_eval_otel.types import Score
 
 _NAN = float("nan")
+
+Low = tuple[Row, Score]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,26 +41,25 @@ class Series:
     judges: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Scores by version and by the judge that answered, blank where none is known."""
     _places: dict[str, int] = field(default_factory=dict)
-    _lows: list[tuple[float, int, Scored]] = field(default_factory=list)
+    _lows: list[tuple[float, int, Low]] = field(default_factory=list)
 
-    def add(self, scored: Scored) -> None:
+    def add(self, row: Row, score: Score) -> None:
         """Take one score."""
-        score = scored.score
         self.tally.add(score)
-        unit = scored.unit
+        unit = unit_value(score)
         if score.value is None or unit is None:
             self.failed[score.status, score.reason or ""] += 1
             return
-        self.rows.append(scored.turn)
-        self.times.append(_NAN if scored.time is None else scored.time)
+        self.rows.append(row.index)
+        self.times.append(_NAN if row.time is None else row.time)
         self.values.append(score.value)
         self.units.append(unit)
         self.version.append(self._places.setdefault(score.version, len(self._places)))
-        self.judges[score.version, scored.judge or ""] += 1
-        self._keep(unit, scored)
+        self.judges[score.version, row.evaluation.judge or ""] += 1
+        self._keep(unit, (row, score))
 
-    def _keep(self, unit: float, scored: Scored) -> None:
-        entry = (-unit, len(self.values), scored)
+    def _keep(self, unit: float, low: Low) -> None:
+        entry = (-unit, len(self.values), low)
         if len(self._lows) < self.worst:
             heapq.heappush(self._lows, entry)
         elif self._lows and entry[:2] > self._lows[0][:2]:
@@ -68,10 +70,10 @@ class Series:
         """The versions, as they came up."""
         return tuple(self._places)
 
-    def lows(self) -> Iterator[Scored]:
+    def lows(self) -> Iterator[Low]:
         """Yield the lowest scores, the worst first; of equal ones the latest."""
-        for _, _, scored in sorted(self._lows, key=lambda entry: entry[:2], reverse=True):
-            yield scored
+        for _, _, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True):
+            yield low
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,25 +93,27 @@ class Scores:
     """Turns whose spans left without scores, by status."""
     counters: Counters = field(default_factory=Counters)
 
-    def add(self, scored: Scored) -> None:
-        """Take one score."""
-        key = scored.service, scored.score.name
-        if key not in self.series:
-            self.series[key] = Series(service=key[0], name=key[1], worst=self.worst)
-        self.series[key].add(scored)
-        if scored.turn >= self.turns:  # they are numbered as they come
-            self.turns = scored.turn + 1
-            self._turn(scored)
+    def add(self, row: Row) -> None:
+        """Take the scores of one row."""
+        for score in row.scores:
+            key = row.service, score.name
+            if key not in self.series:
+                self.series[key] = Series(service=key[0], name=key[1], worst=self.worst)
+            self.series[key].add(row, score)
+        if row.index >= self.turns:  # they are numbered as they come
+            self.turns = row.index + 1
+            self._turn(row)
 
-    def _turn(self, scored: Scored) -> None:
-        if scored.judge is not None:
-            self.judges[scored.judge] += 1
-        if scored.time is not None:
-            self.first = scored.time if self.first is None else min(self.first, scored.time)
-            self.last = scored.time if self.last is None else max(self.last, scored.time)
-        if scored.duration is not None:
-            self.durations.add(scored.duration)
-            self.longest = max(self.longest, scored.duration)
+    def _turn(self, row: Row) -> None:
+        judge, duration = row.evaluation.judge, row.evaluation.duration
+        if judge is not None:
+            self.judges[judge] += 1
+        if row.time is not None:
+            self.first = row.time if self.first is None else min(self.first, row.time)
+            self.last = row.time if self.last is None else max(self.last, row.time)
+        if duration:
+            self.durations.add(duration)
+            self.longest = max(self.longest, duration)
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -117,13 +121,13 @@ class Scores:
         return tuple(dict.fromkeys(service for service, _ in self.series))
 
 
-def scores_of(found: Iterable[Found], *, worst: int = 10) -> Scores:
+def scores_of(found: Iterable[ScoreRecord], *, worst: int = 10) -> Scores:
     """Return all of ``found``, with the ``worst`` lowest scores of each series kept whole."""
     scores = Scores(worst=worst)
     for one in found:
-        if isinstance(one, Scored):
+        if isinstance(one, Row):
             scores.add(one)
-        elif isinstance(one, Unscored):
+        elif isinstance(one, UnscoredTurn):
             scores.unscored[one.status] += 1
         else:
             scores.counters.add(one)

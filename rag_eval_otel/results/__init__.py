@@ -1,6 +1,6 @@
-"""Files of scores, read back: what `evaluate` writes, tables of one's own, and OTLP JSON."""
+"""Score files: the rows that `evaluate` writes, and the reader of these, tables and OTLP JSON."""
 
 from rag_eval_otel.results.read import read_scores
-from rag_eval_otel.results.records import Counted, Scored, Unscored
+from rag_eval_otel.results.rows import CounterPoint, Row, ScoreRecord, UnscoredTurn
 
-__all__ = ["Counted", "Scored", "Unscored", "read_scores"]
+__all__ = ["CounterPoint", "Row", "ScoreRecord", "UnscoredTurn", "read_scores"]

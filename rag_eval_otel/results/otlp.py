@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_eval_otel import semconv
-from rag_eval_otel.results.records import (
-    Counted,
-    Found,
-    Scored,
-    Turns,
-    Unscored,
+from rag_eval_otel.results.rows import (
+    CounterPoint,
+    Row,
+    ScoreRecord,
+    UnscoredTurn,
     number,
-    score_from,
+    score_from_cells,
     text,
 )
+from rag_eval_otel.types import Evaluation, Sample, Score
 
 SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
 _PREFIX = f"{semconv.METRIC_PREFIX}."
-_TELLING = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
+_METRIC_LEAVES = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
 _FIELDS = {
     "value": semconv.LEAF_SCORE,
     "normalized": semconv.LEAF_NORMALIZED_SCORE,
@@ -36,30 +37,60 @@ _ERRORS = frozenset(
         *("circuit_open", "budget", "shutdown", "internal"),
     }
 )
-"""The reasons of scores that failed; a span does not say it otherwise."""
+"""The reasons of failed scores. A span has no other mark of a failure."""
 
 _CUMULATIVE = (2, "AGGREGATION_TEMPORALITY_CUMULATIVE")
 
 
+@dataclass(slots=True)
+class Turns:
+    """Numbers the turns of a file, and notes which scores of each have been read."""
+
+    count: int = 0
+    _by_span: dict[tuple[str, str], int] = field(default_factory=dict)
+    _read: set[tuple[int, str]] = field(default_factory=set)
+
+    def new(self) -> int:
+        """Return the number of a new turn."""
+        self.count += 1
+        return self.count - 1
+
+    def of_span(self, trace: str, span: str) -> int:
+        """Return the number of the turn of this span; a span without an id is always a new turn."""
+        if not span:
+            return self.new()
+        if (trace, span) not in self._by_span:
+            self._by_span[trace, span] = self.new()
+        return self._by_span[trace, span]
+
+    def is_first(self, turn: int, name: str) -> bool:
+        """Return True for the first score called ``name`` of ``turn``, on a span or in an event."""
+        is_first = (turn, name) not in self._read
+        self._read.add((turn, name))
+        return is_first
+
+
 def is_otlp(message: Mapping[str, Any]) -> bool:
-    """Tell whether ``message`` is an export request."""
+    """Return True if ``message`` is an export request."""
     return any(signal in message for signal in SIGNALS)
 
 
-def otlp_found(message: Mapping[str, Any], turns: Turns) -> Iterator[Found]:
-    """Yield what an export request says; what a span and its events both say, once.
+def otlp_records(
+    message: Mapping[str, Any], turns: Turns, *, metric: str | None = None
+) -> Iterator[ScoreRecord]:
+    """Yield the records of an export request; a score on both a span and an event comes once.
 
-    Raises AttributeError, KeyError, TypeError or ValueError for what is no OTLP JSON.
+    Raises AttributeError, KeyError, TypeError or ValueError for a message that is no OTLP JSON.
     """
     for resource in message.get("resourceSpans", ()):
         for span in _parts(resource, "scopeSpans", "spans"):
-            yield from _span(span, _service(resource), turns)
+            yield from _span(span, _service(resource), turns, metric)
     for resource in message.get("resourceLogs", ()):
         for record in _parts(resource, "scopeLogs", "logRecords"):
-            yield from _event(record, _service(resource), turns)
+            yield from _event(record, _service(resource), turns, metric)
     for resource in message.get("resourceMetrics", ()):
-        for metric in _parts(resource, "scopeMetrics", "metrics"):
-            yield from _counter(metric, json.dumps(resource.get("resource"), sort_keys=True))
+        for each in _parts(resource, "scopeMetrics", "metrics"):
+            yield from _counter(each, json.dumps(resource.get("resource"), sort_keys=True))
 
 
 def _parts(resource: Mapping[str, Any], scopes: str, name: str) -> Iterator[Mapping[str, Any]]:
@@ -72,7 +103,7 @@ def _service(resource: Mapping[str, Any]) -> str:
 
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["key"]: _plain(one.get("value") or {}) for one in holder.get("attributes", ())}
+    return {each["key"]: _plain(each.get("value") or {}) for each in holder.get("attributes", ())}
 
 
 def _plain(value: Mapping[str, Any]) -> Any:
@@ -88,38 +119,45 @@ def _seconds(nanoseconds: object) -> float | None:
 # --- spans ----------------------------------------------------------------------------------------
 
 
-def _span(span: Mapping[str, Any], service: str, turns: Turns) -> Iterator[Found]:
+def _span(
+    span: Mapping[str, Any], service: str, turns: Turns, metric: str | None
+) -> Iterator[ScoreRecord]:
     attributes = _attributes(span)
     names = _metrics(attributes)
-    status = text(attributes.get(semconv.EVALUATION_STATUS))
     if not names:
+        status = text(attributes.get(semconv.EVALUATION_STATUS))
         if status is not None:
-            yield Unscored(service=service, status=status)
+            yield UnscoredTurn(service=service, status=status)
         return
-    trace, time = str(span.get("traceId", "")), _seconds(span.get("endTimeUnixNano"))
+    trace = str(span.get("traceId", ""))
     turn = turns.of_span(trace, str(span.get("spanId", "")))
-    for name in names:
-        if turns.is_first(turn, name):
-            yield Scored(
-                score=score_from(name, _leaves(name, attributes)),
-                place=f"trace {trace}",
-                turn=turn,
-                time=time,
-                service=service,
+    scores = tuple(
+        score_from_cells(name, _cells(name, attributes))
+        for name in names
+        if metric in {None, name} and turns.is_first(turn, name)
+    )
+    if scores:
+        yield Row(
+            index=turn,
+            evaluation=Evaluation(
+                scores=scores,
                 judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
-                duration=number(attributes.get(semconv.EVALUATION_DURATION)),
-                question=text(attributes.get(semconv.QUESTION)),
-                trace=trace,
-            )
+                duration=number(attributes.get(semconv.EVALUATION_DURATION)) or 0.0,
+            ),
+            sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
+            place=f"trace {trace}",
+            time=_seconds(span.get("endTimeUnixNano")),
+            service=service,
+        )
 
 
 def _metrics(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that the attributes of a span have a score of, or a reason for none."""
+    """Return the metrics that have a score, or a reason for no score, in a span's attributes."""
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
-    return list(dict.fromkeys(name for name, _, leaf in split if name and leaf in _TELLING))
+    return list(dict.fromkeys(name for name, _, leaf in split if name and leaf in _METRIC_LEAVES))
 
 
-def _leaves(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _cells(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         field: attributes.get(semconv.metric_attribute(name, leaf))
         for field, leaf in _FIELDS.items()
@@ -131,27 +169,30 @@ def _leaves(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 # --- log records ----------------------------------------------------------------------------------
 
 
-def _event(record: Mapping[str, Any], service: str, turns: Turns) -> Iterator[Scored]:
+def _event(
+    record: Mapping[str, Any], service: str, turns: Turns, metric: str | None
+) -> Iterator[Row]:
     attributes = _attributes(record)
     name = text(attributes.get(semconv.GEN_AI_EVALUATION_NAME))
     if record.get("eventName") != semconv.EVALUATION_EVENT or name is None:
         return
     trace = str(record.get("traceId", ""))
     turn = turns.of_span(trace, str(record.get("spanId", "")))
-    if turns.is_first(turn, name):
-        yield Scored(
-            score=score_from(name, _fields(attributes)),
+    if metric in {None, name} and turns.is_first(turn, name):
+        yield Row(
+            index=turn,
+            evaluation=Evaluation(
+                scores=(_event_score(name, attributes),),
+                judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
+            ),
             place=f"trace {trace}",
-            turn=turn,
             time=_seconds(record.get("timeUnixNano") or record.get("observedTimeUnixNano")),
             service=service,
-            judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
-            trace=trace,
         )
 
 
-def _fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _event_score(name: str, attributes: Mapping[str, Any]) -> Score:
+    cells = {
         "value": attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE),
         "label": attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL),
         "reason": attributes.get(semconv.EVALUATION_REASON),
@@ -159,19 +200,20 @@ def _fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "explanation": attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION),
         "status": "error" if semconv.ERROR_TYPE in attributes else None,
     }
+    return score_from_cells(name, cells)
 
 
 # --- counters -------------------------------------------------------------------------------------
 
 
-def _counter(metric: Mapping[str, Any], resource: str) -> Iterator[Counted]:
+def _counter(metric: Mapping[str, Any], resource: str) -> Iterator[CounterPoint]:
     counter = metric.get("sum")
     if counter is None or not str(metric.get("name", "")).startswith(_PREFIX):
         return
     for point in counter.get("dataPoints", ()):
         attributes = _attributes(point)
         began = str(point.get("startTimeUnixNano", ""))
-        yield Counted(
+        yield CounterPoint(
             name=metric["name"],
             attributes=attributes,
             value=number(point.get("asInt", point.get("asDouble"))) or 0.0,

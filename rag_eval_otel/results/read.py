@@ -1,4 +1,4 @@
-"""Scores in the rows of a table, in any of the forms in which they are written."""
+"""`read_scores`: the records of a score file, in any of the forms in which scores are written."""
 
 from __future__ import annotations
 
@@ -10,66 +10,69 @@ from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results.otlp import SIGNALS, is_otlp, otlp_found
-from rag_eval_otel.results.records import Found, Scored, Turns, number, score_from, text
-from rag_eval_otel.results.sources import source_of
+from rag_eval_otel.results.files import source_of
+from rag_eval_otel.results.otlp import SIGNALS, Turns, is_otlp, otlp_records
+from rag_eval_otel.results.rows import Row, ScoreRecord, number, score_from_cells, text
+from rag_eval_otel.types import Evaluation, Sample
+
+_METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
+"""A column with one of these endings shows that the name before it is a metric."""
+
+_LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
+_TIMES = ("time", "timestamp")
+_QUESTIONS = ("question", "user_input")
 
 
 def read_scores(
     path: Path, *, metric: str | None = None, stratum: str | None = None
-) -> Iterator[Found]:
-    """Yield what ``path`` says: .jsonl, .csv or .parquet of scores, or OTLP JSON (.json, .jsonl).
+) -> Iterator[ScoreRecord]:
+    """Yield the records of ``path``: .jsonl, .csv or .parquet of scores, or OTLP JSON.
 
-    ``metric`` takes that one alone, and names its column where nothing else tells that it is one;
-    ``stratum`` names the column of each score's stratum. Raises `ConfigError` for what cannot be
-    read, and, at the end, where nothing told of a score.
+    ``metric`` selects the scores of one metric, and names its column in a table where no other
+    column shows that it is a metric. ``stratum`` names the column of the rows' strata. Raises
+    `ConfigError` for a file that cannot be read and, at its end, for a file without scores.
     """
     columns: dict[str, None] = {}
-    turns, scored = Turns(), 0
+    turns, is_empty = Turns(), True
     for message in _messages(path):
         columns.update(dict.fromkeys(map(str, message)))
-        for found in _found(path, message, turns, metric=metric, stratum=stratum):
-            if not isinstance(found, Scored):
-                yield found
-            elif metric in {None, found.score.name}:
-                scored += 1
-                yield found
-    if not scored:
-        raise ConfigError(_nothing(path, metric, list(columns)))
+        if is_otlp(message):
+            found = _checked_otlp(path, message, turns, metric)
+        else:
+            found = _table_row(message, turns.new(), metric=metric, stratum=stratum)
+        for record in found:
+            is_empty = is_empty and not isinstance(record, Row)
+            yield record
+    if is_empty:
+        msg = (
+            f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
+            f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
+        )
+        raise ConfigError(msg)
 
 
-def _nothing(path: Path, metric: str | None, columns: list[str]) -> str:
-    return (
-        f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a column"
-        f" named by --metric. Found: {', '.join(columns) or 'nothing'}"
-    )
-
-
-def _found(
-    path: Path, message: Any, turns: Turns, *, metric: str | None, stratum: str | None
-) -> Iterator[Found]:
-    if not is_otlp(message):
-        yield from row_scores(message, turn=turns.new(), metric=metric, stratum=stratum)
-        return
+def _checked_otlp(
+    path: Path, message: Mapping[str, Any], turns: Turns, metric: str | None
+) -> Iterator[ScoreRecord]:
     try:
-        yield from otlp_found(message, turns)
+        yield from otlp_records(message, turns, metric=metric)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = f"{path}: is not OTLP JSON: {error!r}"
         raise ConfigError(msg) from error
 
 
 def _messages(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield rows or export requests."""
+    """Yield the rows or export requests of a file."""
     if path.suffix.lower() == ".json":
-        yield from _json(path)
+        yield from _requests(path)
     else:
         for record in source_of(path).records():
-            cells: Any = record.cells
+            cells: Any = record.cells  # files hold no samples
             yield cells
 
 
-def _json(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the export requests of a file: a whole one, or one a line."""
+def _requests(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the export requests of a .json file, which holds a single one or one a line."""
     try:
         requests = _parsed(path.read_text(encoding="utf-8-sig"))
     except (OSError, RecursionError, ValueError) as error:
@@ -85,64 +88,75 @@ def _json(path: Path) -> Iterator[Mapping[str, Any]]:
 def _parsed(content: str) -> list[Any]:
     try:
         return [json.loads(content)]
-    except ValueError:  # what cannot be read as a whole may be one a line
+    except ValueError:
         lines = [line for line in content.splitlines() if line.strip()]
         if len(lines) < 2:  # noqa: PLR2004
             raise
         return [json.loads(line) for line in lines]
 
 
-_TELLING = (".status", ".normalized", ".version", ".score")
-"""Ends of the names of columns that tell of a metric."""
-
-_LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
-_TIMES = ("time", "timestamp")
-_QUESTIONS = ("question", "user_input")
+# --- rows of a table ------------------------------------------------------------------------------
 
 
-def row_scores(
-    cells: Mapping[str, Any], *, turn: int, metric: str | None, stratum: str | None
-) -> Iterator[Scored]:
-    """Yield the scores of a row.
+def _table_row(
+    cells: Mapping[str, Any], index: int, *, metric: str | None, stratum: str | None
+) -> Iterator[Row]:
+    names = metric_names(cells, metric=metric)
+    scores = tuple(
+        score_from_cells(name, metric_cells(cells, name))
+        for name in names
+        if metric in {None, name}
+    )
+    if not scores:
+        return
+    question = next((q for name in _QUESTIONS if (q := text(cells.get(name)))), None)
+    yield Row(
+        index=index,
+        evaluation=Evaluation(
+            scores=scores,
+            judge=text(cells.get("judge")),
+            duration=number(cells.get("duration")) or 0.0,
+        ),
+        sample=Sample(question=question or ""),
+        place=f"row {index}",
+        time=next((moment(cells[name]) for name in _TIMES if name in cells), None),
+        service=str(cells.get("service") or ""),
+        stratum=None if stratum is None else str(cells.get(stratum)),
+    )
 
-    - ``{"score": 0.8, "metric": "faithfulness"}``;
+
+def metric_names(
+    cells: Mapping[str, Any], *, metric: str | None = None, default: str = "score"
+) -> tuple[str, ...]:
+    """Return the names of the metrics in a row, which has one of these forms.
+
+    - ``{"score": 0.8, "metric": "faithfulness"}``; ``default`` is the name where there is none;
     - ``{"scores": {"faithfulness": 0.8}}``, or with a mapping of the fields of `Score` for each;
     - columns by name: ``{"faithfulness": 0.8, "faithfulness.status": "ok"}``, or ``metric`` alone.
     """
-    told: dict[str, Any] = {
-        "place": f"row {turn}",
-        "turn": turn,
-        "time": next((moment(cells[name]) for name in _TIMES if name in cells), None),
-        "service": str(cells.get("service") or ""),
-        "judge": text(cells.get("judge")),
-        "duration": number(cells.get("duration")),
-        "question": next((q for name in _QUESTIONS if (q := text(cells.get(name)))), None),
-        "stratum": None if stratum is None else str(cells.get(stratum)),
-    }
-    for name, found in _scores(cells, metric):
-        yield Scored(score=score_from(name, found), **told)
-
-
-def _scores(
-    cells: Mapping[str, Any], metric: str | None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(cells.get("scores"), Mapping):
-        for name, one in cells["scores"].items():
-            yield name, one if isinstance(one, Mapping) else {"value": one}
-    elif "score" in cells:
-        # A label beside a bare score is often a human's.
-        yield str(cells.get("metric") or "score"), {**cells, "value": cells["score"], "label": None}
-    else:
-        for name in _names(tuple(cells), metric):
-            leaves = {leaf: cells.get(f"{name}.{leaf}") for leaf in _LEAVES}
-            yield name, {**leaves, "value": cells.get(name, cells.get(f"{name}.score"))}
+        return tuple(cells["scores"])
+    if "score" in cells:
+        return (str(cells.get("metric") or default),)
+    return _column_names(tuple(cells), metric)
 
 
 @lru_cache(maxsize=64)
-def _names(columns: tuple[str, ...], metric: str | None) -> tuple[str, ...]:
-    """Return the metrics that ``columns`` tell of."""
-    stems = [c.removesuffix(leaf) for c in columns for leaf in _TELLING if c.endswith(leaf)]
+def _column_names(columns: tuple[str, ...], metric: str | None) -> tuple[str, ...]:
+    stems = [c.removesuffix(leaf) for c in columns for leaf in _METRIC_LEAVES if c.endswith(leaf)]
     return tuple(dict.fromkeys([*stems, *([metric] if metric in columns else [])]))
+
+
+def metric_cells(cells: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the cells of the metric ``name`` in a row, named as the fields of `Score`."""
+    scores = cells.get("scores")
+    if isinstance(scores, Mapping):
+        found = scores.get(name)
+        return found if isinstance(found, Mapping) else {"value": found}
+    if "score" in cells:  # a label beside a bare score is often a human's
+        return {**cells, "value": cells["score"], "label": None}
+    leaves = {leaf: cells.get(f"{name}.{leaf}") for leaf in _LEAVES}
+    return {**leaves, "value": cells.get(name, cells.get(f"{name}.score"))}
 
 
 def moment(value: Any) -> float | None:

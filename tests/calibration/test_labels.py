@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rag_eval_otel.calibration.labels import Observation, observations
-from rag_eval_otel.dataset.rows import Row
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 

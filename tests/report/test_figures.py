@@ -14,7 +14,7 @@ from rag_eval_otel.report.figures import Line, bins, median, parts, running, win
 from rag_eval_otel.report.markup import Html, joined, quoted, tag
 from rag_eval_otel.report.scale import Axis, tick_label, ticks, time_ticks, told
 from rag_eval_otel.report.watch import watch
-from rag_eval_otel.results import Counted
+from rag_eval_otel.results import CounterPoint
 from score_files import falling
 
 FINITE = st.floats(-1e9, 1e9)
@@ -136,9 +136,9 @@ def test_of_few_scores_half_say_what_is_normal(count: int, learn: int) -> None:
 # --- counters -------------------------------------------------------------------------------------
 
 
-def point(value: float, *, at: float, key: str = "k", cumulative: bool = True) -> Counted:
+def point(value: float, *, at: float, key: str = "k", cumulative: bool = True) -> CounterPoint:
     """Return a point of the counter ``c``."""
-    return Counted(
+    return CounterPoint(
         name="c", attributes={"a": key}, value=value, time=at, key=key, cumulative=cumulative
     )
 

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from live import App, attached
-from rag_eval_otel.results import Counted, Scored, read_scores
+from rag_eval_otel.results import CounterPoint, Row, read_scores
 from score_files import jsonl, page_of
 
 TURNS = 12
@@ -47,19 +47,20 @@ def test_exported_turns_are_read(tmp_path: Path) -> None:
         path = jsonl(tmp_path / "otlp.json", exported(app))
         spans = [s for s in app.exported() if "rag.evaluation.status" in (s.attributes or {})]
     found = list(read_scores(path))
-    scored = [one for one in found if isinstance(one, Scored)]
+    rows = [record for record in found if isinstance(record, Row)]
     assert len(spans) == TURNS
-    assert {one.trace for one in scored} == {f"{span.context.trace_id:032x}" for span in spans}
+    traces = {f"trace {span.context.trace_id:032x}" for span in spans}
+    assert {row.place for row in rows} == traces
     first = spans[0].attributes or {}
-    names = [one.score.name for one in scored if one.turn == scored[0].turn]
-    assert len(scored) == TURNS * len(names) == TURNS * len(set(names))
-    for one in scored[: len(names)]:
-        assert one.score.value == first[f"rag.evaluation.{one.score.name}.score"]
-        assert one.score.version == first[f"rag.evaluation.{one.score.name}.version"]
-        assert one.judge == first["rag.evaluation.judge"]
-        assert one.duration is not None
-    calls = [one for one in found if isinstance(one, Counted)]
-    total = sum(one.value for one in calls if one.name == "rag.evaluation.judge.calls")
+    names = [score.name for score in rows[0].scores]
+    assert [len(row.scores) for row in rows] == [len(set(names))] * TURNS
+    for score in rows[0].scores:
+        assert score.value == first[f"rag.evaluation.{score.name}.score"]
+        assert score.version == first[f"rag.evaluation.{score.name}.version"]
+    assert rows[0].evaluation.judge == first["rag.evaluation.judge"]
+    assert rows[0].evaluation.duration > 0
+    points = [record for record in found if isinstance(record, CounterPoint)]
+    total = sum(point.value for point in points if point.name == "rag.evaluation.judge.calls")
     assert total > 0
     page = page_of(path)
     assert f"judge requests</th><td>{total:,.0f}</td>" in page

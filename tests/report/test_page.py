@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from rag_eval_otel.cli import main
 from rag_eval_otel.report.page import MOST_SECTIONS, render
 from rag_eval_otel.report.series import scores_of
-from rag_eval_otel.results import Scored
-from rag_eval_otel.types import Score
+from rag_eval_otel.results import Row
+from rag_eval_otel.types import Evaluation, Score
 from score_files import counter, event, falling, jsonl, page_of, row, span
 
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
@@ -434,7 +434,12 @@ def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -
     moments = [*times, *[None] * len(values)]
     page = render(
         scores_of(
-            Scored(score=Score(name="f", value=value), place="row", turn=i, time=moments[i])
+            Row(
+                index=i,
+                evaluation=Evaluation(scores=(Score(name="f", value=value),)),
+                place="row",
+                time=moments[i],
+            )
             for i, value in enumerate(values)
         ),
         name="a.jsonl",

@@ -1,27 +1,30 @@
-"""Where rows come from: files, tables and lists, all as mappings, one row at a time."""
+"""Rows of data in files, tables and lists: read one at a time, and written whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row, flat_columns
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import Sample
 
 _LONG_CELL = 2**28  # characters; the csv module's own limit is 131,072, too little for contexts
+_BATCH = 256  # rows of Parquet that are read at once
+_ROW_GROUP = 1000  # rows of Parquet that are written at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One row as it came; ``line`` is where it ends in its file, from 1."""
+    """One row as it was read; ``line`` is the line of its file on which it ends, from 1."""
 
     cells: Mapping[str, Any] | Sample
     line: int | None = None
@@ -29,7 +32,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Rows that can be read any number of times; ``name`` is for messages."""
+    """Rows that can be read any number of times; ``name`` stands in messages."""
 
     name: str
     records: Callable[[], Iterator[Record]]
@@ -115,15 +118,14 @@ _TABLES: Mapping[str, Callable[[Any], Iterator[Record]]] = {
     "itertuples": _frame,  # pandas
     "to_batches": _arrow,
 }
-_BATCH = 256  # rows of Parquet in memory at once
 
 
-# --- files ----------------------------------------------------------------------------------------
+# --- reading files --------------------------------------------------------------------------------
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what reading ``path`` may raise into a `ConfigError`."""
+    """Raise a `ConfigError` for any error in reading ``path``."""
     try:
         yield
     except ConfigError:
@@ -195,4 +197,86 @@ _SUFFIXES = ", ".join(_FILES)
 _WAYS_OUT: Mapping[str, str] = {
     ".json": " (JSON Lines: one object a line, no list around them)",
     ".tsv": " (separated by commas)",
+}
+
+
+# --- writing files --------------------------------------------------------------------------------
+
+Write: TypeAlias = Callable[[Row], object]
+
+
+def check_output(path: Path) -> None:
+    """Raise `ConfigError` unless rows can be written to ``path``."""
+    if path.suffix.lower() not in _WRITERS:
+        msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {', '.join(_WRITERS)}"
+        raise ConfigError(msg)
+    if path.is_dir():
+        msg = f"{path} is a folder; name a file"
+        raise ConfigError(msg)
+    if path.suffix.lower() == ".parquet":
+        require("pyarrow")
+
+
+@contextmanager
+def writing(path: Path, metrics: Sequence[str]) -> Iterator[Write]:
+    """Return a context that gives a function to write a row; at its end ``path`` is complete.
+
+    Until then the rows are in ``<path>.part``, which is removed if the context ends in an error.
+    """
+    check_output(path)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with _WRITERS[path.suffix.lower()](part, metrics) as write:
+            yield write
+        part.replace(path)
+    except OSError as error:
+        msg = f"{path} cannot be written: {error}"
+        raise ConfigError(msg) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _jsonl_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:  # noqa: ARG001  # each row has them
+    with part.open("w", encoding="utf-8") as file:
+        yield lambda row: file.write(
+            json.dumps(row.to_dict(), ensure_ascii=False, default=str) + "\n"
+        )
+
+
+@contextmanager
+def _csv_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(flat_columns(metrics)))
+        writer.writeheader()
+        yield lambda row: writer.writerow(row.to_flat())
+
+
+@contextmanager
+def _parquet_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    columns = flat_columns(metrics)
+    schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    group: list[dict[str, Any]] = []
+    with parquet.ParquetWriter(part, schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
+            group.clear()
+
+        def write(row: Row) -> None:
+            group.append(row.to_flat())
+            if len(group) >= _ROW_GROUP:
+                flush()
+
+        yield write
+        flush()
+
+
+_WRITERS: Mapping[str, Callable[[Path, Sequence[str]], AbstractContextManager[Write]]] = {
+    ".jsonl": _jsonl_writer,
+    ".ndjson": _jsonl_writer,
+    ".csv": _csv_writer,
+    ".parquet": _parquet_writer,
 }
