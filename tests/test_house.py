@@ -54,6 +54,9 @@ BROAD_EXCEPT_IN = {
 }
 """(module, function): exactly these catch errors of any kind, and count or hand on each."""
 
+ASSERTING = ("assert_", "check", "eventually", "raises", "warns", "fail", "validate")
+"""How the names of helpers begin that fail a test."""
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -75,12 +78,6 @@ def dotted_name(path: Path) -> str:
     """Return the name by which the module at ``path`` is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def each_module(paths: list[Path]) -> pytest.MarkDecorator:
-    """Run a test once for each of ``paths``."""
-    ids = [path.relative_to(ROOT).as_posix() for path in paths]
-    return pytest.mark.parametrize("path", paths, ids=ids)
 
 
 # --- reading the source ---------------------------------------------------------------------------
@@ -234,28 +231,28 @@ def test_modules_import_each_other_in_no_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-@each_module(sorted(path for path in PACKAGE.glob("[!_]*") if path.name != "py.typed"))
-def test_a_module_has_its_layer(path: Path) -> None:
-    """Whoever adds a module says in pyproject.toml, for import-linter, where it belongs."""
+def test_every_package_has_a_layer() -> None:
+    """pyproject.toml names the layer of each module and package at the top, for import-linter."""
     layers = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(rf"\b{dotted_name(path)}\b", layers)
+    names = [dotted_name(path) for path in PACKAGE.glob("[!_]*") if path.name != "py.typed"]
+    assert not [name for name in names if not re.search(rf"\b{name}\b", layers)]
 
 
 # --- size -----------------------------------------------------------------------------------------
 
 
-@each_module(MODULES)
-def test_a_module_is_short(path: Path) -> None:
-    """A module is read in one sitting."""
-    lines = path.read_bytes().count(b"\n")
-    assert lines <= MAX_MODULE_LINES
+def test_no_module_is_long() -> None:
+    """A module has at most 500 lines."""
+    sizes = {place(path): path.read_bytes().count(b"\n") for path in MODULES}
+    assert not {name: lines for name, lines in sizes.items() if lines > MAX_MODULE_LINES}
 
 
-@each_module(MODULES)
-def test_no_function_is_long(path: Path) -> None:
-    """A function fits on a screen."""
-    lengths = {function.name: length(function) for function in functions(tree_of(path))}
-    assert not {name: n for name, n in lengths.items() if n > MAX_FUNCTION_LINES}
+def test_no_function_is_long() -> None:
+    """A function has at most 60 lines."""
+    lengths = {
+        (place(path), f.name): length(f) for path in MODULES for f in functions(tree_of(path))
+    }
+    assert not {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES}
 
 
 def test_most_functions_are_small() -> None:
@@ -267,14 +264,36 @@ def test_most_functions_are_small() -> None:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-@each_module(TEST_MODULES)
-def test_every_test_says_what_it_shows(path: Path) -> None:
-    """Each test has a docstring: one sentence naming the behaviour."""
-    tests = [f for f in functions(tree_of(path)) if f.name.startswith("test_")]
-    assert not [f.name for f in tests if not has_docstring(f)]
+def matching_tests(condition: Callable[[Function], bool]) -> list[str]:
+    """Return the tests that fulfil ``condition``, by file and name."""
+    return [
+        f"{path.relative_to(ROOT)}::{function.name}"
+        for path in TEST_MODULES
+        for function in functions(tree_of(path))
+        if function.name.startswith("test_") and condition(function)
+    ]
 
 
-@each_module(TEST_MODULES)
-def test_no_test_sleeps(path: Path) -> None:
+def test_every_test_says_what_it_shows() -> None:
+    """Each test has a docstring: one sentence that names the behaviour."""
+    assert not matching_tests(lambda test: not has_docstring(test))
+
+
+def asserts(test: Function) -> bool:
+    """Return whether a test asserts, or calls a helper whose name says that it does."""
+    calls = [ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)]
+    names = [call.rpartition(".")[2] for call in calls]
+    return any(isinstance(node, ast.Assert) for node in ast.walk(test)) or any(
+        name.startswith(ASSERTING) for name in names
+    )
+
+
+def test_every_test_asserts() -> None:
+    """A test asserts something, or names the helper that does."""
+    assert not matching_tests(lambda test: not asserts(test))
+
+
+def test_no_test_sleeps() -> None:
     """Tests wait for events, not for time to pass."""
-    assert not touches(tree_of(path), {"time.sleep"})
+    sleeping = [path for path in TEST_MODULES if touches(tree_of(path), {"time.sleep"})]
+    assert not sleeping

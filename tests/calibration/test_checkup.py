@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -70,6 +71,12 @@ def shown_in(body: Mapping[str, Any]) -> Shown:
     return shown
 
 
+@cache
+def sentences(text: str) -> tuple[str, ...]:
+    """Return the sentences of a text, read once."""
+    return tuple(sentences_of(text))
+
+
 def cases_of(shown: Shown) -> list[Case]:
     """Return the cases that a request may be about."""
     found = list(CASES)
@@ -77,7 +84,7 @@ def cases_of(shown: Shown) -> list[Case]:
         found = [c for c in found if list(c.sample.context_texts) == shown["contexts"]]
     said = shown.get("answer") or shown.get("sentences") or shown.get("statements")
     if said:
-        found = [c for c in found if sentences_of(" ".join(said)) == sentences_of(c.sample.answer)]
+        found = [c for c in found if sentences(" ".join(said)) == sentences(c.sample.answer)]
     return found
 
 

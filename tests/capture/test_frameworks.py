@@ -20,8 +20,6 @@ ENOUGH_EXACT = 0.9  # of the traces that hold question, contexts and answer at a
 
 pytestmark = pytest.mark.skipif(not PATHS, reason="the shared traces are not here")
 
-each_trace = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
-
 
 @cache
 def replayed(path: Path) -> str:
@@ -30,16 +28,15 @@ def replayed(path: Path) -> str:
     return verdict(recording, replay(recording.calls))
 
 
-@each_trace
-def test_no_sample_is_wrong(path: Path) -> None:
-    """What is found in a trace is truly there, and both turns of it or none."""
-    assert replayed(path) in {"exact", "refused"}
+def test_no_sample_is_wrong() -> None:
+    """Both samples of a trace are right, or it gives none."""
+    assert [path.stem for path in PATHS if replayed(path) not in {"exact", "refused"}] == []
 
 
-@each_trace
-def test_what_is_not_there_is_not_told(path: Path) -> None:
-    """Where a part of the truth is on no span the turns are refused."""
-    assert is_on_spans(path) or replayed(path) == "refused"
+def test_what_is_not_there_is_not_told() -> None:
+    """If a part of the truth is on no span, the turns are refused."""
+    incomplete = [path for path in PATHS if not is_on_spans(path)]
+    assert [path.stem for path in incomplete if replayed(path) != "refused"] == []
 
 
 def test_most_samples_are_found() -> None:
@@ -48,20 +45,24 @@ def test_most_samples_are_found() -> None:
     assert verdicts["exact"] >= ENOUGH_EXACT * verdicts.total()
 
 
-@each_trace
-def test_the_kind_is_told_without_parsing(path: Path) -> None:
-    """What is said of a span on the application's thread is what reading it says."""
-    for span in load(path).spans:
+def test_the_kind_is_told_without_parsing() -> None:
+    """The kind that the application's thread sees is the kind that reading the span gives."""
+    for span in (span for path in PATHS for span in load(path).spans):
         assert read(span).kind == kind_of(span)
         assert kind_of(span) != "tool" or read(span).name == tool_name(span)
 
 
-@each_trace
-def test_no_text_survives_where_texts_are_stripped(path: Path) -> None:
-    """What was asked, found and answered is in no attribute and in no event any more."""
+def texts_left(path: Path) -> list[str]:
+    """Return the questions, contexts and answers that a stripped trace still holds."""
     texts = {text for one in stated(path) for text in (one.question, one.answer, *one.contexts)}
+    exported = []
     for span in map(ReplayedSpan, load(path).spans):
         shown = STRIP.shown(span)
-        told = [shown.attributes, *(event.attributes for event in shown.events)]
-        left = json.dumps([dict(one or {}) for one in told], ensure_ascii=False)
-        assert not [text for text in texts if text and text.strip() in left]
+        attributes = [shown.attributes, *(event.attributes for event in shown.events)]
+        exported.append(json.dumps([dict(one or {}) for one in attributes], ensure_ascii=False))
+    return [text for text in texts if text and any(text.strip() in one for one in exported)]
+
+
+def test_no_text_survives_where_texts_are_stripped() -> None:
+    """No attribute and no event holds a question, a context or an answer any more."""
+    assert {path.stem: left for path in PATHS if (left := texts_left(path))} == {}

@@ -236,7 +236,8 @@ def test_two_tracer_providers_may_share_a_logger_provider() -> None:
 
 def test_a_provider_of_another_make_is_left_alone() -> None:
     """Where log records can't be seen there is nothing to listen to, and nothing to end."""
-    listen(object(), None)()  # type: ignore[arg-type]
+    stop = listen(object(), None)  # type: ignore[arg-type]
+    assert stop() is None  # type: ignore[func-returns-value]
 
 
 # --- bounded --------------------------------------------------------------------------------------

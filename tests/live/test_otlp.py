@@ -198,7 +198,7 @@ def test_mass_release_does_not_overflow_the_next_queue(source: Source) -> None:
     with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1, source=source) as app:
         names = app.run_turns(3000)
         app.stop()
-        app.arrived(names)
+        assert len(app.arrived(names)) == 3000
 
 
 @SOURCES
@@ -248,7 +248,7 @@ def test_receiver_gone_does_not_disturb_what_comes_after(source: Source) -> None
         app.handle.flush()
         second = app.run_turns(1)
         app.handle.flush()
-        app.arrived(second, wait=True)
+        assert app.arrived(second, wait=True)
 
 
 @SOURCES

@@ -149,7 +149,7 @@ def test_a_context_that_is_not_there(numbers: list[int]) -> None:
     assert (score.value, score.reason) == (None, "judge_incomplete")
 
 
-LONG = 200_000
+LONG = 40_000
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,15 @@ def test_threads_share_one() -> None:
 
 def test_a_count_that_fails_is_kept_in_too() -> None:
     """The application's meter may raise while our failure is counted."""
+    places: list[str] = []
 
     def broken(place: str) -> None:
+        places.append(place)
         raise ValueError(place)
 
     with Edge("here", on_error=broken):
         raise KeyError("ours")  # noqa: EM101
+    assert places == ["here"]
 
 
 def test_a_log_filter_that_fails_stays_behind_it_too() -> None:

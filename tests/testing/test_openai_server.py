@@ -296,6 +296,7 @@ def test_stop_needs_no_start_and_may_come_twice() -> None:
     with ScriptedOpenAI(str) as server:
         pass
     server.stop()
+    assert server.requests == idle.requests == []
 
 
 def test_requests_are_recorded_without_the_key() -> None:
