@@ -21,7 +21,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import MARKS, kind_of, llamaindex
+from rag_eval_otel.capture.dialects import LOG_EVENTS, MARKS, UNMARKED_SCOPES, kind_of
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, bears_none
 from rag_eval_otel.capture.step import Kind
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 _MARK = "_rag_eval_otel_tap"
-_PREFIX = "gen_ai."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,7 +110,7 @@ def may_be_read(event: object) -> bool:
     """Tell whether a dialect reads log records of this name; those of our own it does not."""
     if not isinstance(event, str):
         return False
-    return event.startswith(_PREFIX) and event != semconv.EVALUATION_EVENT
+    return event.startswith(LOG_EVENTS) and event != semconv.EVALUATION_EVENT
 
 
 def listen(provider: object, listener: Listener) -> Callable[[], None]:
@@ -215,7 +214,7 @@ class TraceBuffer:
         name = scope.name if scope is not None else ""
         if (
             not bears_none(MARKS, span)
-            or name == llamaindex.SCOPE
+            or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
             return name != semconv.SCOPE  # our own are written from runs that have been read

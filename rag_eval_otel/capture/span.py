@@ -340,21 +340,19 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Standard names, and what is called so in metadata of LangChain and of tracing libraries."""
 
-_PREFIXES: Final = (
-    "langfuse.observation.metadata.",
-    "langfuse.trace.metadata.",
-    "langsmith.metadata.",
-    "metadata.",
-    "traceloop.association.properties.",
-)
 _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
 
-def metadata_in(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the attributes of a span tell about whose turn it is, by the bare names."""
+def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
+    """Return the metadata of the application in ``attributes``, by names without a prefix.
+
+    Metadata is in the attribute ``metadata`` as JSON, in attributes with one of ``prefixes`` or
+    with ``metadata.``, and in attributes of a standard name, such as ``session.id``.
+    """
+    prefixes = (*prefixes, "metadata.")
     found = _listed(attributes.get("metadata"))
     for name, value in attributes.items():
-        prefix = next((one for one in _PREFIXES if name.startswith(one)), None)
+        prefix = next((one for one in prefixes if name.startswith(one)), None)
         if prefix is not None:
             found.setdefault(name.removeprefix(prefix), _unquoted(value))
         elif name in _KNOWN:

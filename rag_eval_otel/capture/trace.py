@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,11 +18,13 @@ from opentelemetry.trace import get_current_span
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import (
     holds_documents,
+    is_exported_late,
+    is_instrumentation,
+    is_recorded,
     kind_of,
-    lists,
-    lists_documents,
-    said_on,
-    speaks,
+    recorded_on,
+    returns_documents,
+    returns_list,
     tool_name,
 )
 from rag_eval_otel.capture.retrieval import CONTEXT_TOOLS
@@ -43,14 +44,6 @@ _ENDED = 256  # spans remembered that ended while nothing was known of their tra
 _STARTED = 4096  # starts remembered until the background has looked at them
 _NEWEST = 64  # spans that are looked at on the application's thread
 _DEPTH = 100  # of parents that are looked at
-
-_RECORDS_STEPS = re.compile(
-    r"openinference\.|langfuse|langsmith|llamaindex|mlflow|haystack|pydantic|traceloop|strands\."
-    r"|gcp\.vertex|opentelemetry\.(util\.genai|instrumentation\.(genai|langchain|llamaindex"
-    r"|haystack|openai|ag2"
-    r"|agno|anthropic|bedrock|chromadb|cohere|crewai|google|groq|mcp|mistralai|ollama|vertexai))"
-)
-"""Scopes of instrumentations whose spans say late, often at their end, what step they are."""
 
 
 class OpenSpans:
@@ -140,7 +133,7 @@ class OpenSpans:
 
 def is_bystander(view: SdkSpan) -> bool:
     """Tell whether an open span is no step of RAG and, by who records it, won't become one."""
-    return kind_of(view) == "other" and not _RECORDS_STEPS.match(view.scope)
+    return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
 def line_of(
@@ -261,7 +254,7 @@ class Trace:
         self.size += size
         self.unheld += size
         self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
-        self.is_slow = self.is_slow or "langsmith.span.kind" in view.attributes
+        self.is_slow = self.is_slow or is_exported_late(view)
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
         """Take in LangChain runs that ran below the open span ``span_id``."""
@@ -376,7 +369,7 @@ def stands_for_turn(
     ``contexts_from_prompt`` each call may have its contexts in its prompt, and be a turn itself.
     """
     own = trace.below.setdefault(view.span_id, Below())
-    said = said_on(view)
+    said = recorded_on(view)
     if said:
         own.add(_said(said, view.start, own))
     if holds_documents(view):
@@ -394,7 +387,7 @@ def stands_for_turn(
         up = own
         may_go_on = own.searched is not None or kind != "other"
         is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
-        is_turn = is_turn or speaks(view)  # if it is refused, its span says why
+        is_turn = is_turn or is_recorded(view)  # if it is refused, its span says why
         if own.is_turn:
             trace.turns.add(view.span_id)
             up = own.above
@@ -411,8 +404,8 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
         return True
     if kind != "chain" or own.called is not None:
         return False
-    return lists_documents(view) or (
-        lists(view) and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    return returns_documents(view) or (
+        returns_list(view) and CONTEXT_TOOLS.search(tool_name(view)) is not None
     )
 
 

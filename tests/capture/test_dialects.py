@@ -15,9 +15,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.dialects import dialect_of, kind_of, lists, read, tool_name
+from rag_eval_otel.capture.dialects import (
+    DIALECTS,
+    REGISTRY,
+    dialect_of,
+    kind_of,
+    load,
+    read,
+    returns_list,
+    tool_name,
+)
 from rag_eval_otel.capture.sample import outcomes_of
 from rag_eval_otel.capture.span import LogView, SdkSpan
+from rag_eval_otel.registry import Registry
 from rag_eval_otel.testing.replay import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
 
@@ -283,9 +293,10 @@ def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
 def test_what_is_told_of_searches_without_parsing() -> None:
     """A tool's own name, not its span's; and whether a function returned a list."""
     called = span({"haystack.tool.name": "search_kb"}, name="haystack.agent.step.tool")
-    listed = span({"langfuse.observation.output": '["a"]'}, name="search")
+    returned = {"langfuse.observation.type": "span", "langfuse.observation.output": '["a"]'}
+    listed = span(returned, name="search")
     assert [tool_name(called), tool_name(listed)] == ["search_kb", "search"]
-    assert [lists(called), lists(listed)] == [False, True]
+    assert [returns_list(called), returns_list(listed)] == [False, True]
 
 
 # --- what somebody hid, and what a limit cut ------------------------------------------------------
@@ -464,3 +475,19 @@ def test_garbage_is_refused(data: st.DataObject) -> None:
         spans.append(changed)
     outcomes_of(spans)
     assert all(kind_of(one) == read(one).kind for one in spans)
+
+
+# --- the registry ---------------------------------------------------------------------------------
+
+
+def test_each_dialect_is_registered_by_its_name() -> None:
+    """The name in the registry is the name that a dialect gives itself; the order is the same."""
+    assert tuple(dialect.name for dialect in DIALECTS) == tuple(REGISTRY.built_in)
+
+
+def test_a_dialect_that_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A broken entry point of another package costs a warning, not the application's spans."""
+    langfuse = REGISTRY.built_in["langfuse"]
+    registry = Registry(kind="dialect", built_in={"acme": "acme.spans:DIALECT", "ours": langfuse})
+    assert [dialect.name for dialect in load(registry)] == ["langfuse"]
+    assert "the dialect 'acme' (acme.spans:DIALECT) could not be imported" in caplog.text

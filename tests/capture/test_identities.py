@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline import running
+from plain_views import View
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.span import about, metadata_in
+from rag_eval_otel.capture.span import about
 from rag_eval_otel.testing.replay import load
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
@@ -39,8 +40,8 @@ ALL = {"session.id": "s-1", "user.id": "u-1", "gen_ai.conversation.id": "s-1"}
     ],
 )
 def test_names_of_libraries(attributes: Mapping[str, Any]) -> None:
-    """Each library writes them elsewhere."""
-    assert about([metadata_in(attributes)]) == ALL
+    """Session and user are read from the attributes of each library."""
+    assert about([read(View(attributes=attributes)).metadata]) == ALL
 
 
 @pytest.mark.parametrize("value", [True, ["s"], {"a": 1}, None, "", 0])

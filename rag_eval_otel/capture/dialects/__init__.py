@@ -1,224 +1,218 @@
-"""Dialects: how each instrumentation writes RAG on its spans, and reading any of them."""
+"""Dialects: reading spans of any instrumentation, by the convention in which they are written.
+
+Each convention is one module with a `Dialect` called ``DIALECT``. Ours are registered below;
+another package registers one by an entry point in the group ``rag_eval_otel.dialects``.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.dialects import (
-    adk,
-    autogen,
-    crewai,
-    dspy,
-    genai,
-    haystack,
-    langfuse,
-    langsmith,
-    llamaindex,
-    mlflow,
-    native,
-    openinference,
-    openinference_haystack,
-    openinference_llamaindex,
-    smolagents,
-    strands,
-    traceloop,
-    vectordb,
-)
+from rag_eval_otel.capture.dialects import native
 from rag_eval_otel.capture.dialects.build import bare
-from rag_eval_otel.capture.span import PlainSpan, SpanView, word
+from rag_eval_otel.capture.dialects.dialect import Dialect
+from rag_eval_otel.capture.span import PlainSpan, SpanView, metadata_in, word
 from rag_eval_otel.capture.step import Kind, Part, Step
 from rag_eval_otel.capture.text import USUAL, Keys
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.registry import Registry
 
+_logger = logging.getLogger(__name__)
+_HERE: Final = "rag_eval_otel.capture.dialects"
 
-class Dialect(NamedTuple):
-    """One convention: ``kind`` tells from names, None for spans of others; ``read`` parses.
-
-    It is asked for spans of its ``scopes``, else for those with one of its ``marks`` among their
-    attributes; without either for all. ``content`` are patterns of the attributes that hold texts
-    of users and models, and ``content_events`` pairs of patterns, of events and their attributes.
-    ``holds`` tells, without parsing, of a step that is no retrieval whether it holds documents.
-    """
-
-    name: str
-    kind: Callable[[SpanView], Kind | None]
-    read: Callable[[PlainSpan, Kind], Step]
-    content: tuple[str, ...]
-    content_events: tuple[tuple[str, str], ...] = ()
-    scopes: frozenset[str] = frozenset()
-    marks: frozenset[str] = frozenset()
-    holds: Callable[[SpanView], bool] | None = None
-
-    def may_read(self, scope: str, marks: frozenset[str]) -> bool:
-        """Tell whether a span of ``scope`` with these ``marks`` may be of this dialect."""
-        if self.scopes:
-            return scope in self.scopes
-        return not self.marks or not self.marks.isdisjoint(marks)
-
-
-def _dialect_of(name: str, module: Any, *marks: str, scopes: Iterable[str] = ()) -> Dialect:
-    events = getattr(module, "CONTENT_EVENTS", ())
-    return Dialect(
-        name,
-        module.kind,
-        module.to_step,
-        module.CONTENT,
-        events,
-        frozenset(scopes),
-        frozenset(marks),
-        getattr(module, "holds", None),
-    )
-
-
-DIALECTS: Final = (
-    _dialect_of("adk", adk, scopes=adk.SCOPES),
-    _dialect_of("autogen", autogen, scopes=autogen.SCOPES),
-    _dialect_of("crewai", crewai, scopes=[crewai.SCOPE]),
-    _dialect_of("dspy", dspy, "openinference.span.kind"),
-    _dialect_of(
-        "openinference_haystack", openinference_haystack, scopes=[openinference_haystack.SCOPE]
-    ),
-    _dialect_of(
-        "openinference_llamaindex",
-        openinference_llamaindex,
-        scopes=[openinference_llamaindex.SCOPE],
-    ),
-    _dialect_of("smolagents", smolagents, scopes=[smolagents.SCOPE]),
-    _dialect_of("openinference", openinference, "openinference.span.kind"),
-    _dialect_of("langfuse", langfuse, "langfuse.observation.type"),
-    _dialect_of("langsmith", langsmith, "langsmith.span.kind"),
-    _dialect_of("mlflow", mlflow, "mlflow.spanType"),
-    _dialect_of("haystack", haystack),
-    _dialect_of("llamaindex", llamaindex, scopes=[llamaindex.SCOPE]),
-    _dialect_of("vectordb", vectordb, "db.system", "db.system.name"),
-    _dialect_of("traceloop", traceloop, "llm.request.type", "traceloop.span.kind"),
-    _dialect_of("strands", strands, scopes=[strands.SCOPE]),
-    _dialect_of("genai", genai, "gen_ai.operation.name"),
+REGISTRY: Final = Registry(
+    kind="dialect",
+    built_in={
+        name: f"{_HERE}.{name}:DIALECT"
+        for name in (  # tried in this order: many instrumentations write several conventions
+            "adk",
+            "autogen",
+            "crewai",
+            "dspy",
+            "openinference_haystack",
+            "openinference_llamaindex",
+            "smolagents",
+            "openinference",
+            "langfuse",
+            "langsmith",
+            "mlflow",
+            "haystack",
+            "llamaindex",
+            "vectordb",
+            "traceloop",
+            "strands",
+            "genai",
+        )
+    },
 )
-"""In the order in which they are tried: many write what others read, too."""
 
-MARKS: Final = frozenset().union(
-    *(dialect.marks for dialect in DIALECTS), haystack.MARKS, native.PARTS
+
+def load(registry: Registry) -> Iterator[Dialect]:
+    """Yield the dialects in ``registry``; log a warning for each that cannot be imported."""
+    for name in registry.names():
+        try:
+            yield registry.find(name)
+        except ConfigError as error:  # noqa: PERF203  # once per process
+            _logger.warning("%s; its spans are not read", error)
+
+
+DIALECTS: Final[tuple[Dialect, ...]] = tuple(load(REGISTRY))
+"""All dialects, in the order in which they are tried."""
+
+MARKS: Final = frozenset(native.PARTS).union(*(dialect.marks for dialect in DIALECTS))
+"""The attributes of which a span has at least one if a dialect reads it.
+
+Except spans of `UNMARKED_SCOPES`, and those with a ``name_prefix`` of a dialect.
+"""
+UNMARKED_SCOPES: Final = frozenset[str]().union(
+    *(dialect.scopes for dialect in DIALECTS if not dialect.marks)
 )
-"""Attributes of which every span has one that any dialect reads, but for two known by name."""
-_SAID: Final = frozenset(native.PARTS)
-_OUTPUTS: Final = ("langfuse.observation.output", "traceloop.entity.output")
-_ALL_OUTPUTS: Final = (*_OUTPUTS, "gen_ai.completion", "mlflow.spanOutputs", "output.value")
-_TOOL_NAMES: Final = (
-    "tool.name",
-    "gen_ai.tool.name",
-    "haystack.tool.name",
-    "traceloop.entity.name",
-)
+"""The scopes of which every span is read, whatever its attributes."""
+LOG_EVENTS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.log_events)
+"""Prefixes of the names of log records that a dialect reads."""
+
+_NAME_PREFIXES: Final = tuple(d.name_prefix for d in DIALECTS if d.name_prefix)
+_METADATA_PREFIXES: Final = tuple(p for dialect in DIALECTS for p in dialect.metadata_prefixes)
+_LATE_MARKS: Final = frozenset[str]().union(*(d.marks for d in DIALECTS if d.exports_late))
+_RECORDED: Final = frozenset(native.PARTS)
+_IS_INSTRUMENTATION: Final = re.compile(
+    "|".join(f"(?:{d.instrumentations})" for d in DIALECTS if d.instrumentations)
+).match
 
 
 def kind_of(view: SpanView) -> Kind:
-    """Return what kind of step ``view`` is, from names alone: this parses nothing."""
-    _, found = _dialect(view)
-    return found or ("chain" if speaks(view) else "other")
+    """Return the kind of step that ``view`` is, from names alone; nothing is parsed."""
+    _, kind = _dialect(view)
+    return kind or ("chain" if is_recorded(view) else "other")
 
 
-def speaks(view: SpanView) -> bool:
-    """Tell whether the application itself has said anything on ``view``."""
-    return not _SAID.isdisjoint(view.attributes)
+def is_recorded(view: SpanView) -> bool:
+    """Return True if the application recorded a question, contexts or an answer on ``view``."""
+    return not _RECORDED.isdisjoint(view.attributes)
+
+
+def recorded_on(view: SpanView) -> frozenset[Part]:
+    """Return the parts of a turn that the application recorded on ``view``, from names alone."""
+    return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
+
+
+def is_instrumentation(scope: str) -> bool:
+    """Return True if open spans of ``scope`` may still become steps of a turn."""
+    return _IS_INSTRUMENTATION(scope) is not None
+
+
+def is_exported_late(view: SpanView) -> bool:
+    """Return True if the spans below ``view`` may be exported long after its end."""
+    return any(mark in view.attributes for mark in _LATE_MARKS)
 
 
 def tool_name(view: SpanView) -> str:
-    """Return what the tool is called that ``view`` is a call of, without parsing anything."""
-    names = (word(view, key) for key in _TOOL_NAMES)
+    """Return the name of the tool that ``view`` is a call of; nothing is parsed."""
+    dialect, _ = _dialect(view)
+    names = (word(view, key) for key in dialect.tool_names) if dialect is not None else ()
     return next((name for name in names if name is not None), view.name)
 
 
-def lists(view: SpanView) -> bool:
-    """Tell whether a decorated function, by its output's first character, returned a list."""
-    outputs = (view.attributes.get(key) for key in _OUTPUTS)
-    return any(isinstance(output, str) and output[:1] == "[" for output in outputs)
+def returns_list(view: SpanView) -> bool:
+    """Return True if a decorated function returned a list, by the first character of its output."""
+    names = (dialect.function_output for dialect in _candidates(view))
+    return any(output[:1] == "[" for output in _texts(view, names))
 
 
-def lists_documents(view: SpanView) -> bool:
-    """Tell whether LangChain documents are in the output of ``view``, without parsing it."""
-    outputs = (view.attributes.get(key) for key in _ALL_OUTPUTS)
-    return any(isinstance(output, str) and "page_content" in output for output in outputs)
+def returns_documents(view: SpanView) -> bool:
+    """Return True if the output of ``view`` mentions LangChain documents; nothing is parsed."""
+    names = (dialect.output for dialect in _candidates(view))
+    return any("page_content" in output for output in _texts(view, names))
 
 
-def said_on(view: SpanView) -> frozenset[Part]:
-    """Return what the application itself has said on ``view``, from names alone."""
-    return frozenset(native.PARTS[name] for name in _SAID.intersection(view.attributes))
+def _texts(view: SpanView, names: Iterable[str]) -> Iterator[str]:
+    values = (view.attributes.get(name) for name in names)
+    return (value for value in values if isinstance(value, str))
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Tell whether ``view``, which is no retrieval, holds documents, without parsing it."""
-    return any(one.holds(view) for one in _may_read(view) if one.holds is not None)
+    """Return True if ``view``, which is no retrieval, holds documents; nothing is parsed."""
+    return any(
+        dialect.holds_documents(view)
+        for dialect in _candidates(view)
+        if dialect.holds_documents is not None
+    )
 
 
 def dialect_of(view: SpanView) -> str | None:
-    """Return the name of the dialect ``view`` is written in, or None."""
+    """Return the name of the dialect in which ``view`` is written, or None."""
     dialect, _ = _dialect(view)
     if dialect is not None:
         return dialect.name
-    return "native" if speaks(view) else None
+    return "native" if is_recorded(view) else None
 
 
 def read(view: SpanView, keys: Keys = USUAL) -> Step:
-    """Return what ``view`` tells about a turn. This parses, so not on the application's thread."""
+    """Read ``view`` into a step. This parses texts, so call it on the background thread only."""
     span = PlainSpan.of(view, keys)
     dialect, kind = _dialect(span)
     if dialect is None or kind is None:
-        found = bare(span, "other", flat=True)
+        step = bare(span, "other", flat=True)
     else:
-        found = dialect.read(span, kind)
-    return native.with_explicit(span, found) if speaks(span) else found
+        step = dialect.to_step(span, kind)
+    metadata = metadata_in(span.attributes, _METADATA_PREFIXES)
+    if is_recorded(span):
+        step = native.with_recorded(span, step)
+    return replace(step, metadata=metadata)
 
 
 def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
-    for dialect in _may_read(view):
+    for dialect in _candidates(view):
         kind = dialect.kind(view)
         if kind is not None:
             return dialect, kind
     return None, None
 
 
-def _may_read(view: SpanView) -> tuple[Dialect, ...]:
-    """Return the dialects in which ``view`` may be written; most spans are of none."""
+def _candidates(view: SpanView) -> tuple[Dialect, ...]:
+    """Return the dialects in which ``view`` may be written; for most spans there is none."""
     marks = MARKS.intersection(view.attributes)
-    if marks or view.scope == llamaindex.SCOPE or view.name.startswith(haystack.PREFIX):
-        return _reading(view.scope, marks)
+    if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
+        return _readers(view.scope, marks)
     return ()
 
 
 @lru_cache(maxsize=512)
-def _reading(scope: str, marks: frozenset[str]) -> tuple[Dialect, ...]:
+def _readers(scope: str, marks: frozenset[str]) -> tuple[Dialect, ...]:
     return tuple(dialect for dialect in DIALECTS if dialect.may_read(scope, marks))
 
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_FOREIGN: Final = [pattern for dialect in DIALECTS for pattern in dialect.content]
-_NAMES: Final = 4096  # remembered; there are fewer, but for those that are numbered
-
+_CACHED_NAMES: Final = 4096  # attribute names; an application has fewer, but for numbered ones
+_FOREIGN: Final = dict.fromkeys(pattern for dialect in DIALECTS for pattern in dialect.content)
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
 _EVENTS: Final = tuple(
-    (re.compile(name), re.compile(what))
+    (re.compile(event), re.compile(attribute))
     for dialect in DIALECTS
-    for name, what in dialect.content_events
+    for event, attribute in dialect.content_events
 )
 
 
-@lru_cache(_NAMES)
+@lru_cache(_CACHED_NAMES)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Tell whose content ``attribute``, of a span or of its ``event``, holds; None if it is none.
+    """Return who wrote the content in ``attribute``, of a span or of its ``event``.
 
-    ``own`` is what the application said itself, in our own names, ``foreign`` that of a dialect.
+    ``own``: the application, by our ``record_*`` functions. ``foreign``: an instrumentation, in one
+    of the dialects. None: the attribute holds no texts of users or models.
     """
     if _IS_OWN(attribute):
         return "own"
-    if _IS_FOREIGN(attribute) or (event is not None and _is_in_event(attribute, event)):
+    if _IS_FOREIGN(attribute) or (event is not None and _is_event_content(attribute, event)):
         return "foreign"
     return None
 
 
-def _is_in_event(attribute: str, event: str) -> bool:
+def _is_event_content(attribute: str, event: str) -> bool:
     return any(name.fullmatch(event) and what.fullmatch(attribute) for name, what in _EVENTS)

@@ -8,19 +8,11 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import openinference
 from rag_eval_otel.capture.dialects.values import Lost, value
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPES: Final = ("openinference.instrumentation.google_adk", "gcp.vertex.agent")
+_SCOPES: Final = ("openinference.instrumentation.google_adk", "gcp.vertex.agent")
 _SEVERAL = "invoke_agent"  # the calls of a model below it write over each other on this span
-
-CONTENT: Final = (r"gcp\.vertex\.agent\.(llm_request|llm_response|tool_call_args|tool_response)",)
-"""What attributes are called that hold texts of users and models."""
-
-
-def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -44,3 +36,13 @@ def _said(data: Any, key: str, instead: str | None = None) -> str | None:
     message = data.get(key) if isinstance(data, Mapping) and not isinstance(data, Lost) else None
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) and content else instead
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="adk",
+    to_step=to_step,
+    scopes=frozenset(_SCOPES),
+    content=(r"gcp\.vertex\.agent\.(llm_request|llm_response|tool_call_args|tool_response)",),
+    instrumentations=r"gcp\.vertex",
+)

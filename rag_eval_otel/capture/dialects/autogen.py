@@ -13,12 +13,9 @@ from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
 _OWN_SCOPE = "autogen-core"  # whose spans tell no texts, and stand for the same steps
-SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
-SCOPES: Final = (SCOPE, _OWN_SCOPE)
+_SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
+_SCOPES: Final = (_SCOPE, _OWN_SCOPE)
 _RESULT = re.compile(r"(llm\.input_messages\.\d+)\.function\.\d+")
-
-CONTENT: Final = (r"llm\.input_messages\.\d+\.function\.\d+",)
-"""What attributes are called that hold texts, beside those of OpenInference."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -43,3 +40,14 @@ def _content(item: Any) -> str:
     data = read(item)
     content = data.get("content") if isinstance(data, Mapping) else None
     return content if isinstance(content, str) else ""
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="autogen",
+    kind=kind,
+    to_step=to_step,
+    marks=openinference.DIALECT.marks | {"gen_ai.operation.name"},
+    scopes=frozenset(_SCOPES),
+    content=(r"llm\.input_messages\.\d+\.function\.\d+",),
+)

@@ -25,7 +25,7 @@ from rag_eval_otel.capture.dialects.values import (
     read,
     usable,
 )
-from rag_eval_otel.capture.span import PlainSpan, metadata_in
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Part, Result, Step
 from rag_eval_otel.capture.text import USUAL, Keys, answer_of, question_of
 from rag_eval_otel.types import Passage
@@ -69,7 +69,6 @@ def fragment(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
         end=view.end,
         error=view.error,
         source=view.scope,
-        metadata=metadata_in(view.attributes),
         hidden=frozenset(losses.hidden),
         cut=frozenset(losses.cut),
         **parts,

@@ -8,18 +8,10 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build, openinference
 from rag_eval_otel.capture.dialects.values import Lost, value
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE: Final = "openinference.instrumentation.crewai"
-
-CONTENT: Final = (r"crew_(inputs|tasks)", r"task_(description|expected_output)")
-"""What attributes are called that hold texts of users and models."""
-
-
-def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view)
+_SCOPE: Final = "openinference.instrumentation.crewai"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -50,3 +42,12 @@ def _question(view: PlainSpan, asked: Any, told: Any) -> str | None:
     tasks = told.get("tasks_output", [told]) if isinstance(told, Mapping) else []
     described = [task.get("description") for task in tasks if isinstance(task, Mapping)]
     return described[0] if len(described) == 1 and isinstance(described[0], str) else None
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="crewai",
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+    content=(r"crew_(inputs|tasks)", r"task_(description|expected_output)"),
+)

@@ -20,7 +20,7 @@ from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
-SCOPE: Final = "openinference.instrumentation.dspy"
+_SCOPE: Final = "openinference.instrumentation.dspy"
 _INNERMOST = re.compile(r"\w+\(.*\)\.forward", re.DOTALL)  # of a module's nested spans
 _CONTEXT = ("context", "contexts", "passages", "documents", "docs", "retrieved")
 _FIELD = re.compile(
@@ -29,19 +29,16 @@ _FIELD = re.compile(
 _SAID, _MARK = "llm.output_messages.0.message.content", "[[ ## "
 _CALLS_TOOLS = "next_tool_name"
 
-CONTENT: Final[tuple[str, ...]] = ()
-"""What attributes are called that hold texts, beside those of OpenInference."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
     said = word(view, _SAID) or ""  # by the client below it, which somebody else traces
-    return openinference.kind(view) if view.scope == SCOPE or said.startswith(_MARK) else None
+    return openinference.kind(view) if view.scope == _SCOPE or said.startswith(_MARK) else None
 
 
-def holds(view: SpanView) -> bool:
+def holds_documents(view: SpanView) -> bool:
     """Tell whether a module was called with a context, by the name of its argument."""
-    if view.scope != SCOPE or not _INNERMOST.fullmatch(view.name):
+    if view.scope != _SCOPE or not _INNERMOST.fullmatch(view.name):
         return False
     asked = word(view, "input.value") or ""
     return any(f'"{name}": [' in asked for name in _CONTEXT)
@@ -90,3 +87,12 @@ def _fields(said: str) -> dict[str, str]:
             data = plain(json.loads(said))
             found = {name: text for name, text in data.items() if isinstance(text, str)}
     return found
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="dspy",
+    kind=kind,
+    to_step=to_step,
+    holds_documents=holds_documents,
+)

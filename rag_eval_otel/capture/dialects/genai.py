@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import CUT, Lost, plain, read, value
 from rag_eval_otel.capture.span import LogView, PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
@@ -31,23 +32,6 @@ _OF_TOOLS: Mapping[str, str] = {
 _TOOLS_SAY = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _VARIABLE = "gen_ai.prompt.variable."
 
-CONTENT: Final = (
-    r"gen_ai\.(input|output)\.messages",
-    r"gen_ai\.system_instructions",
-    r"gen_ai\.retrieval\.(query\.text|documents)",
-    r"gen_ai\.tool\.call\.(arguments|result)",
-    r"gen_ai\.prompt\.(variable\..+|template)",
-    r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
-)
-"""What attributes are called that hold texts of users and models."""
-CONTENT_EVENTS: Final = (
-    (
-        r"gen_ai\.(\w+\.message|choice)",
-        r"(gen_ai\.event\.)?(content|message|tool_calls|reasoning)(\..+)?",
-    ),
-)
-"""The same of the attributes of span events, by the event's name."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
@@ -55,7 +39,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(found)
 
 
-def holds(view: SpanView) -> bool:
+def holds_documents(view: SpanView) -> bool:
     """Tell whether a model was shown what a tool said, by how messages of tools are written."""
     shown = view.attributes.get("gen_ai.input.messages")
     return isinstance(shown, str) and any(mark in shown for mark in _TOOLS_SAY)
@@ -190,3 +174,29 @@ def _variables(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, item in attributes.items():
         if key.startswith(_VARIABLE) and isinstance(item, str):
             yield key.removeprefix(_VARIABLE), item
+
+
+DIALECT: Final = Dialect(
+    name="genai",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"gen_ai.operation.name"}),
+    content=(
+        r"gen_ai\.(input|output)\.messages",
+        r"gen_ai\.system_instructions",
+        r"gen_ai\.retrieval\.(query\.text|documents)",
+        r"gen_ai\.tool\.call\.(arguments|result)",
+        r"gen_ai\.prompt\.(variable\..+|template)",
+        r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
+    ),
+    content_events=(
+        (
+            r"gen_ai\.(\w+\.message|choice)",
+            r"(gen_ai\.event\.)?(content|message|tool_calls|reasoning)(\..+)?",
+        ),
+    ),
+    log_events=("gen_ai.",),
+    holds_documents=holds_documents,
+    tool_names=("gen_ai.tool.name",),
+    instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
+)

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import JSON, Lost, data_in, plain, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.text import USUAL, Keys
 from rag_eval_otel.types import Passage
 
-PREFIX = "haystack."
-MARKS: Final = frozenset(
+_PREFIX: Final = "haystack."
+_MARKS: Final = frozenset(
     {
         "haystack.agent.max_steps",
         "haystack.agent.step.llm.input",
@@ -43,17 +44,10 @@ _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 _QUERY_KEYS = ("question", "query", "text")
 
-CONTENT: Final = (
-    r"haystack\.(component|agent|tool)\.(input|output)",
-    r"haystack\.agent\.step\.(llm|tool)\.(input|output)",
-    r"haystack\.pipeline\.(input|output)_data",
-)
-"""What attributes are called that hold texts of users and models."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    if not view.name.startswith(PREFIX):
+    if not view.name.startswith(_PREFIX):
         return None
     component = word(view, "haystack.component.type")
     if component is not None:
@@ -198,3 +192,19 @@ def answers(told: Any) -> Any:
     if isinstance(told.get("last_message"), Mapping):
         return build.said_in(told["last_message"])[0]
     return told
+
+
+DIALECT: Final = Dialect(
+    name="haystack",
+    kind=kind,
+    to_step=to_step,
+    marks=_MARKS,
+    name_prefix=_PREFIX,
+    content=(
+        r"haystack\.(component|agent|tool)\.(input|output)",
+        r"haystack\.agent\.step\.(llm|tool)\.(input|output)",
+        r"haystack\.pipeline\.(input|output)_data",
+    ),
+    tool_names=("haystack.tool.name",),
+    instrumentations="haystack",
+)

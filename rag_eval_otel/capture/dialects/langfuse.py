@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
@@ -17,9 +18,6 @@ _KINDS: Mapping[str, Kind] = {
     "retriever": "retriever",
     "tool": "tool",
 }
-
-CONTENT: Final = (r"langfuse\.(observation|trace)\.(input|output)",)
-"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -41,3 +39,16 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # its parent is made up
     listed = build.listed(told)
     return build.step(view, of, asked=asked, told=told, documents=listed, is_remote=is_top)
+
+
+DIALECT: Final = Dialect(
+    name="langfuse",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"langfuse.observation.type"}),
+    content=(r"langfuse\.(observation|trace)\.(input|output)",),
+    output="langfuse.observation.output",
+    function_output="langfuse.observation.output",
+    instrumentations="langfuse",
+    metadata_prefixes=("langfuse.observation.metadata.", "langfuse.trace.metadata."),
+)

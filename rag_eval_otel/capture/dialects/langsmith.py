@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import JSON, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
@@ -16,9 +17,6 @@ _KINDS: Mapping[str, Kind] = {
     "retriever": "retriever",
     "tool": "tool",
 }
-
-CONTENT: Final = (r"gen_ai\.(prompt|completion)",)
-"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -47,3 +45,16 @@ def _unwrapped(told: object) -> object:
     if isinstance(told, Mapping) and set(told) == {"output"}:
         return told["output"]
     return told
+
+
+DIALECT: Final = Dialect(
+    name="langsmith",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"langsmith.span.kind"}),
+    content=(r"gen_ai\.(prompt|completion)",),
+    output="gen_ai.completion",
+    instrumentations="langsmith",
+    exports_late=True,
+    metadata_prefixes=("langsmith.metadata.",),
+)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.documents import passages_in
 from rag_eval_otel.capture.dialects.values import JSON, read
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE = "llamaindex.opentelemetry.tracer"
+_SCOPE: Final = "llamaindex.opentelemetry.tracer"
 _EVENTS: Mapping[str, Kind] = {
     "EmbeddingStartEvent": "embedding",
     "LLMChatStartEvent": "llm",
@@ -39,24 +40,10 @@ _EVALUATES: Final = re.compile(
 _OBSERVES = "Observation: "
 _THOUGHT = re.compile(r"\s*Thought:.*?\n(?P<what>Answer|Action):\s*(?P<rest>.*)", re.DOTALL)
 
-CONTENT: Final = (r"llamaindex\.step\.input_summary",)
-"""What attributes are called that hold texts of users and models."""
-_NO_CONTENT: Final = (
-    r"class_name|id_|span_id|timestamp|err_str|model_dict\..+",
-    r"tags\.llamaindex\.(run_id|step\.input_event)",
-    r"additional_kwargs\.(parallel_tool_calls|tool_choice|tools)",
-    r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
-    r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
-)
-CONTENT_EVENTS: Final = (
-    (r"\w+Event|(step|workflow)\.output", rf"(?!({'|'.join(_NO_CONTENT)})$).+"),
-)
-"""The same of the attributes of span events, by the event's name: all but what is known."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    if view.scope != SCOPE:
+    if view.scope != _SCOPE:
         return None
     for name, told in view.events:
         if name in _EVENTS:
@@ -145,3 +132,23 @@ def _named(
     events: Sequence[tuple[str, Mapping[str, Any]]], prefix: str
 ) -> list[tuple[str, Mapping[str, Any]]]:
     return [event for event in events if event[0].startswith(prefix)]
+
+
+_NO_CONTENT: Final = (
+    r"class_name|id_|span_id|timestamp|err_str|model_dict\..+",
+    r"tags\.llamaindex\.(run_id|step\.input_event)",
+    r"additional_kwargs\.(parallel_tool_calls|tool_choice|tools)",
+    r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
+    r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
+)
+"""Attributes of events without texts; all others hold texts."""
+
+DIALECT: Final = Dialect(
+    name="llamaindex",
+    kind=kind,
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+    content=(r"llamaindex\.step\.input_summary",),
+    content_events=((r"\w+Event|(step|workflow)\.output", rf"(?!({'|'.join(_NO_CONTENT)})$).+"),),
+    instrumentations="llamaindex",
+)

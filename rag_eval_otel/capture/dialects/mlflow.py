@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.values import JSON, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
@@ -20,11 +21,6 @@ _KINDS: Mapping[str, Kind] = {
     "RETRIEVER": "retriever",
     "TOOL": "tool",
 }
-
-CONTENT: Final = (r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages")
-"""What attributes are called that hold texts of users and models."""
-CONTENT_EVENTS: Final = ((r"new_token", r"token|chunk"),)
-"""The same of the attributes of span events, by the event's name."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -53,3 +49,15 @@ def _only(asked: object, keys: Keys) -> object:
     if isinstance(asked, Mapping) and len(asked) == 1 and build.question_in(asked, keys) is None:
         return next(iter(asked.values()))
     return asked
+
+
+DIALECT: Final = Dialect(
+    name="mlflow",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"mlflow.spanType"}),
+    content=(r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages"),
+    content_events=((r"new_token", r"token|chunk"),),
+    output="mlflow.spanOutputs",
+    instrumentations="mlflow",
+)

@@ -36,7 +36,7 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 """Those of them that hold a list, often as JSON; the others are one text each."""
 
 
-def with_explicit(view: PlainSpan, fragment: Step) -> Step:
+def with_recorded(view: PlainSpan, fragment: Step) -> Step:
     """Return ``fragment`` with what the application said in place of what was recorded."""
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, wider_of
 from rag_eval_otel.capture.dialects.values import (
     CUT,
@@ -35,20 +36,6 @@ _KINDS: Mapping[str, Kind] = {
 
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
-CONTENT: Final = (
-    r"(input|output)\.(value|audio\..+)",
-    r"llm\.(input|output)_messages\.\d+\.message\.content",
-    r"llm\.(input|output)_messages\.\d+\.message\.contents\.\d+\.message_content\.(?!type$).+",
-    r"llm\.(input|output)_messages\.\d+\.message\..*arguments(_json)?",
-    r"llm\.(prompts|completions|choices)(\..+)?",
-    r"llm\.prompt_template\.(template|variables)",
-    r"retrieval\.documents\.\d+\.document\.(content|metadata)",
-    r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
-    r"tool\.parameters",
-    r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
-)
-"""What attributes are called that hold texts of users and models."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
@@ -56,7 +43,7 @@ def kind(view: SpanView) -> Kind | None:
     return None if found is None else _KINDS.get(found.upper(), "chain")
 
 
-def holds(view: SpanView) -> bool:
+def holds_documents(view: SpanView) -> bool:
     """Tell whether a model was shown what a tool said, or the provider's own search found."""
     return any(
         role in _TOOLS and key.endswith(_ROLE)
@@ -210,3 +197,27 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
 def _response_id(told: Any) -> object:
     """Return the provider's id of the response, where the output is one in full."""
     return told.get("id") if isinstance(told, Mapping) else None
+
+
+DIALECT: Final = Dialect(
+    name="openinference",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"openinference.span.kind"}),
+    content=(
+        r"(input|output)\.(value|audio\..+)",
+        r"llm\.(input|output)_messages\.\d+\.message\.content",
+        r"llm\.(input|output)_messages\.\d+\.message\.contents\.\d+\.message_content\.(?!type$).+",
+        r"llm\.(input|output)_messages\.\d+\.message\..*arguments(_json)?",
+        r"llm\.(prompts|completions|choices)(\..+)?",
+        r"llm\.prompt_template\.(template|variables)",
+        r"retrieval\.documents\.\d+\.document\.(content|metadata)",
+        r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
+        r"tool\.parameters",
+        r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
+    ),
+    holds_documents=holds_documents,
+    output="output.value",
+    tool_names=("tool.name",),
+    instrumentations=r"openinference\.",
+)

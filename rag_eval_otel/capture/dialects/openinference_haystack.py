@@ -17,7 +17,7 @@ from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
-SCOPE: Final = "openinference.instrumentation.haystack"
+_SCOPE: Final = "openinference.instrumentation.haystack"
 _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
 _BUILDER = re.compile(r"PromptBuilder$")  # taken for a model
 _DOCUMENT = re.compile(  # nothing is escaped there
@@ -29,13 +29,10 @@ _SAID = re.compile(r"(ChatMessage|StreamingChunk)\(")
 _ANSWER = re.compile(rf"(?:Generated|Extracted)Answer\(.*?\b(?:data|answer)=({STRING})", re.DOTALL)
 _QUERY, _DOCUMENTS = '{"query": ', '{"documents": '
 
-CONTENT: Final[tuple[str, ...]] = ()
-"""What attributes are called that hold texts, beside those of OpenInference."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    if view.scope != SCOPE:
+    if view.scope != _SCOPE:
         return None
     told, name = openinference.kind(view), view.name.rpartition(".")[0]
     if told is None or told == "embedding":
@@ -127,3 +124,12 @@ def _revived(data: Any) -> Any:
         return plain(haystack.parts_named(data_in(data)))
     answer = _ANSWER.match(data)
     return {"data": data_in(answer[1])} if answer is not None else data
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="openinference_haystack",
+    kind=kind,
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+)

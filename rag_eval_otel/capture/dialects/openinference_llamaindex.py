@@ -12,18 +12,15 @@ from rag_eval_otel.capture.dialects.values import value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE: Final = "openinference.instrumentation.llama_index"
+_SCOPE: Final = "openinference.instrumentation.llama_index"
 _ANSWERS = re.compile(r"\._?a?(chat|get_response|query|synthesize)$")
 _OF_RESPONSES = frozenset({"messages", "response", "response_gen", "source_nodes", "sources"})
 _ROLE = re.compile(r"(llm\.input_messages\.\d+\.message\.)role")
 
-CONTENT: Final[tuple[str, ...]] = ()
-"""What attributes are called that hold texts, beside those of OpenInference."""
-
 
 def kind(view: SpanView) -> Kind | None:
     """Return the kind of ``view``, or None if it is not of this dialect."""
-    if view.scope != SCOPE:
+    if view.scope != _SCOPE:
         return None
     found = openinference.kind(view)
     if found == "llm" and llamaindex.evaluates(word(view, "input.value")):
@@ -52,3 +49,12 @@ def _with_observations(view: PlainSpan) -> PlainSpan:
             text = view.attributes.get(f"{place[1]}content")
             found |= {key: "tool"} if llamaindex.observes(text) else {}
     return replace(view, attributes={**view.attributes, **found}) if found else view
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="openinference_llamaindex",
+    kind=kind,
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+)

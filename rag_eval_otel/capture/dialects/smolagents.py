@@ -13,23 +13,15 @@ from typing import Any, Final
 from rag_eval_otel.capture.dialects import openinference
 from rag_eval_otel.capture.dialects.documents import passages_in_text
 from rag_eval_otel.capture.dialects.values import value
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE: Final = "openinference.instrumentation.smolagents"
+_SCOPE: Final = "openinference.instrumentation.smolagents"
 _ANSWERS = "final_answer"
 _CODE = re.compile(r"(?:<code>|```(?:py(?:thon)?)?)(.*?)(?:</code>|```|<end_code>)", re.DOTALL)
 _CALL = re.compile(
     r"llm\.output_messages\.(\d+)\.message\.tool_calls\.(\d+)\.tool_call\.function\.name"
 )
-
-CONTENT: Final = (r"smolagents\.task",)
-"""What attributes are called that hold texts of users and models."""
-
-
-def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
-    return openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -81,3 +73,12 @@ def _by_code(code: str) -> str | None:
                 texts = [one.value for one in given if isinstance(one, ast.Constant)]
                 return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
     return None
+
+
+DIALECT: Final = replace(
+    openinference.DIALECT,
+    name="smolagents",
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+    content=(r"smolagents\.task",),
+)

@@ -8,19 +8,11 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import genai
 from rag_eval_otel.capture.dialects.values import read
-from rag_eval_otel.capture.span import PlainSpan, SpanView
+from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
-SCOPE: Final = "strands.telemetry.tracer"
+_SCOPE: Final = "strands.telemetry.tracer"
 _RESULT = "gen_ai.tool.call.result"
-
-CONTENT: Final = (r"system_prompt|gen_ai\.agent\.(input|output)",)
-"""What attributes are called that hold texts, beside those of the GenAI conventions."""
-
-
-def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
-    return genai.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
@@ -36,3 +28,13 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 def _typed(block: Any) -> Any:
     is_text = isinstance(block, Mapping) and set(block) == {"text"}
     return {"type": "text", **block} if is_text else block
+
+
+DIALECT: Final = replace(
+    genai.DIALECT,
+    name="strands",
+    to_step=to_step,
+    scopes=frozenset({_SCOPE}),
+    content=(r"system_prompt|gen_ai\.agent\.(input|output)",),
+    instrumentations=r"strands\.",
+)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build, genai
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.dialects.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.dialects.values import CUT, JSON, has_gaps, numbered, read, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
@@ -28,14 +29,6 @@ _ENTITIES: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 _IN_FULL = "gen_ai.tool.call.result"
 _HAYSTACK = "opentelemetry.instrumentation.haystack"
-
-CONTENT: Final = (
-    r"(traceloop\.entity|gen_ai\.task)\.(input|output)",
-    r"(gen_ai|llm)\.(prompt|completion)s?\.\d+\.(content|reasoning.*|(tool_calls\.\d+|function_call)\.arguments)",
-    r"traceloop\.prompt\.(template|template_variables\..+)",
-    r"tool\.(arguments|input|output|result)",
-)
-"""What attributes are called that hold texts of users and models."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -142,3 +135,25 @@ def _message(item: Mapping[str, Any], limit: int | None) -> Any:
     if message["role"] == "tool":
         message["results"] = [{"id": item.get("tool_call_id"), "text": message["content"]}]
     return message
+
+
+DIALECT: Final = Dialect(
+    name="traceloop",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"llm.request.type", "traceloop.span.kind"}),
+    content=(
+        r"(traceloop\.entity|gen_ai\.task)\.(input|output)",
+        r"(gen_ai|llm)\.(prompt|completion)s?\.\d+\.(content|reasoning.*|(tool_calls\.\d+|function_call)\.arguments)",
+        r"traceloop\.prompt\.(template|template_variables\..+)",
+        r"tool\.(arguments|input|output|result)",
+    ),
+    output="traceloop.entity.output",
+    function_output="traceloop.entity.output",
+    tool_names=("tool.name", "gen_ai.tool.name", "traceloop.entity.name"),
+    instrumentations=(
+        r"traceloop|opentelemetry\.instrumentation\.(agno|anthropic|bedrock|chromadb|cohere|crewai"
+        r"|google|groq|haystack|langchain|llamaindex|mcp|mistralai|ollama|openai|vertexai)"
+    ),
+    metadata_prefixes=("traceloop.association.properties.",),
+)

@@ -6,20 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
 _RESULT = "db.query.result"
 _SEARCHES = frozenset({"query", "search", "similarity_search", "query_points", "get"})
-
-CONTENT: Final = (r"db\.query\.embeddings\.vector",)
-"""What attributes are called that hold texts of users and models."""
-CONTENT_EVENTS: Final = (
-    (r"db\.query\.result", r"db\.query\.result\.(document|metadata|vector)"),
-    (r"db\.(query|search)\.embeddings", r".*vector"),
-)
-"""The same of the attributes of span events, by the event's name."""
 
 
 def kind(view: SpanView) -> Kind | None:
@@ -49,3 +42,16 @@ def _passage(result: Mapping[str, Any]) -> Passage:
     name = result.get(f"{_RESULT}.id")
     text = str(result[f"{_RESULT}.document"])
     return Passage(text=text, id=None if name is None else str(name))
+
+
+DIALECT: Final = Dialect(
+    name="vectordb",
+    kind=kind,
+    to_step=to_step,
+    marks=frozenset({"db.system", "db.system.name"}),
+    content=(r"db\.query\.embeddings\.vector",),
+    content_events=(
+        (r"db\.query\.result", r"db\.query\.result\.(document|metadata|vector)"),
+        (r"db\.(query|search)\.embeddings", r".*vector"),
+    ),
+)
