@@ -1,12 +1,12 @@
-"""What is found by name: judges, embedders, metrics, dialects, detectors and sinks.
+"""Objects found by name: judges, embedders, metrics, dialects, detectors and sinks.
 
-Our own are listed in the registries below, as ``module:attribute``, and are imported when they are
+Our own are listed in the registries, as ``module:attribute``, and are imported when they are
 first used. Another package adds one by an entry point in the group of the registry::
 
     [project.entry-points."rag_eval_otel.metrics"]
     politeness = "acme.scores:Politeness"
 
-A name of ours is never replaced by that of another package.
+A package cannot replace a name of ours.
 """
 
 from __future__ import annotations
@@ -22,15 +22,22 @@ from rag_eval_otel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Objects of one ``kind`` by name; ``built_in`` maps our names to ``module:attribute``."""
+    """Objects of one ``kind`` by name; ``built_in`` maps our names to ``module:attribute``.
+
+    ``also`` are names that may stand in the place of one, which errors list, too.
+    """
 
     kind: str
     built_in: Mapping[str, str]
+    also: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
         """The entry-point group in which other packages name theirs."""
         return f"rag_eval_otel.{self.kind}s"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.built_in or bool(entry_points(group=self.group, name=name))
 
     def names(self) -> tuple[str, ...]:
         """Return all names: ours in their order, then those of other packages, sorted."""
@@ -49,13 +56,25 @@ class Registry:
             msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {error}"
             raise ConfigError(msg) from error
 
+    def make(self, name: str, *arguments: object) -> Any:
+        """Call the object called ``name`` and return the result.
+
+        Raises `ConfigError` as `find`, and if the object cannot be called with ``arguments``.
+        """
+        found = self.find(name)
+        try:
+            return found(*arguments)
+        except TypeError as error:
+            msg = f"the {self.kind} {name!r} ({self._entry(name).value}) could not be made: {error}"
+            raise ConfigError(msg) from error
+
     def _entry(self, name: str) -> EntryPoint:
         if name in self.built_in:
             return EntryPoint(name=name, group=self.group, value=self.built_in[name])
         found = tuple(entry_points(group=self.group, name=name))
         if found:
             return found[0]
-        names = self.names()
+        names = (*self.names(), *self.also)
         near = get_close_matches(name, names, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         msg = f"unknown {self.kind} {name!r}; {meant}There are: {', '.join(names)}"

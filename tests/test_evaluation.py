@@ -100,7 +100,7 @@ def test_a_set_names_each_metric_once(name: str) -> None:
     ("wanted", "told"),
     [
         ([], "no metrics; name at least one"),
-        (["faithfullness"], "unknown metric 'faithfullness'; there are answer_accuracy, "),
+        (["faithfullness"], "unknown metric 'faithfullness'; did you mean 'faithfulness'"),
         (["default", "faithfulness"], "metrics named twice: faithfulness; give each a name"),
         (
             [Faithfulness(form="full"), Faithfulness(threshold=0.9)],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rag_eval_otel.metrics.context import (
+    ContextPrecision,
+    ContextRecall,
     ContextRelevance,
     ContextRelevancyRubric,
-    IDContextPrecision,
-    IDContextRecall,
+    ContextUtilization,
     StatementContextRelevance,
 )
-from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
 from rag_eval_otel.metrics.correctness import (
     AnswerAccuracy,
     AnswerCorrectness,
@@ -19,14 +19,21 @@ from rag_eval_otel.metrics.correctness import (
     SemanticSimilarity,
 )
 from rag_eval_otel.metrics.custom import LLMMetric
-from rag_eval_otel.metrics.dual import MultiMethodRelevancy
 from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
-from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.groundedness import (
+    Faithfulness,
+    ResponseGroundedness,
+    ResponseRelevancy,
+    ResponseSupported,
+    StatementFaithfulness,
+)
 from rag_eval_otel.metrics.ranking import (
     MRR,
     NDCG,
     AveragePrecision,
     HitRate,
+    IDContextPrecision,
+    IDContextRecall,
     RetrievalPrecision,
     RetrievalRecall,
 )
@@ -44,14 +51,10 @@ from rag_eval_otel.metrics.relevancy import (
     DecompositionRelevancy,
     DirectRelevancy,
     IntentRelevancy,
+    MultiMethodRelevancy,
     ReverseRelevancy,
 )
 from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
-from rag_eval_otel.metrics.whole_answer import (
-    ResponseGroundedness,
-    ResponseRelevancy,
-    ResponseSupported,
-)
 
 __all__ = [
     "METRICS",

@@ -1,4 +1,4 @@
-"""Were the right contexts retrieved? As a judge sees it, without a reference."""
+"""Were the right contexts retrieved, as a judge sees it?"""
 
 from __future__ import annotations
 
@@ -6,89 +6,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge.replies import Useful
 from rag_eval_otel.judge.tasks import (
     CONTEXT_RELEVANCE,
     CONTEXT_RELEVANCY_RUBRIC,
     CONTEXT_STATEMENTS,
+    REFERENCE_STATEMENTS,
     RELEVANT_CONTEXTS,
     RELEVANT_STATEMENTS,
+    USEFUL_FOR_ANSWER,
+    USEFUL_FOR_REFERENCE,
     AskLike,
     Kind,
     Rated,
-    check_examples,
+    Task,
 )
-from rag_eval_otel.metrics.dual import dual_score
 from rag_eval_otel.metrics.outcome import (
     Examples,
-    check_choices,
+    Labelled,
+    check_options,
+    claims_in,
+    dual_score,
+    edge_score,
     measured,
     share_of,
+    task_about,
     undefined,
     verdicts_of,
 )
-from rag_eval_otel.metrics.ranking import relevant_of
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
-_ID_NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IDContextPrecision:
-    """The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
-
-    Range [0, 1]. Nothing retrieved: undefined ``no_context``. That no id is relevant is taken at
-    its word: 0. (`RetrievalPrecision` takes it for not known.)
-
-    Source: ragas 0.4.3 ``IDBasedContextPrecision``.
-    """
-
-    threshold: float | None = 0.5
-    name: str = "id_context_precision"
-
-    needs = _ID_NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
-        if not retrieved:
-            return undefined(self.name, "no_context")
-        value = len(retrieved & relevant) / len(retrieved)
-        return measured(self.name, value, threshold=self.threshold)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IDContextRecall:
-    """The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
-
-    Range [0, 1]. No id is relevant: undefined ``missing_reference``; nothing retrieved: 0.
-
-    Source: ragas 0.4.3 ``IDBasedContextRecall``.
-    """
-
-    threshold: float | None = 0.5
-    name: str = "id_context_recall"
-
-    needs = _ID_NEEDS
-    asks = ()
-    requests = "0"
-    range = "[0, 1]"
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
-        if not relevant:
-            return undefined(self.name, "missing_reference")
-        value = len(retrieved & relevant) / len(relevant)
-        return measured(
-            self.name, value, threshold=self.threshold, reason=None if retrieved else "no_context"
-        )
-
-
 _NEEDS = frozenset({"question", "contexts"})
-_SCALE = 2  # the highest rating of the dual judges
+_HIGHEST = 2  # rating of the dual judges
 _MARKS = 4  # of the rubric
 
 
@@ -122,27 +72,19 @@ class ContextRelevance:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kind of question it puts, for each judge."""
         return CONTEXT_RELEVANCE[: self.judges]
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="missing_question")
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        shown: dict[str, Any] = {"question": sample.question, "contexts": contexts}
-        voices = [
-            kind.task(shown, rated=self.rating, examples=self.examples)
+        if edge := edge_score(self, sample, question=0.0, contexts=0.0):
+            return edge
+        tasks = [
+            task_about(sample, kind, rated=self.rating, examples=self.examples)
             for kind in CONTEXT_RELEVANCE[: self.judges]
         ]
-        return await dual_score(self.name, voices, ask, scale=_SCALE, threshold=self.threshold)
+        return await dual_score(self, tasks, ask, top=_HIGHEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,72 +118,52 @@ class StatementContextRelevance:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kind of question it puts."""
         if self.rule == "proportion":
             return (CONTEXT_STATEMENTS,)
         return (RELEVANT_CONTEXTS if self.form == "short" else RELEVANT_STATEMENTS,)
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
+        if edge := edge_score(self, sample, question=None, contexts=0.0):
+            return edge
         if self.rule == "proportion":
-            return await self._proportion(sample.question, contexts, ask)
-        rule = self._by_number if self.form == "short" else self._binary
-        return await rule(sample.question, contexts, ask)
+            return await self._proportion(sample, ask)
+        return await (self._by_number if self.form == "short" else self._by_copy)(sample, ask)
 
-    async def _by_number(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
-        task = RELEVANT_CONTEXTS.task(
-            {"question": question, "contexts": contexts}, examples=self.examples
-        )
-        reply = await ask(task)
+    async def _by_number(self, sample: Sample, ask: AskLike) -> Score:
+        reply = await ask(task_about(sample, RELEVANT_CONTEXTS, examples=self.examples))
         ranks = sorted(set(reply.numbers))
-        if ranks and not 1 <= ranks[0] <= ranks[-1] <= len(contexts):
+        if ranks and not 1 <= ranks[0] <= ranks[-1] <= len(sample.context_texts):
             return undefined(self.name, "judge_incomplete", detail={"numbers": ranks})
         told = ", ".join(map(str, ranks)) or "none"
         return measured(
-            self.name,
+            self,
             1.0 if ranks else 0.0,
-            threshold=self.threshold,
             explanation=f"Needed, by rank: {told}.",
             detail={"relevant_contexts": ranks},
         )
 
-    async def _binary(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
-        task = RELEVANT_STATEMENTS.task(
-            {"question": question, "contexts": contexts}, examples=self.examples
-        )
-        reply = await ask(task)
+    async def _by_copy(self, sample: Sample, ask: AskLike) -> Score:
+        reply = await ask(task_about(sample, RELEVANT_STATEMENTS, examples=self.examples))
         found = [statement for statement in reply.relevant_statements if statement.strip()]
         return measured(
-            self.name,
+            self,
             1.0 if found else 0.0,
-            threshold=self.threshold,
             explanation="Needed: " + " / ".join(found) if found else "Nothing of it is needed.",
             detail={"relevant_statements": found},
         )
 
-    async def _proportion(self, question: str, contexts: Sequence[str], ask: AskLike) -> Score:
-        task = CONTEXT_STATEMENTS.task(
-            {"question": question, "contexts": contexts}, examples=self.examples
-        )
-        reply = await ask(task)
-        judged = [one for one in reply.statements if one.statement.strip()]
+    async def _proportion(self, sample: Sample, ask: AskLike) -> Score:
+        reply = await ask(task_about(sample, CONTEXT_STATEMENTS, examples=self.examples))
+        judged = claims_in(reply.statements)
         if not judged:
             return undefined(self.name, "no_claims")
         helpful = sum(one.verdict for one in judged)
         return measured(
-            self.name,
+            self,
             share_of(judged),
-            threshold=self.threshold,
             explanation=f"{helpful} of {len(judged)} statements help.",
             detail={"statements": [one.statement for one in judged], **verdicts_of(judged)},
         )
@@ -269,24 +191,165 @@ class ContextRelevancyRubric:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        task = CONTEXT_RELEVANCY_RUBRIC.task(
-            {"question": sample.question, "contexts": contexts}, examples=self.examples
-        )
-        marks = await ask(task)
+        if edge := edge_score(self, sample, question=None, contexts=0.0):
+            return edge
+        marks = await ask(task_about(sample, CONTEXT_RELEVANCY_RUBRIC, examples=self.examples))
         return measured(
-            self.name,
+            self,
             (marks.subject + marks.sufficiency) / _MARKS,
-            threshold=self.threshold,
             explanation=marks.reason,
             detail={"subject": marks.subject, "sufficiency": marks.sufficiency},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPrecision:
+    """Whether the contexts of use come before the others, by a reference answer (ragas).
+
+    For each context the judge says whether it was of use in arriving at the reference, seeing the
+    question, the reference and that context. With the flags ``v_k`` in rank order::
+
+        score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
+
+    Range [0, 1]; 0 if no context is of use. Needs question, contexts and reference. One judge
+    request for each context, fused 1.
+
+    Edges: no context: undefined ``no_context``; no reference: undefined ``missing_reference``; a
+    context without a verdict: undefined ``judge_incomplete``, the others are in the detail.
+
+    Source: ragas 0.4.3 ``LLMContextPrecisionWithReference``. Differs: no 1e-10 in the denominator,
+    so that a perfect ranking is 1; verdicts other than 0 and 1 are asked again.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "context_precision"
+
+    needs = frozenset({"question", "contexts", "reference"})
+    asks = (USEFUL_FOR_REFERENCE,)
+    requests = "1 a context (fused 1)"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, question=None, reference=None, contexts=None):
+            return edge
+        tasks = [
+            task_about(sample, USEFUL_FOR_REFERENCE, context=context, examples=self.examples)
+            for context in sample.context_texts
+        ]
+        return await _ranked(self, tasks, ask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextUtilization:
+    """Whether the contexts that the answer drew on come before the others (ragas).
+
+    As `ContextPrecision`, with the answer in the place of the reference: needs no ground truth.
+    Range [0, 1]. Needs question, contexts and answer. One judge request a context, fused 1.
+
+    Edges: as `ContextPrecision`; no answer: undefined ``empty_answer``.
+
+    Source: ragas 0.4.3 ``LLMContextPrecisionWithoutReference``; differs as `ContextPrecision`.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "context_utilization"
+
+    needs = frozenset({"question", "contexts", "answer"})
+    asks = (USEFUL_FOR_ANSWER,)
+    requests = "1 a context (fused 1)"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, question=None, answer=None, contexts=None):
+            return edge
+        tasks = [
+            task_about(sample, USEFUL_FOR_ANSWER, context=context, examples=self.examples)
+            for context in sample.context_texts
+        ]
+        return await _ranked(self, tasks, ask)
+
+
+async def _ranked(metric: Labelled, tasks: Sequence[Task[Useful]], ask: AskLike) -> Score:
+    """Return the average precision of the verdicts on contexts in rank order."""
+    replies = await ask.each(tasks)
+    judged = [reply for reply in replies if isinstance(reply, Useful)]
+    errors = [reply for reply in replies if isinstance(reply, BaseException)]
+    failed = [error for error in errors if not isinstance(error, UnparsableReplyError)]
+    if failed or len(errors) == len(tasks):
+        raise (failed or errors)[0]
+    if len(judged) < len(tasks):
+        known = [reply.verdict if isinstance(reply, Useful) else None for reply in replies]
+        return undefined(metric.name, "judge_incomplete", detail={"verdicts": known})
+    useful = [str(rank) for rank, one in enumerate(judged, start=1) if one.verdict]
+    return measured(
+        metric,
+        average_precision([one.probability for one in judged]),
+        explanation=f"Of use, by rank: {', '.join(useful) or 'none'}.",
+        detail=verdicts_of(judged),
+    )
+
+
+def average_precision(flags: Sequence[float]) -> float:
+    """Return the mean, over the ranks with a 1, of the share of 1s so far; 0 without any.
+
+    Of flags between 0 and 1, each rank counts as much as its flag.
+    """
+    hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
+    return sum(hits) / sum(flags) if hits else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRecall:
+    """The share of the reference's claims that can be traced to the contexts (ragas).
+
+    The judge breaks the reference into claims and says of each whether the contexts hold it::
+
+        score = attributed claims / claims
+
+    Range [0, 1]. Needs contexts and reference; the question is shown where there is one. 1 judge
+    request.
+
+    Edges: no reference: undefined ``missing_reference``; no context: 0 ``no_context`` without a
+    request; no claims: undefined ``no_claims``.
+
+    Source: ragas 0.4.3 ``LLMContextRecall``. Differs: flags are 0 or 1, checked, so that the score
+    cannot leave the range; no context is not put to the judge.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "context_recall"
+
+    needs = frozenset({"contexts", "reference"})
+    asks = (REFERENCE_STATEMENTS,)
+    requests = "1"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, reference=None, contexts=0.0):
+            return edge
+        reply = await ask(task_about(sample, REFERENCE_STATEMENTS, examples=self.examples))
+        judged = claims_in(reply.statements)
+        if not judged:
+            return undefined(self.name, "no_claims")
+        missing = [claim.statement for claim in judged if not claim.verdict]
+        return measured(
+            self,
+            share_of(judged),
+            explanation="Not in the contexts: " + " / ".join(missing) if missing else None,
+            detail={"statements": [claim.statement for claim in judged], **verdicts_of(judged)},
         )

@@ -1,9 +1,9 @@
-"""Is the answer right? As a judge sees it, mostly against a reference."""
+"""Is the answer right?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,17 +11,19 @@ import numpy as np
 
 from rag_eval_otel.embed import cosine
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import JudgedStatement
-from rag_eval_otel.judge.tasks import (
-    ACCURACY,
-    COMPARED_STATEMENTS,
-    CORRECTNESS,
-    AskLike,
-    Rated,
-    check_examples,
+from rag_eval_otel.judge.tasks import ACCURACY, COMPARED_STATEMENTS, CORRECTNESS, AskLike, Rated
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    check_options,
+    claims_in,
+    dual_score,
+    edge_score,
+    grade_score,
+    measured,
+    shown_text,
+    task_about,
+    undefined,
 )
-from rag_eval_otel.metrics.dual import dual_score, how_rated, rating_of, rating_remark
-from rag_eval_otel.metrics.outcome import Examples, check_choices, measured, undefined
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class SemanticSimilarity:
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode, and the threshold rule without one."""
-        check_choices(self)
+        check_options(self)
         if self.rule == "threshold":
             if self.threshold is None:
                 msg = "rule='threshold' needs a threshold"
@@ -85,19 +87,16 @@ class SemanticSimilarity:
             object.__setattr__(self, "cut", self.threshold)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
+        if edge := edge_score(self, sample, reference=None, answer=None):
+            return edge
         reference = sample.reference or ""
-        if not reference.strip():
-            return undefined(self.name, "missing_reference")
-        if not sample.answer.strip():
-            return undefined(self.name, "empty_answer")
         rows = await embed([sample.answer, reference])
         similarity = _MODES[self.mode](rows[0], rows[1])
         if similarity is None or not math.isfinite(similarity):
             return undefined(self.name, "zero_vector")
         near = 1 / (1 - similarity) if self.mode == "euclidean" else similarity
         detail = {"similarity": similarity}
-        score = measured(self.name, near, threshold=self.threshold, detail=detail)
+        score = measured(self, near, detail=detail)
         if self.cut is not None:
             return replace(score, value=float(near >= self.cut))
         return replace(
@@ -132,20 +131,16 @@ class CrossEncoderSimilarity:
     range = "the model's"
 
     def __post_init__(self) -> None:
-        """Refuse an unknown activation."""
-        check_choices(self)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
+        if edge := edge_score(self, sample, reference=None, answer=None):
+            return edge
         reference = sample.reference or ""
-        if not reference.strip():
-            return undefined(self.name, "missing_reference")
-        if not sample.answer.strip():
-            return undefined(self.name, "empty_answer")
         value = float(self.score(sample.answer, reference))
         if self.activation == "sigmoid":
             value = 0.5 * (1 + math.tanh(value / 2))
-        return measured(self.name, value, threshold=self.threshold)
+        return measured(self, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,18 +162,15 @@ class AnswerExactMatch:
     range = "{0, 1}"
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
         if not sample.reference:
             return undefined(self.name, "missing_reference")
-        return measured(
-            self.name, float(sample.answer == sample.reference), threshold=self.threshold
-        )
+        return measured(self, float(sample.answer == sample.reference))
 
 
-_TOP = 4  # the highest rating of accuracy
+_HIGHEST = 4  # rating of accuracy
 _MAX_BETA = 1e6  # recall alone, but for a hair
 _PAIR = 2
-_LOW, _HIGH = 1, 5  # the scale of correctness
+_SCALE = (1, 5)  # of correctness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,28 +201,20 @@ class AnswerAccuracy:
     range = "{0, .25, .5, .75, 1}"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
+        if edge := edge_score(self, sample, reference=None, answer=0.0):
+            return edge
         reference = sample.reference or ""
-        if not reference.strip():
-            return undefined(self.name, "missing_reference")
-        if not sample.answer.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
         sides = ((sample.answer, reference), (reference, sample.answer))
-        voices = [
-            kind.task(
-                {"question": sample.question, "answer": answer, "reference": truth},
-                rated=self.rating,
-                examples=self.examples,
+        tasks = [
+            task_about(
+                sample, kind, answer=one, reference=other, rated=self.rating, examples=self.examples
             )
-            for kind, (answer, truth) in zip(ACCURACY, sides, strict=True)
+            for kind, (one, other) in zip(ACCURACY, sides, strict=True)
         ]
-        voices = voices[: self.judges]
-        return await dual_score(self.name, voices, ask, scale=_TOP, threshold=self.threshold)
+        return await dual_score(self, tasks[: self.judges], ask, top=_HIGHEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,53 +259,39 @@ class AnswerCorrectness:
         if len(self.weights) != _PAIR or not min(self.weights) >= 0 < total < math.inf:
             msg = f"weights must be two numbers from 0, not both 0, not {self.weights!r}"
             raise ConfigError(msg)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``."""
-        reference = sample.reference or ""
-        if not reference.strip():
-            return undefined(self.name, "missing_reference")
-        if not sample.answer.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
-        factual, detail = await self._factual(sample, reference, ask)
+        if edge := edge_score(self, sample, reference=None, answer=0.0):
+            return edge
+        factual, detail = await self._factual(sample, ask)
         if factual is None:
             return undefined(self.name, "no_claims")
-        similar = await self._similar(sample.answer, reference, embed)
+        similar = await self._similar(sample, embed)
         if similar is None:
             return undefined(self.name, "zero_vector", detail=detail)
         by_claims, by_vectors = self.weights
         value = (by_claims * factual + by_vectors * similar) / (by_claims + by_vectors)
         detail = {**detail, "factual": factual, "similarity": similar}
-        return measured(self.name, value, threshold=self.threshold, detail=detail)
+        return measured(self, value, detail=detail)
 
-    async def _factual(
-        self, sample: Sample, reference: str, ask: AskLike
-    ) -> tuple[float | None, dict[str, Any]]:
-        """Return F and the counts it is made of; None where nobody claims anything."""
+    async def _factual(self, sample: Sample, ask: AskLike) -> tuple[float | None, dict[str, Any]]:
+        """Return F and its counts; None if neither side has a claim."""
         if not self.weights[0]:
             return 0.0, {}
-        task = COMPARED_STATEMENTS.task(
-            {"question": sample.question, "answer": sample.answer, "reference": reference},
-            examples=self.examples,
-        )
-        reply = await ask(task)
-        said, wanted = _claims(reply.answer_statements), _claims(reply.reference_statements)
+        reply = await ask(task_about(sample, COMPARED_STATEMENTS, examples=self.examples))
+        said, wanted = map(claims_in, (reply.answer_statements, reply.reference_statements))
         if not said and not wanted:
             return None, {}
         tp = sum(claim.probability for claim in said) if wanted else 0
         fp, fn = len(said) - tp, sum(1 - claim.probability for claim in wanted)
         return f_beta(tp, fp, fn=fn, beta=self.beta), {"tp": tp, "fp": fp, "fn": fn}
 
-    async def _similar(self, answer: str, reference: str, embed: EmbedFn) -> float | None:
+    async def _similar(self, sample: Sample, embed: EmbedFn) -> float | None:
         if not self.weights[1]:
             return 0.0
-        rows = await embed([answer, reference])
+        rows = await embed([sample.answer, sample.reference or ""])
         return cosine(rows[0], rows[1])
-
-
-def _claims(judged: Sequence[JudgedStatement]) -> list[JudgedStatement]:
-    return [claim for claim in judged if claim.statement.strip()]
 
 
 def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
@@ -358,30 +328,14 @@ class Correctness:
     range = "[1, 5]"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        if not sample.answer.strip():
-            return measured(
-                self.name, _LOW, threshold=self.threshold, normalized=0.0, reason="empty_answer"
-            )
-        shown = {"question": sample.question, "answer": sample.answer}
-        if sample.reference and sample.reference.strip():
-            shown["reference"] = sample.reference
+        if edge := edge_score(self, sample, question=None, answer=_SCALE[0]):
+            return edge if edge.value is None else replace(edge, normalized=0.0)
+        fields = ("question", "answer", "reference")
+        texts = {name: shown_text(sample, name) for name in fields}
+        shown = {name: text for name, text in texts.items() if text}
         task = CORRECTNESS.task(shown, rated=self.rating, examples=self.examples)
         grade = await ask(task)
-        value = rating_of(grade)
-        return measured(
-            self.name,
-            value,
-            threshold=self.threshold,
-            normalized=(value - _LOW) / (_HIGH - _LOW),
-            reason=rating_remark(self.rating, [grade]),
-            explanation=grade.reason,
-            detail={"rated": how_rated(self.rating, [grade])},
-        )
+        return grade_score(self, grade, scale=_SCALE, rated=self.rating)

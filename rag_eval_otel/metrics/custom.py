@@ -14,9 +14,16 @@ from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Reply, integer, number, one_of, within
-from rag_eval_otel.judge.tasks import AskLike, Kind, check_examples
-from rag_eval_otel.metrics.outcome import Examples, measured, undefined
-from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
+from rag_eval_otel.judge.tasks import AskLike, Kind
+from rag_eval_otel.metrics.outcome import (
+    MISSING,
+    Examples,
+    check_options,
+    measured,
+    shown_text,
+    undefined,
+)
+from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = frozenset({"context", "example"})  # tags that stand for something else in a request
@@ -26,12 +33,6 @@ _PLAIN: Mapping[Any, Any] = {
     int: Annotated[int, BeforeValidator(integer)],
     float: Annotated[float, BeforeValidator(number)],
     str: StrictStr,
-}
-_MISSING: Mapping[str, Reason] = {
-    "question": "missing_question",
-    "contexts": "no_context",
-    "answer": "empty_answer",
-    "reference": "missing_reference",
 }
 
 
@@ -93,7 +94,7 @@ class LLMMetric:
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
             msg = f"bounds must be two numbers (low, high) with low < high, not {self.bounds!r}"
             raise ConfigError(msg)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -110,7 +111,6 @@ class LLMMetric:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kind of question it puts."""
         types = tuple((name, _frozen(given)) for name, given in self.outputs.items())
         return (
             Kind(
@@ -129,32 +129,22 @@ class LLMMetric:
         return f"{self.instructions}\n`{self.value}` is a number from {low:g} to {high:g}."
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        shown = {name: _text(sample, name) for name in self.inputs}
+        shown = {name: shown_text(sample, name) for name in self.inputs}
         missing = [name for name, text in shown.items() if not text]
         if missing:
-            reason = _MISSING.get(missing[0], "missing_input")
+            reason = MISSING.get(missing[0], "missing_input")
             return undefined(self.name, reason, detail={"missing": missing})
         reply = await ask(self.asks[0].task(shown, examples=self.examples))
         outputs = reply.model_dump()
         low, high = self.scale
         value = float(outputs[self.value])
         return measured(
-            self.name,
+            self,
             value,
-            threshold=self.threshold,
             normalized=None if (low, high) == (0, 1) else (value - low) / (high - low),
             explanation=" / ".join(text for text in outputs.values() if isinstance(text, str)),
             detail=outputs,
         )
-
-
-def _text(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return what the sample has under ``name``, nothing where that is blank."""
-    if name == "contexts":
-        return sample.context_texts
-    text = getattr(sample, name) if name in _MISSING else sample.extra.get(name)
-    return text if text and text.strip() else ""
 
 
 def _frozen(given: Any) -> Any:

@@ -25,15 +25,11 @@ MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
 _THREADS = 4
 
 
-class _Usual(float):
-    """A threshold that nobody has set."""
+class _DefaultThreshold(float):
+    """A threshold that was not set: it does not label a `Score` that the function returns."""
 
     def __repr__(self) -> str:
-        """Tell it from one that was set."""
         return f"usually {float(self):g}"
-
-
-_USUAL = _Usual(0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +59,15 @@ class FunctionMetric:
 
     function: MetricFunction = field(compare=False)
     name: str = ""
-    threshold: float | None = _USUAL
+    threshold: float | None = _DefaultThreshold(0.5)
     timeout: float = field(default=30.0, compare=False)
     source: str = field(init=False, default="", repr=False)
     _workers: Workers = field(
         init=False, default_factory=partial(Workers, _THREADS), compare=False, repr=False
     )
 
+    needs = frozenset[str]()
+    asks = ()
     requests = "0"
     range = "its own"
 
@@ -87,18 +85,7 @@ class FunctionMetric:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "source", _digest(self.function))
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Nothing that could be told beforehand."""
-        return frozenset()
-
-    @property
-    def asks(self) -> tuple[()]:
-        """Nothing."""
-        return ()
-
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
         call = asyncio.ensure_future(self._called(sample))
         try:
             done, _ = await asyncio.wait([call], timeout=self.timeout)
@@ -121,13 +108,13 @@ class FunctionMetric:
             return self._labelled(replace(given, name=self.name))
         number = _number(given)
         if number is None:
-            return self._failed("internal", f"it returned {_told(given)}, which is no number")
-        return measured(self.name, number, threshold=self.threshold)
+            return self._failed("internal", f"it returned {_shown(given)}, which is no number")
+        return measured(self, number)
 
     def _labelled(self, given: Score) -> Score:
-        """Return a score of the function's own, by a threshold that was set for it."""
+        """Label a score that the function returned, if it has no label and a threshold was set."""
         own = given.label is not None or given.threshold is not None
-        if own or given.value is None or isinstance(self.threshold, _Usual | None):
+        if own or given.value is None or isinstance(self.threshold, _DefaultThreshold | None):
             return given
         label = label_of(given.value, self.threshold)
         return replace(given, label=label, threshold=self.threshold)
@@ -138,7 +125,7 @@ class FunctionMetric:
 
 
 def _plain(function: Any) -> Any:
-    """Return the function within partials."""
+    """Return the function that a ``partial`` binds arguments of."""
     while isinstance(function, partial):
         function = function.func
     return function
@@ -154,29 +141,65 @@ def _check_signature(function: Callable[..., object], name: str) -> None:
         return
 
 
-def _digest(function: object) -> str:
-    text = repr(_definition(function, within=()))
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+def _digest(function: Any) -> str:
+    """Return eight digits that change with the source of ``function`` and the values it binds."""
+    call = type(function).__call__
+    if isinstance(function, partial) or inspect.isroutine(function):
+        definition = _described(function)
+    elif inspect.isfunction(call):  # an object with a method ``__call__``
+        definition = _described(call), _described(function)
+    else:
+        definition = _compiled(function)
+    return hashlib.sha256(repr(definition).encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def _definition(function: Any, *, within: tuple[int, ...]) -> object:
-    """Return what tells ``function`` from others: its code, and what it is bound to."""
-    told = partial(_told_of, within=(*within, id(function)))
+def _described(value: Any, within: tuple[int, ...] = ()) -> object:
+    """Return a description of ``value`` that is the same in every process.
+
+    ``within``: the ids of the objects that hold ``value``, which may refer back to them.
+    """
+    if value is None or isinstance(value, str | bytes | int | float | complex):
+        return repr(value)
+    if id(value) in within:
+        return "itself"
+    inner = partial(_described, within=(*within, id(value)))
+    if isinstance(value, tuple | list | set | frozenset | dict):
+        return _contents(value, inner)
+    if isinstance(value, CodeType):
+        return _code(value, inner)
+    if isinstance(value, partial) or inspect.isroutine(value):
+        return _function(value, inner)
+    return value.__qualname__ if isinstance(value, type) else _state(value, inner)
+
+
+def _contents(values: Any, inner: Callable[[object], object]) -> object:
+    """Return the type and the members of a collection; those of a set or mapping are sorted."""
+    if isinstance(values, dict):
+        return "dict", sorted(((inner(k), inner(held)) for k, held in values.items()), key=repr)
+    held = [inner(one) for one in values]
+    is_ordered = isinstance(values, tuple | list)
+    return type(values).__name__, held if is_ordered else sorted(held, key=repr)
+
+
+def _function(function: Any, inner: Callable[[object], object]) -> object:
+    """Return the code of ``function`` and the values that it binds."""
     if isinstance(function, partial):
-        return told(function.func), told(function.args), told(function.keywords)
+        return inner(function.func), inner(function.args), inner(function.keywords)
     if inspect.ismethod(function):
-        return told(function.__func__), told(function.__self__)
+        return inner(function.__func__), inner(function.__self__)
     if inspect.isfunction(function):
         bound = (function.__defaults__, function.__kwdefaults__, _closure(function))
-        return _code(function.__code__, within=within), told(bound)
-    call = type(function).__call__
-    if inspect.isfunction(call):
-        return told(call), _state(function, within=within)
-    return type(function).__qualname__, getattr(function, "__qualname__", "")  # written in C
+        return inner(function.__code__), inner(bound)
+    return _compiled(function)
+
+
+def _compiled(function: object) -> tuple[str, str]:
+    """Return the names of a function that is written in C."""
+    return type(function).__qualname__, getattr(function, "__qualname__", "")
 
 
 def _closure(function: FunctionType) -> list[object]:
-    """Return what the variables of outer functions hold; one that is not set yet has nothing."""
+    """Return the values of the variables of outer functions, apart from those not set yet."""
     found: list[object] = []
     for cell in function.__closure__ or ():
         with suppress(ValueError):
@@ -184,10 +207,12 @@ def _closure(function: FunctionType) -> list[object]:
     return found
 
 
-def _code(code: CodeType, *, within: tuple[int, ...]) -> object:
-    """Return the source; the compiled code where there is none, or a line may have several."""
-    told = partial(_told_of, within=within)
-    compiled = (code.co_code, code.co_names, told(code.co_consts))
+def _code(code: CodeType, inner: Callable[[object], object]) -> object:
+    """Return the source; the compiled code if there is none, and both of a lambda.
+
+    One line of source may hold several lambdas.
+    """
+    compiled = (code.co_code, code.co_names, inner(code.co_consts))
     try:
         source = inspect.getsource(code)
     except OSError:  # made by exec
@@ -195,35 +220,10 @@ def _code(code: CodeType, *, within: tuple[int, ...]) -> object:
     return (source, compiled) if code.co_name == "<lambda>" else source
 
 
-def _told_of(value: Any, *, within: tuple[int, ...]) -> object:
-    """Return what says the same of ``value`` in every process."""
-    if value is None or isinstance(value, str | bytes | int | float | complex):
-        return repr(value)
-    if id(value) in within:
-        return "itself"
-    if isinstance(value, CodeType):
-        return _code(value, within=within)
-    if isinstance(value, tuple | list | set | frozenset | dict):
-        return _told_of_all(value, within=(*within, id(value)))
-    if isinstance(value, partial) or inspect.isroutine(value):
-        return _definition(value, within=within)
-    return value.__qualname__ if isinstance(value, type) else _state(value, within=within)
-
-
-def _told_of_all(values: Any, *, within: tuple[int, ...]) -> object:
-    told = [_told_of(one, within=within) for one in values]
-    if isinstance(values, dict):
-        held = (_told_of(one, within=within) for one in values.values())
-        return "dict", sorted(zip(told, held, strict=True), key=repr)
-    ordered = isinstance(values, tuple | list)
-    return type(values).__name__, told if ordered else sorted(told, key=repr)
-
-
-def _state(value: object, *, within: tuple[int, ...]) -> object:
+def _state(value: object, inner: Callable[[object], object]) -> object:
     """Return the type of an object, its ``revision``, and the fields of a dataclass."""
     names = [one.name for one in fields(value) if one.compare] if is_dataclass(value) else []
-    within = (*within, id(value))
-    held = [(n, _told_of(getattr(value, n, None), within=within)) for n in ("revision", *names)]
+    held = [(name, inner(getattr(value, name, None))) for name in ("revision", *names)]
     return type(value).__qualname__, held
 
 
@@ -238,6 +238,6 @@ def _number(given: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _told(given: object) -> str:
-    """Say what was returned without quoting texts, which may be the user's."""
+def _shown(given: object) -> str:
+    """Describe what the function returned without quoting texts, which may be the user's."""
     return repr(given) if isinstance(given, float) else f"a {type(given).__name__}"

@@ -1,27 +1,37 @@
-"""Is what the answer says backed by the contexts?"""
+"""Is the answer backed by the contexts?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rag_eval_otel.judge.replies import JudgedStatement, Sentence, Verdict
 from rag_eval_otel.judge.tasks import (
+    GROUNDEDNESS,
     JUDGED_STATEMENTS,
+    RESPONSE_RELEVANCY,
+    RESPONSE_SUPPORTED,
     STATEMENTS,
     SUPPORTED,
     VERDICTS,
     AskLike,
     Kind,
-    check_examples,
+    Rated,
 )
 from rag_eval_otel.metrics.outcome import (
     Examples,
-    check_choices,
+    Labelled,
+    check_options,
+    claims_in,
+    decided,
+    dual_score,
+    edge_score,
+    in_order,
     measured,
     share_of,
+    task_about,
     undefined,
     verdicts_of,
 )
@@ -77,46 +87,29 @@ class Faithfulness:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kinds of question it puts."""
         return (SUPPORTED,) if self.form == "short" else (STATEMENTS, VERDICTS)
 
     def __post_init__(self) -> None:
-        """Refuse a form that is none, and examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.answer.strip():
-            return undefined(self.name, "empty_answer")
+        if edge := edge_score(self, sample, answer=None):
+            return edge
         if self.form == "short":
             return await _by_sentence(self, sample, ask)
         return await self._by_claim(sample, ask)
 
     async def _by_claim(self, sample: Sample, ask: AskLike) -> Score:
-        reply = await ask(
-            STATEMENTS.task(
-                {"question": sample.question, "answer": sample.answer}, examples=self.examples
-            )
-        )
+        reply = await ask(task_about(sample, STATEMENTS, examples=self.examples))
         claims = [claim for claim in reply.statements if claim.strip()]
         if not claims:
             return undefined(self.name, "no_claims")
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(
-                self.name,
-                0.0,
-                threshold=self.threshold,
-                reason="no_context",
-                detail={"statements": claims, "verdicts": [0] * len(claims)},
-            )
-        verdicts = await _judge_claims(contexts, claims, ask, examples=self.examples)
+        if not sample.context_texts:
+            return _unsupported(self, claims)
+        verdicts = await _judge_claims(sample, claims, ask, examples=self.examples)
         if len(verdicts) < len(claims):
             return undefined(self.name, "judge_incomplete", detail={"statements": claims})
-        return _supported_share(
-            self.name, claims, [verdicts[i] for i in range(len(claims))], threshold=self.threshold
-        )
+        return _supported_share(self, claims, [verdicts[i] for i in range(len(claims))])
 
 
 def sentences_of(text: str) -> list[str]:
@@ -158,44 +151,41 @@ async def _by_sentence(
     metric: Faithfulness | StatementFaithfulness, sample: Sample, ask: AskLike
 ) -> Score:
     """Return the share of the sentences that are supported, of those that claim something."""
-    sentences, contexts = sentences_of(sample.answer), sample.context_texts
+    sentences = sentences_of(sample.answer)
     if not sentences:
         return undefined(metric.name, "no_claims")
-    if not contexts:
-        return measured(
-            metric.name,
-            0.0,
-            threshold=metric.threshold,
-            reason="no_context",
-            detail={"statements": sentences, "verdicts": [0] * len(sentences)},
-        )
-    shown = {"question": sample.question, "contexts": contexts, "sentences": sentences}
-    reply = await ask(SUPPORTED.task(shown, examples=metric.examples))
-    found = {one.index: one for one in reversed(reply.verdicts)}  # the first counts
-    if not all(i in found for i in range(1, len(sentences) + 1)):
+    if not sample.context_texts:
+        return _unsupported(metric, sentences)
+    task = task_about(sample, SUPPORTED, sentences=sentences, examples=metric.examples)
+    verdicts = in_order((await ask(task)).verdicts, len(sentences))
+    if verdicts is None:
         return undefined(metric.name, "judge_incomplete", detail={"statements": sentences})
-    numbered = enumerate(sentences, start=1)
-    claims = [(text, found[i]) for i, text in numbered if found[i].verdict != _NO_CLAIM]
+    judged = zip(sentences, verdicts, strict=True)
+    claims = [(text, one) for text, one in judged if one.verdict != _NO_CLAIM]
     if not claims:
         return undefined(metric.name, "no_claims")
-    texts, verdicts = zip(*claims, strict=True)
-    return _supported_share(metric.name, texts, verdicts, threshold=metric.threshold)
+    texts, judged_claims = zip(*claims, strict=True)
+    return _supported_share(metric, texts, judged_claims)
+
+
+def _unsupported(metric: Labelled, claims: Sequence[str]) -> Score:
+    """Return 0 for claims without a context to support them."""
+    detail = {"statements": claims, "verdicts": [0] * len(claims)}
+    return measured(metric, 0.0, reason="no_context", detail=detail)
 
 
 async def _judge_claims(
-    contexts: Sequence[str], claims: Sequence[str], ask: AskLike, *, examples: Examples
+    sample: Sample, claims: Sequence[str], ask: AskLike, *, examples: Examples
 ) -> dict[int, Verdict]:
-    """Return the verdicts by position of their claim; what is missing is asked once more."""
+    """Return the verdicts by position of their claim; missing verdicts are asked for once more."""
     found: dict[int, Verdict] = {}
     for draw in range(2):
         missing = [i for i in range(len(claims)) if i not in found]
         if not missing:
             break
         asked = [claims[i] for i in missing]
-        task = VERDICTS.task(
-            {"contexts": contexts, "statements": asked}, draw=draw, examples=examples
-        )
-        reply = await ask(task)
+        task = task_about(sample, VERDICTS, statements=asked, examples=examples)
+        reply = await ask(replace(task, draw=draw))
         for verdict in reply.verdicts:
             if 1 <= verdict.index <= len(missing):
                 found.setdefault(missing[verdict.index - 1], verdict)
@@ -228,41 +218,30 @@ class StatementFaithfulness:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kind of question it puts."""
         return (SUPPORTED,) if self.form == "short" else (JUDGED_STATEMENTS,)
 
     def __post_init__(self) -> None:
-        """Refuse a form that is none, and examples that do not fit."""
-        check_choices(self)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.answer.strip():
-            return undefined(self.name, "empty_answer")
+        if edge := edge_score(self, sample, answer=None):
+            return edge
         if self.form == "short":
             return await _by_sentence(self, sample, ask)
-        contexts = sample.context_texts
-        if not contexts:
-            return measured(self.name, 0.0, threshold=self.threshold, reason="no_context")
-        task = JUDGED_STATEMENTS.task(
-            {"question": sample.question, "answer": sample.answer, "contexts": contexts},
-            examples=self.examples,
-        )
-        reply = await ask(task)
-        judged = [claim for claim in reply.statements if claim.statement.strip()]
+        if edge := edge_score(self, sample, contexts=0.0):
+            return edge
+        reply = await ask(task_about(sample, JUDGED_STATEMENTS, examples=self.examples))
+        judged = claims_in(reply.statements)
         if not judged:
             return undefined(self.name, "no_claims")
         claims = [claim.statement for claim in judged]
-        return _supported_share(self.name, claims, judged, threshold=self.threshold)
+        return _supported_share(self, claims, judged)
 
 
 def _supported_share(
-    name: str,
+    metric: Labelled,
     claims: Sequence[str],
     verdicts: Sequence[Verdict | JudgedStatement | Sentence],
-    *,
-    threshold: float | None,
 ) -> Score:
     unsupported = [
         f"{claim} ({verdict.reason})" if verdict.reason else claim
@@ -271,9 +250,115 @@ def _supported_share(
     ]
     told = "Not backed: " + " / ".join(unsupported) if unsupported else "Every claim is backed."
     return measured(
-        name,
+        metric,
         share_of(verdicts),
-        threshold=threshold,
         explanation=told,
         detail={"statements": list(claims), **verdicts_of(verdicts)},
     )
+
+
+_HIGHEST = 2  # rating of the dual judges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseGroundedness:
+    """How far the contexts back the answer as a whole (NVIDIA, in ragas).
+
+    A judge rates 0, 1 or 2; the score is its rating over 2, in {0, .5, 1}. ``judges=2`` as for
+    `ContextRelevance`. Needs answer and contexts; the question is not shown. ``judges`` requests.
+
+    Edges: a blank answer (``empty_answer``) or no non-blank context (``no_context``) is 0 without
+    a request. One judge without a valid rating: the other's counts (``partial``).
+
+    Source: ragas 0.4.3 ``ResponseGroundedness``. Differs: an answer that is a piece of the contexts
+    is judged like any other; otherwise as `ContextRelevance`.
+    """
+
+    judges: Literal[1, 2] = 1
+    rating: Rated = "integer"
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "response_groundedness"
+
+    needs = frozenset({"answer", "contexts"})
+    requests = "1"
+    range = "{0, .5, 1}"
+
+    @property
+    def asks(self) -> tuple[Kind[Any], ...]:
+        return GROUNDEDNESS[: self.judges]
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, answer=0.0, contexts=0.0):
+            return edge
+        tasks = [
+            task_about(sample, kind, rated=self.rating, examples=self.examples)
+            for kind in GROUNDEDNESS[: self.judges]
+        ]
+        return await dual_score(self, tasks, ask, top=_HIGHEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseSupported:
+    """Whether the contexts bear out the answer, yes or no (LlamaIndex's faithfulness).
+
+    Score 1 or 0. Needs answer and contexts; the question is not shown. 1 judge request.
+
+    Edges: no answer: undefined ``empty_answer``; no context: 0 ``no_context``.
+
+    Source: LlamaIndex 0.14 ``FaithfulnessEvaluator``. Differs: a boolean of a schema, not the
+    letters "yes" anywhere in the reply; a reply that does not parse is undefined, not 0; all
+    contexts are judged at once instead of pack by pack with the last one deciding.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "response_supported"
+
+    needs = frozenset({"answer", "contexts"})
+    asks = (RESPONSE_SUPPORTED,)
+    requests = "1"
+    range = "{0, 1}"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, answer=None, contexts=0.0):
+            return edge
+        task = task_about(sample, RESPONSE_SUPPORTED, examples=self.examples)
+        return decided(self, await ask(task))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseRelevancy:
+    """Whether question and answer together agree with the contexts (LlamaIndex's relevancy).
+
+    Score 1 or 0. It says nothing of whether the answer addresses the question: that is
+    `AnswerRelevancy`. Needs question, answer and contexts. 1 judge request.
+
+    Edges: no question: undefined ``missing_question``; otherwise as `ResponseSupported`.
+
+    Source: LlamaIndex 0.14 ``RelevancyEvaluator``; differs as `ResponseSupported`.
+    """
+
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "response_relevancy"
+
+    needs = frozenset({"question", "answer", "contexts"})
+    asks = (RESPONSE_RELEVANCY,)
+    requests = "1"
+    range = "{0, 1}"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        if edge := edge_score(self, sample, question=None, answer=None, contexts=0.0):
+            return edge
+        task = task_about(sample, RESPONSE_RELEVANCY, examples=self.examples)
+        return decided(self, await ask(task))

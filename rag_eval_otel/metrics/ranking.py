@@ -1,9 +1,9 @@
-"""Were the right documents retrieved, and ranked first? By ids, without a judge.
+"""Were the right documents retrieved and ranked first, by their ids?
 
-Ranks count from 1. A document retrieved twice is credited once, at its first rank, and keeps the
-places it takes. Every metric needs the ids retrieved (``retrieved_ids``, or the contexts' own) and
-the ids that are relevant, which those graded 0 are not; ``k`` limits it to the first ``k``
-retrieved.
+No judge is asked. Ranks count from 1. A document retrieved twice is credited once, at its first
+rank, and keeps its other places. Every metric needs the ids retrieved (``retrieved_ids``, or the
+ids of the contexts) and the relevant ids; ids graded 0 are not relevant. ``k`` limits a metric to
+the first ``k`` ids retrieved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
-from rag_eval_otel.metrics.outcome import check_choices, measured, undefined
+from rag_eval_otel.metrics.outcome import Labelled, check_options, measured, undefined
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
@@ -42,12 +42,12 @@ def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
     return list(first.values())
 
 
-def _without_ids(name: str, sample: Sample, *, threshold: float | None) -> Score | None:
-    """Return the score of a sample with nothing to rank; None for all others."""
+def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
+    """Return the score of a sample without relevant or retrieved ids; None if it has both."""
     if not relevant_of(sample):
-        return undefined(name, "missing_reference")
+        return undefined(metric.name, "missing_reference")
     if not sample.ranked_ids:
-        return measured(name, 0.0, threshold=threshold, reason="no_context")
+        return measured(metric, 0.0, reason="no_context")
     return None
 
 
@@ -72,19 +72,17 @@ class HitRate:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
-        check_choices(self)
+        check_options(self)
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if without := _without_ids(self.name, sample, threshold=self.threshold):
+        if without := _without_ids(self, sample):
             return without
         wanted = relevant_of(sample)
         hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
         share = hits / len(wanted)
         value = share if self.mode == "granular" else float(hits > 0)
-        return measured(self.name, value, threshold=self.threshold)
+        return measured(self, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +106,17 @@ class MRR:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
-        check_choices(self)
+        check_options(self)
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if without := _without_ids(self.name, sample, threshold=self.threshold):
+        if without := _without_ids(self, sample):
             return without
         wanted = relevant_of(sample)
         ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
         counted = ranks if self.mode == "granular" else ranks[:1]
         value = sum(1 / rank for rank in counted) / len(counted) if counted else 0.0
-        return measured(self.name, value, threshold=self.threshold)
+        return measured(self, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +139,9 @@ class RetrievalPrecision:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
         wanted = relevant_of(sample)
         if not wanted:
             return undefined(self.name, "missing_reference")
@@ -155,7 +149,7 @@ class RetrievalPrecision:
             return undefined(self.name, "no_context")
         ranked = sample.ranked_ids[: self.k]
         hits = len(hit_ranks(ranked, wanted))
-        return measured(self.name, hits / (self.k or len(set(ranked))), threshold=self.threshold)
+        return measured(self, hits / (self.k or len(set(ranked))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,19 +172,17 @@ class RetrievalRecall:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
-        check_choices(self)
+        check_options(self)
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if without := _without_ids(self.name, sample, threshold=self.threshold):
+        if without := _without_ids(self, sample):
             return without
         wanted = relevant_of(sample)
         hits = len(hit_ranks(sample.ranked_ids[: self.k], wanted))
         share = hits / len(wanted)
         value = share if self.mode == "multi_hit" else float(hits > 0)
-        return measured(self.name, value, threshold=self.threshold)
+        return measured(self, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,18 +206,16 @@ class AveragePrecision:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if without := _without_ids(self.name, sample, threshold=self.threshold):
+        if without := _without_ids(self, sample):
             return without
         wanted = relevant_of(sample)
         ranks = hit_ranks(sample.ranked_ids[: self.k], wanted)
         precisions = [hits / rank for hits, rank in enumerate(ranks, start=1)]
         value = sum(precisions) / len(wanted)
-        return measured(self.name, value, threshold=self.threshold)
+        return measured(self, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,19 +241,17 @@ class NDCG:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``k`` below 1."""
-        check_choices(self)
+        check_options(self)
         _check_k(self.k)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if without := _without_ids(self.name, sample, threshold=self.threshold):
+        if without := _without_ids(self, sample):
             return without
         gains = self._gains(sample)
         ideal = _discounted(enumerate(sorted(gains.values(), reverse=True)[: self.k], start=1))
         ranked = sample.ranked_ids[: self.k]
         hits = ((rank, gains[ranked[rank - 1]]) for rank in hit_ranks(ranked, gains))
-        return measured(self.name, min(1.0, _discounted(hits) / ideal), threshold=self.threshold)
+        return measured(self, min(1.0, _discounted(hits) / ideal))
 
     def _gains(self, sample: Sample) -> dict[str, float]:
         """Return the gain of each relevant id over the highest; of one named twice, the higher."""
@@ -284,3 +272,54 @@ def _exponential(grade: float, top: float) -> float:
 
 def _discounted(hits: Iterable[tuple[int, float]]) -> float:
     return sum(gain / math.log2(rank + 1) for rank, gain in hits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IDContextPrecision:
+    """The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
+
+    Range [0, 1]. Nothing retrieved: undefined ``no_context``. That no id is relevant is taken at
+    its word: 0. (`RetrievalPrecision` takes it for not known.)
+
+    Source: ragas 0.4.3 ``IDBasedContextPrecision``.
+    """
+
+    threshold: float | None = 0.5
+    name: str = "id_context_precision"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
+        if not retrieved:
+            return undefined(self.name, "no_context")
+        value = len(retrieved & relevant) / len(retrieved)
+        return measured(self, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IDContextRecall:
+    """The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
+
+    Range [0, 1]. No id is relevant: undefined ``missing_reference``; nothing retrieved: 0.
+
+    Source: ragas 0.4.3 ``IDBasedContextRecall``.
+    """
+
+    threshold: float | None = 0.5
+    name: str = "id_context_recall"
+
+    needs = _NEEDS
+    asks = ()
+    requests = "0"
+    range = "[0, 1]"
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        retrieved, relevant = set(sample.ranked_ids), relevant_of(sample)
+        if not relevant:
+            return undefined(self.name, "missing_reference")
+        value = len(retrieved & relevant) / len(relevant)
+        return measured(self, value, reason=None if retrieved else "no_context")

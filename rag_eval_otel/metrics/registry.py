@@ -1,4 +1,4 @@
-"""Metrics by name: ours, sets of them, and those that other packages bring."""
+"""Metrics by name: ours, sets of them, and those of other packages."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.context import (
+    ContextPrecision,
+    ContextRecall,
     ContextRelevance,
-    ContextRelevancyRubric,
-    IDContextPrecision,
-    IDContextRecall,
+    ContextUtilization,
     StatementContextRelevance,
 )
-from rag_eval_otel.metrics.context_rank import ContextPrecision, ContextRecall, ContextUtilization
-from rag_eval_otel.metrics.correctness import (
-    AnswerAccuracy,
-    AnswerCorrectness,
-    AnswerExactMatch,
-    Correctness,
-    SemanticSimilarity,
-)
-from rag_eval_otel.metrics.dual import MultiMethodRelevancy
+from rag_eval_otel.metrics.correctness import AnswerCorrectness
 from rag_eval_otel.metrics.function import FunctionMetric, MetricFunction
-from rag_eval_otel.metrics.groundedness import Faithfulness, StatementFaithfulness
+from rag_eval_otel.metrics.groundedness import Faithfulness, ResponseGroundedness
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.metrics.ranking import (
     MRR,
@@ -38,66 +29,13 @@ from rag_eval_otel.metrics.ranking import (
     RetrievalPrecision,
     RetrievalRecall,
 )
-from rag_eval_otel.metrics.relevancy import (
-    AnswerRelevancy,
-    AnswerRelevancyRubric,
-    DecompositionRelevancy,
-    DirectRelevancy,
-    IntentRelevancy,
-    ReverseRelevancy,
-)
-from rag_eval_otel.metrics.rubric import Guideline, InstanceRubric, Rubric
-from rag_eval_otel.metrics.whole_answer import (
-    ResponseGroundedness,
-    ResponseRelevancy,
-    ResponseSupported,
-)
+from rag_eval_otel.metrics.relevancy import AnswerRelevancy, MultiMethodRelevancy
+from rag_eval_otel.registry import Registry
 
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset({"status", "label", "judge", "duration", "reason", "version"})
-"""What a span says of the whole evaluation, at the place where each metric has its own."""
-
-ENTRY_POINT_GROUP = "rag_eval_otel.metrics"
-"""Where a package names what makes its metrics: a class, or a function without parameters."""
-
-METRICS: Mapping[str, Callable[[], Metric]] = {
-    "answer_accuracy": AnswerAccuracy,
-    "answer_correctness": AnswerCorrectness,
-    "answer_exact_match": AnswerExactMatch,
-    "answer_relevancy": AnswerRelevancy,
-    "answer_relevancy_rubric": AnswerRelevancyRubric,
-    "average_precision": AveragePrecision,
-    "context_precision": ContextPrecision,
-    "context_recall": ContextRecall,
-    "context_relevance": ContextRelevance,
-    "context_relevancy_rubric": ContextRelevancyRubric,
-    "context_utilization": ContextUtilization,
-    "correctness": Correctness,
-    "decomposition_relevancy": DecompositionRelevancy,
-    "direct_relevancy": DirectRelevancy,
-    "faithfulness": Faithfulness,
-    "guideline": Guideline,
-    "hit_rate": HitRate,
-    "id_context_precision": IDContextPrecision,
-    "id_context_recall": IDContextRecall,
-    "instance_rubric": InstanceRubric,
-    "intent_relevancy": IntentRelevancy,
-    "mrr": MRR,
-    "multi_method_relevancy": MultiMethodRelevancy,
-    "ndcg": NDCG,
-    "response_groundedness": ResponseGroundedness,
-    "response_relevancy": ResponseRelevancy,
-    "response_supported": ResponseSupported,
-    "retrieval_precision": RetrievalPrecision,
-    "retrieval_recall": RetrievalRecall,
-    "reverse_relevancy": ReverseRelevancy,
-    "rubric": Rubric,
-    "semantic_similarity": SemanticSimilarity,
-    "statement_context_relevance": StatementContextRelevance,
-    "statement_faithfulness": StatementFaithfulness,
-}
-"""Every metric of ours by name, with its default parameters."""
+"""The attributes of a whole evaluation: on a span they stand beside the names of metrics."""
 
 
 def _default() -> tuple[Metric, ...]:
@@ -128,14 +66,7 @@ def _reference() -> tuple[Metric, ...]:
 
 
 def _retrieval() -> tuple[Metric, ...]:
-    return (
-        HitRate(),
-        MRR(),
-        RetrievalPrecision(),
-        RetrievalRecall(),
-        AveragePrecision(),
-        NDCG(),
-    )
+    return (HitRate(), MRR(), RetrievalPrecision(), RetrievalRecall(), AveragePrecision(), NDCG())
 
 
 def _full() -> tuple[Metric, ...]:
@@ -161,6 +92,53 @@ METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
 the judge finds. ``full`` has them under names that end in ``_full``, to be measured beside the
 short ones. ``lean`` is another name of ``default``.
 """
+
+_REGISTRY = Registry(
+    kind="metric",
+    built_in={
+        "answer_accuracy": "rag_eval_otel.metrics.correctness:AnswerAccuracy",
+        "answer_correctness": "rag_eval_otel.metrics.correctness:AnswerCorrectness",
+        "answer_exact_match": "rag_eval_otel.metrics.correctness:AnswerExactMatch",
+        "answer_relevancy": "rag_eval_otel.metrics.relevancy:AnswerRelevancy",
+        "answer_relevancy_rubric": "rag_eval_otel.metrics.relevancy:AnswerRelevancyRubric",
+        "average_precision": "rag_eval_otel.metrics.ranking:AveragePrecision",
+        "context_precision": "rag_eval_otel.metrics.context:ContextPrecision",
+        "context_recall": "rag_eval_otel.metrics.context:ContextRecall",
+        "context_relevance": "rag_eval_otel.metrics.context:ContextRelevance",
+        "context_relevancy_rubric": "rag_eval_otel.metrics.context:ContextRelevancyRubric",
+        "context_utilization": "rag_eval_otel.metrics.context:ContextUtilization",
+        "correctness": "rag_eval_otel.metrics.correctness:Correctness",
+        "decomposition_relevancy": "rag_eval_otel.metrics.relevancy:DecompositionRelevancy",
+        "direct_relevancy": "rag_eval_otel.metrics.relevancy:DirectRelevancy",
+        "faithfulness": "rag_eval_otel.metrics.groundedness:Faithfulness",
+        "guideline": "rag_eval_otel.metrics.rubric:Guideline",
+        "hit_rate": "rag_eval_otel.metrics.ranking:HitRate",
+        "id_context_precision": "rag_eval_otel.metrics.ranking:IDContextPrecision",
+        "id_context_recall": "rag_eval_otel.metrics.ranking:IDContextRecall",
+        "instance_rubric": "rag_eval_otel.metrics.rubric:InstanceRubric",
+        "intent_relevancy": "rag_eval_otel.metrics.relevancy:IntentRelevancy",
+        "mrr": "rag_eval_otel.metrics.ranking:MRR",
+        "multi_method_relevancy": "rag_eval_otel.metrics.relevancy:MultiMethodRelevancy",
+        "ndcg": "rag_eval_otel.metrics.ranking:NDCG",
+        "response_groundedness": "rag_eval_otel.metrics.groundedness:ResponseGroundedness",
+        "response_relevancy": "rag_eval_otel.metrics.groundedness:ResponseRelevancy",
+        "response_supported": "rag_eval_otel.metrics.groundedness:ResponseSupported",
+        "retrieval_precision": "rag_eval_otel.metrics.ranking:RetrievalPrecision",
+        "retrieval_recall": "rag_eval_otel.metrics.ranking:RetrievalRecall",
+        "reverse_relevancy": "rag_eval_otel.metrics.relevancy:ReverseRelevancy",
+        "rubric": "rag_eval_otel.metrics.rubric:Rubric",
+        "semantic_similarity": "rag_eval_otel.metrics.correctness:SemanticSimilarity",
+        "statement_context_relevance": "rag_eval_otel.metrics.context:StatementContextRelevance",
+        "statement_faithfulness": "rag_eval_otel.metrics.groundedness:StatementFaithfulness",
+    },
+    also=tuple(METRIC_SETS),
+)
+"""Where each metric is defined. It is called without arguments, as is one of another package."""
+
+METRICS: Mapping[str, Callable[[], Metric]] = {
+    name: _REGISTRY.find(name) for name in _REGISTRY.built_in
+}
+"""Every metric of ours by name, with its default parameters."""
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
@@ -232,30 +210,13 @@ def bounds_of(metric: Metric) -> tuple[float, float]:
 
 def metric_names() -> tuple[str, ...]:
     """Return the names of all metrics: ours, then those of other packages."""
-    others = (entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))
-    return tuple(dict.fromkeys((*METRICS, *sorted(others))))
+    return _REGISTRY.names()
 
 
 def _named(name: str) -> tuple[Metric, ...]:
     if name in METRIC_SETS:
         return METRIC_SETS[name]()
-    if name in METRICS:
-        return (METRICS[name](),)
-    brought = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if brought:
-        return (_made(next(iter(brought))),)
-    msg = f"unknown metric {name!r}; there are {', '.join([*metric_names(), *METRIC_SETS])}"
-    raise ConfigError(msg)
-
-
-def _made(entry: EntryPoint) -> Metric:
-    """Return the metric that another package brings."""
-    try:
-        metric = entry.load()()
-    except (ImportError, AttributeError, TypeError) as error:
-        msg = f"the metric {entry.name!r} of {entry.value} could not be made: {error}"
-        raise ConfigError(msg) from error
-    return _checked(metric)
+    return (_checked(_REGISTRY.make(name)),)
 
 
 def _checked(given: Metric | MetricFunction) -> Metric:

@@ -1,14 +1,17 @@
-"""Does the answer address the question? Four ways of asking, which `multi_method` combines."""
+"""Does the answer address the question?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from rag_eval_otel.embed import cosine
-from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.replies import ReverseQuestion, Verdict
 from rag_eval_otel.judge.tasks import (
     ADDRESSED,
@@ -20,10 +23,42 @@ from rag_eval_otel.judge.tasks import (
     SIMILARITIES,
     SUB_QUESTIONS,
     AskLike,
-    check_examples,
+    fitting,
 )
-from rag_eval_otel.metrics.outcome import Examples, Metric, measured, share_of, undefined
-from rag_eval_otel.types import EmbedFn, Sample, Score
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    Metric,
+    check_options,
+    edge_score,
+    in_order,
+    measured,
+    share_of,
+    task_about,
+    undefined,
+    valid_replies,
+)
+from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
+
+_NEEDS = frozenset({"question", "answer"})
+_MAX_SUB_QUESTIONS = 8
+_BANDS = (
+    (0.8, "The answer directly addresses the question."),
+    (0.6, "The answer partially addresses the question."),
+    (0.4, "The answer is somewhat related, but misses key aspects of the question."),
+    (0.0, "The answer does not address the question."),
+)
+"""The least score and its explanation."""
+
+
+def _check_strictness(strictness: int) -> None:
+    if strictness < 1:
+        msg = f"strictness must be at least 1, not {strictness}"
+        raise ConfigError(msg)
+
+
+def band(value: float) -> str:
+    """Return what a relevancy in [0, 1] means, in words."""
+    return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,24 +86,18 @@ class AnswerRelevancy:
     examples: Examples = ()
     name: str = "answer_relevancy"
 
-    needs = frozenset({"question", "answer"})
+    needs = _NEEDS
     asks = (REVERSE_QUESTION,)
     requests = "3 (fused 1)"
     range = "[-1, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``strictness`` below 1, and examples that do not fit."""
-        if self.strictness < 1:
-            msg = f"strictness must be at least 1, not {self.strictness}"
-            raise ConfigError(msg)
-        check_examples(self.name, self.examples, self.asks)
+        _check_strictness(self.strictness)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        if not sample.answer.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
         drawn = await draw_questions(sample.answer, self.strictness, ask, examples=self.examples)
         return await self._score(sample.question, drawn, embed)
 
@@ -79,9 +108,7 @@ class AnswerRelevancy:
             "noncommittal_fraction": sum(draw.noncommittal for draw in drawn) / len(drawn),
         }
         if all(draw.noncommittal for draw in drawn):
-            return measured(
-                self.name, 0.0, threshold=self.threshold, reason="noncommittal", detail=detail
-            )
+            return measured(self, 0.0, reason="noncommittal", detail=detail)
         if not asked:
             return undefined(self.name, "no_questions", detail=detail)
         rows = await embed([question, *asked])
@@ -89,9 +116,8 @@ class AnswerRelevancy:
         if not similarities:
             return undefined(self.name, "zero_vector", detail=detail)
         return measured(
-            self.name,
+            self,
             float(np.mean(similarities)),
-            threshold=self.threshold,
             reason="partial" if len(similarities) < self.strictness else None,
             explanation="The answer reads as a reply to: " + " / ".join(asked),
             detail={**detail, "similarities": similarities},
@@ -101,18 +127,13 @@ class AnswerRelevancy:
 async def draw_questions(
     answer: str, count: int, ask: AskLike, *, examples: Examples
 ) -> list[ReverseQuestion]:
-    """Return the parsable of ``count`` drawings of a question that ``answer`` answers.
+    """Ask for ``count`` questions that ``answer`` would answer, and return the valid replies.
 
-    Raises the first error where none is.
+    Raises the first error if no reply is valid.
     """
-    tasks = [
-        REVERSE_QUESTION.task({"answer": answer}, draw=i, examples=examples) for i in range(count)
-    ]
-    replies = await ask.each(tasks)
-    drawn = [reply for reply in replies if isinstance(reply, ReverseQuestion)]
-    if not drawn:
-        raise next(reply for reply in replies if isinstance(reply, BaseException))
-    return drawn
+    shown = {"answer": answer}
+    tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=examples) for i in range(count)]
+    return await valid_replies(tasks, ask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,57 +152,24 @@ class AnswerRelevancyRubric:
     examples: Examples = ()
     name: str = "answer_relevancy_rubric"
 
-    needs = frozenset({"question", "answer"})
+    needs = _NEEDS
     asks = (ANSWER_RELEVANCY_RUBRIC,)
     requests = "1"
     range = "{0, .5, 1}"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        if not sample.answer.strip():
-            return measured(self.name, 0.0, threshold=self.threshold, reason="empty_answer")
-        points = await ask(
-            ANSWER_RELEVANCY_RUBRIC.task(
-                {"question": sample.question, "answer": sample.answer}, examples=self.examples
-            )
-        )
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
+        points = await ask(task_about(sample, ANSWER_RELEVANCY_RUBRIC, examples=self.examples))
         return measured(
-            self.name,
+            self,
             (points.subject + points.focus) / 2,
-            threshold=self.threshold,
             explanation=points.reason,
             detail={"subject": points.subject, "focus": points.focus},
         )
-
-
-_MAX_SUB_QUESTIONS = 8
-_BANDS = (
-    (0.8, "The answer directly addresses the question."),
-    (0.6, "The answer partially addresses the question."),
-    (0.4, "The answer is somewhat related, but misses key aspects of the question."),
-    (0.0, "The answer does not address the question."),
-)
-_NEEDS = frozenset({"question", "answer"})
-
-
-def band(value: float) -> str:
-    """Return in words what a relevancy in [0, 1] says."""
-    return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
-
-
-def short_circuit(metric: Metric, sample: Sample, *, threshold: float | None) -> Score | None:
-    """Return the score of a sample that there is nothing to ask about; None for all others."""
-    if not sample.question.strip():
-        return undefined(metric.name, "missing_question")
-    if not sample.answer.strip():
-        return measured(metric.name, 0.0, threshold=threshold, reason="empty_answer")
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,34 +201,25 @@ class ReverseRelevancy:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``strictness`` below 1, and examples that do not fit."""
-        if self.strictness < 1:
-            msg = f"strictness must be at least 1, not {self.strictness}"
-            raise ConfigError(msg)
-        check_examples(self.name, self.examples, self.asks)
+        _check_strictness(self.strictness)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if short := short_circuit(self, sample, threshold=self.threshold):
-            return short
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
         drawn = await draw_questions(sample.answer, self.strictness, ask, examples=self.examples)
         asked = [draw.question for draw in drawn if draw.question.strip()]
         if not asked:
             return undefined(self.name, "no_questions")
-        reply = await ask(
-            SIMILARITIES.task(
-                {"question": sample.question, "questions": asked}, examples=self.examples
-            )
-        )
-        found = {s.index: s.similarity for s in reversed(reply.similarities)}  # the first counts
-        if not all(i in found for i in range(1, len(asked) + 1)):
+        task = task_about(sample, SIMILARITIES, questions=asked, examples=self.examples)
+        rated = in_order((await ask(task)).similarities, len(asked))
+        if rated is None:
             return undefined(self.name, "judge_incomplete", detail={"questions": asked})
-        similarities = [found[i] for i in range(1, len(asked) + 1)]
+        similarities = [one.similarity for one in rated]
         value = sum(similarities) / len(similarities)
         return measured(
-            self.name,
+            self,
             value,
-            threshold=self.threshold,
             reason="partial" if len(asked) < self.strictness else None,
             explanation=band(value),
             detail={"questions": asked, "similarities": similarities},
@@ -267,18 +246,13 @@ class DirectRelevancy:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if short := short_circuit(self, sample, threshold=self.threshold):
-            return short
-        task = DIRECT_RELEVANCY.task(
-            {"question": sample.question, "answer": sample.answer}, examples=self.examples
-        )
-        reply = await ask(task)
-        return measured(self.name, reply.rating, threshold=self.threshold, explanation=reply.reason)
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
+        reply = await ask(task_about(sample, DIRECT_RELEVANCY, examples=self.examples))
+        return measured(self, reply.rating, explanation=reply.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,34 +284,27 @@ class DecompositionRelevancy:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if short := short_circuit(self, sample, threshold=self.threshold):
-            return short
-        split = await ask(SUB_QUESTIONS.task({"question": sample.question}, examples=self.examples))
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
+        split = await ask(task_about(sample, SUB_QUESTIONS, examples=self.examples))
         parts = [part for part in split.sub_questions if part.strip()][:_MAX_SUB_QUESTIONS]
         if not parts:
             return undefined(self.name, "no_questions")
-        reply = await ask(
-            ADDRESSED.task(
-                {"sub_questions": parts, "answer": sample.answer}, examples=self.examples
-            )
-        )
-        found = {one.index: one for one in reversed(reply.verdicts)}  # the first counts
-        if not all(i in found for i in range(1, len(parts) + 1)):
+        task = task_about(sample, ADDRESSED, sub_questions=parts, examples=self.examples)
+        verdicts = in_order((await ask(task)).verdicts, len(parts))
+        if verdicts is None:
             return undefined(self.name, "judge_incomplete", detail={"sub_questions": parts})
-        return self._coverage(parts, [found[i] for i in range(1, len(parts) + 1)])
+        return self._coverage(parts, verdicts)
 
     def _coverage(self, parts: Sequence[str], judged: Sequence[Verdict]) -> Score:
         flags = [one.verdict for one in judged]
         missing = [part for part, flag in zip(parts, flags, strict=True) if not flag]
         return measured(
-            self.name,
+            self,
             share_of(judged),
-            threshold=self.threshold,
             explanation="Not addressed: " + " / ".join(missing) if missing else None,
             detail={
                 "sub_questions": list(parts),
@@ -369,25 +336,118 @@ class IntentRelevancy:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse examples that do not fit."""
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if short := short_circuit(self, sample, threshold=self.threshold):
-            return short
-        wanted = await ask(INTENT.task({"question": sample.question}, examples=self.examples))
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
+        wanted = await ask(task_about(sample, INTENT, examples=self.examples))
         if not wanted.intent.strip():
             return undefined(self.name, "judge_incomplete")
-        reply = await ask(
-            INTENT_FULFILMENT.task(
-                {"intent": wanted.intent, "answer": sample.answer}, examples=self.examples
-            )
-        )
+        task = task_about(sample, INTENT_FULFILMENT, intent=wanted.intent, examples=self.examples)
+        reply = await ask(task)
         return measured(
-            self.name,
-            reply.rating,
-            threshold=self.threshold,
-            explanation=reply.reason,
-            detail={"intent": wanted.intent},
+            self, reply.rating, explanation=reply.reason, detail={"intent": wanted.intent}
         )
+
+
+_METHODS = (ReverseRelevancy, DirectRelevancy, DecompositionRelevancy, IntentRelevancy)
+_KINDS = tuple(kind for method in _METHODS for kind in method.asks)
+_PARTS: Mapping[str, float] = {"reverse": 0.3, "direct": 0.25, "decomposition": 0.25, "intent": 0.2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiMethodRelevancy:
+    """Relevancy of the answer by four methods: reverse, direct, decomposition and intent.
+
+    Each part is a metric of its own (`ReverseRelevancy`, `DirectRelevancy`,
+    `DecompositionRelevancy`, `IntentRelevancy`)::
+
+        score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
+        w = .3 reverse, .25 direct, .25 decomposition, .2 intent
+
+    Range [0, 1]. Needs question and answer. 9 judge requests unfused, 3 fused. ``detail`` has each
+    part's value or reason, and the coverage "addressed/sub-questions"; the explanation says in
+    words which of four bands the score is in.
+
+    Edges: parts without a value are left out (``partial``); where they have more than half of the
+    weight: undefined ``judge_incomplete``, or the error if all failed; no answer: 0
+    ``empty_answer``.
+
+    Source: multi-method relevancy (seed article). Differs: a part that failed has no value
+    instead of .5, and the weights are renormalised over the others.
+    """
+
+    strictness: int = 3
+    weights: Mapping[str, float] = field(default_factory=lambda: dict(_PARTS), hash=False)
+    threshold: float | None = 0.5
+    examples: Examples = ()
+    name: str = "multi_method_relevancy"
+
+    needs = _NEEDS
+    asks = _KINDS
+    requests = "9 (fused 3)"
+    range = "[0, 1]"
+
+    def __post_init__(self) -> None:
+        """Refuse weights of unknown parts, negative ones, all zero, and examples that don't fit."""
+        weights = self.weights.values()
+        if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
+            msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"
+            raise ConfigError(msg)
+        if not 0 < sum(weights) < math.inf:
+            msg = "at least one of the weights must be above 0, and their sum a number"
+            raise ConfigError(msg)
+        check_options(self)
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        if edge := edge_score(self, sample, question=None, answer=0.0):
+            return edge
+        parts = self._parts()
+        outcomes = await asyncio.gather(
+            *(part.measure(sample, ask, embed) for part in parts.values()), return_exceptions=True
+        )
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if len(errors) == len(parts):
+            raise errors[0]
+        return self._combined(
+            {
+                name: undefined(name, _reason(one)) if isinstance(one, BaseException) else one
+                for name, one in zip(parts, outcomes, strict=True)
+            }
+        )
+
+    def _parts(self) -> dict[str, Metric]:
+        examples = [fitting(self.examples, kind.asks) for kind in _METHODS]
+        parts: dict[str, Metric] = {
+            "reverse": ReverseRelevancy(strictness=self.strictness, examples=examples[0]),
+            "direct": DirectRelevancy(examples=examples[1]),
+            "decomposition": DecompositionRelevancy(examples=examples[2]),
+            "intent": IntentRelevancy(examples=examples[3]),
+        }
+        return {name: part for name, part in parts.items() if self.weights.get(name)}
+
+    def _combined(self, parts: Mapping[str, Score]) -> Score:
+        values = {name: part.value for name, part in parts.items() if part.value is not None}
+        total = sum(self.weights[name] for name in parts)
+        weight = sum(self.weights[name] for name in values)
+        detail: dict[str, Any] = {
+            "parts": values,
+            "missing": {name: part.reason for name, part in parts.items() if name not in values},
+        }
+        if "decomposition" in values:
+            detail["coverage"] = parts["decomposition"].detail["coverage"]
+        if weight < total / 2:
+            return undefined(self.name, "judge_incomplete", detail=detail)
+        value = sum(self.weights[name] * one for name, one in values.items()) / weight
+        return measured(
+            self,
+            value,
+            reason="partial" if detail["missing"] else None,
+            explanation=band(value),
+            detail=detail,
+        )
+
+
+def _reason(error: BaseException) -> Reason:
+    return error.reason if isinstance(error, JudgeError) else "internal"

@@ -1,4 +1,4 @@
-"""Grades by rules of the user's own: a rubric, a rubric of each sample, a guideline."""
+"""By rules of your own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Graded, grade_on
-from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated, check_examples
-from rag_eval_otel.metrics.dual import how_rated, rating_of, rating_remark
-from rag_eval_otel.metrics.outcome import Examples, check_choices, decided, measured, undefined
+from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
+from rag_eval_otel.metrics.outcome import (
+    Examples,
+    check_options,
+    decided,
+    edge_score,
+    grade_score,
+    shown_text,
+    task_about,
+    undefined,
+)
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _FIELDS = ("question", "contexts", "answer", "reference")
@@ -94,9 +102,8 @@ class Rubric:
 
     def __post_init__(self) -> None:
         """Refuse a scale or inputs that can't be used, and examples that do not fit."""
-        check_choices(self)
         _check_inputs(self.inputs)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -105,11 +112,9 @@ class Rubric:
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kind of question it puts."""
         return (_kind(list(parse_levels(self.levels))),)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
         return await _grade(self, sample, ask, levels=parse_levels(self.levels))
 
 
@@ -136,12 +141,10 @@ class InstanceRubric:
 
     def __post_init__(self) -> None:
         """Refuse inputs that can't be used, and examples that do not fit."""
-        check_choices(self)
         _check_inputs(self.inputs)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
         if not sample.rubric:
             return undefined(self.name, "missing_rubric")
         try:
@@ -154,37 +157,17 @@ class InstanceRubric:
 async def _grade(
     metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
 ) -> Score:
-    shown = _shown(sample, metric.inputs)
+    """Return the level that the judge chooses, seeing those of the inputs that the sample has."""
+    texts = {name: shown_text(sample, name) for name in metric.inputs}
+    shown = {name: text for name, text in texts.items() if text}
     if not shown:
         return undefined(metric.name, "missing_input")
     rubric = "\n".join(f"{level:.15g}: {meaning}" for level, meaning in levels.items())
     task = _kind(list(levels)).task(
         {**shown, "rubric": rubric}, rated=metric.rating, examples=metric.examples
     )
-    grade = await ask(task)
-    value, low, high = rating_of(grade), min(levels), max(levels)
-    return measured(
-        metric.name,
-        value,
-        threshold=metric.threshold,
-        normalized=(value - low) / (high - low) if low < high else None,
-        reason=rating_remark(metric.rating, [grade]),
-        explanation=grade.reason,
-        detail={"rated": how_rated(metric.rating, [grade])},
-    )
-
-
-def _shown(sample: Sample, names: Sequence[str]) -> dict[str, Any]:
-    """Return what of the fields ``names`` the sample has."""
-    texts: dict[str, Any] = {
-        "question": sample.question,
-        "answer": sample.answer,
-        "reference": sample.reference or "",
-    }
-    found: dict[str, Any] = {name: text for name, text in texts.items() if text.strip()}
-    if sample.context_texts:
-        found["contexts"] = sample.context_texts
-    return {name: found[name] for name in names if name in found}
+    scale = (min(levels), max(levels))
+    return grade_score(metric, await ask(task), scale=scale, rated=metric.rating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,16 +200,10 @@ class Guideline:
         if not self.guidelines.strip():
             msg = "guidelines must say what is asked of the answer"
             raise ConfigError(msg)
-        check_examples(self.name, self.examples, self.asks)
+        check_options(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        """Return the score of ``sample``."""
-        if not sample.question.strip():
-            return undefined(self.name, "missing_question")
-        if not sample.answer.strip():
-            return undefined(self.name, "empty_answer")
-        task = GUIDELINE.task(
-            {"question": sample.question, "answer": sample.answer, "guidelines": self.guidelines},
-            examples=self.examples,
-        )
-        return decided(self.name, await ask(task), threshold=self.threshold)
+        if edge := edge_score(self, sample, question=None, answer=None):
+            return edge
+        task = task_about(sample, GUIDELINE, guidelines=self.guidelines, examples=self.examples)
+        return decided(self, await ask(task))

@@ -14,7 +14,7 @@ from rag_eval_otel.metrics import (
     ContextUtilization,
     StatementContextRelevance,
 )
-from rag_eval_otel.metrics.context_rank import average_precision
+from rag_eval_otel.metrics.context import average_precision
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Fusion, Score
 from scoring import DOWN, FULL, flagged, score_of, script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,14 +24,8 @@ from rag_eval_otel.metrics.outcome import Metric
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "metrics.md"
 
-FAMILIES = (
-    ("Does the answer address the question?", ("relevancy", "dual")),
-    ("Is the answer backed by the contexts?", ("groundedness", "whole_answer")),
-    ("Were the right contexts retrieved?", ("context", "context_rank", "ranking")),
-    ("Is the answer right?", ("correctness",)),
-    ("By rules of your own", ("rubric",)),
-)
-"""Headings, and the modules whose metrics come under them."""
+FIRST = ("relevancy", "groundedness", "context", "ranking", "correctness", "rubric")
+"""The order of the modules on the page; others follow. A module's docstring is its heading."""
 
 _ONLINE = ("default", "dual", "online", "reference")
 _COUNTED = ("requests, unfused", "fused", "tokens, unfused", "fused", "embedding requests")
@@ -70,17 +65,24 @@ def _counted(metrics: Sequence[str | Metric]) -> tuple[str, ...]:
 
 
 def _families() -> Iterator[str]:
-    for heading, modules in FAMILIES:
-        found = {name: make for name, make in METRICS.items() if _module(make) in modules}
-        ordered = sorted(found, key=lambda name: modules.index(_module(found[name])))
+    for module in families():
+        names = [name for name, make in METRICS.items() if make.__module__ == module]
+        heading = inspect.cleandoc(sys.modules[module].__doc__ or "").splitlines()[0]
         yield f"### {heading}"
         yield table(
             ("name", "needs", "range", *_COUNTED),
-            [_row(METRICS[name]()) for name in ordered],
+            [_row(METRICS[name]()) for name in names],
         )
-        for name in ordered:
+        for name in names:
             yield f"#### `{name}`: {type(METRICS[name]()).__name__}"
             yield described(type(METRICS[name]()))
+
+
+def families() -> list[str]:
+    """Return the modules of the metrics, in the order of the page."""
+    package = METRICS["faithfulness"].__module__.rpartition(".")[0]
+    modules = [make.__module__ for make in METRICS.values()]
+    return list(dict.fromkeys([*(f"{package}.{name}" for name in FIRST), *sorted(modules)]))
 
 
 def _of_your_own() -> Iterator[str]:
@@ -88,10 +90,6 @@ def _of_your_own() -> Iterator[str]:
     for kind in (LLMMetric, FunctionMetric, CrossEncoderSimilarity):
         yield f"#### {kind.__name__}"
         yield described(kind)
-
-
-def _module(make: object) -> str:
-    return str(getattr(make, "__module__", "")).rpartition(".")[2]
 
 
 def _row(metric: Metric) -> tuple[str, ...]:
