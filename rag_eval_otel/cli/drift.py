@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from rag_eval_otel.dataset.page import DriftPlot, drift_page, write_page
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import Row, read_scores
 from rag_eval_otel.results.rows import unit_value
-from rag_eval_otel.runtime.installed import require
 
 if TYPE_CHECKING:
     from rag_eval_otel.drift import Alarm
@@ -103,61 +102,31 @@ def _warn_of_gap(name: str, times: Iterable[float]) -> None:
         )
 
 
-_NORMAL = 1.96
-_WIDTH, _HEIGHT = 10.0, 3.2  # inches, of one stream
+_PLOTS: Mapping[str, Literal["html", "svg"]] = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
-def plot(findings: Sequence[Finding], path: Path) -> None:
-    """Draw each stream, one below the other, to ``path``.
-
-    Raises `MissingDependencyError` without matplotlib, and `ConfigError` where ``path`` cannot be
-    written.
-    """
-    matplotlib = require("matplotlib.figure", "plot")  # no window, no global state
-    figure = matplotlib.Figure(figsize=(_WIDTH, _HEIGHT * len(findings)), layout="constrained")
-    axes = figure.subplots(len(findings), 1, squeeze=False)
-    for finding, row in zip(findings, axes, strict=True):
-        _draw(row[0], finding)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        msg = f"{path} cannot be written: {error}"
-        raise ConfigError(msg) from error
+def _check_plot(path: Path) -> None:
+    if path.suffix.lower() not in _PLOTS:
+        msg = f"--plot {path}: cannot draw {path.suffix or 'without a suffix'}; use .svg or .html"
+        raise ConfigError(msg)
 
 
-def _draw(axes: Any, finding: Finding) -> None:
-    values = [point.value or 0.0 for point in finding.points]
-    axes.plot(values, ".", markersize=2, alpha=0.25, color="tab:gray", label="scores")
-    means = running_means(values, window=max(10, min(200, len(values) // 20)))
-    at = [index for index, _, _ in means]
-    axes.plot(at, [mean for _, mean, _ in means], color="tab:blue", label="running mean, 95 %")
-    low, high = [m - half for _, m, half in means], [m + half for _, m, half in means]
-    axes.fill_between(at, low, high, color="tab:blue", alpha=0.2, linewidth=0)
-    if finding.before is not None:
-        axes.axhline(finding.before, color="tab:green", linestyle=":", label="baseline")
-    for number, alarm in enumerate(finding.alarms):
-        first = number == 0
-        axes.axvline(alarm.index, color="tab:red", label="alarm" if first else None)
-        onset = "onset" if first else None
-        axes.axvline(alarm.onset, color="tab:orange", linestyle="--", label=onset)
-    if finding.learned:
-        axes.axvspan(0, finding.learned, color="tab:green", alpha=0.08, label="learned")
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_xlabel("score number")
-    stream = finding.series.stream
-    axes.set_title(" ".join(filter(None, (stream.service, stream.name))))
-    axes.legend(loc="lower left", fontsize="small", ncols=3)
-
-
-def running_means(values: Sequence[float], *, window: int) -> list[tuple[int, float, float]]:
-    """Return index, mean and half the interval of ``window`` values each, half a window apart."""
-    found = []
-    for end in range(window, len(values) + 1, max(1, window // 2)):
-        part = values[end - window : end]
-        mean = sum(part) / window
-        variance = sum((value - mean) ** 2 for value in part) / max(1, window - 1)
-        found.append((end - 1, mean, _NORMAL * math.sqrt(variance / window)))
-    return found
+def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
+    """Draw each stream to ``path``, one below the other."""
+    plots = []
+    for finding in findings:
+        stream = finding.series.stream
+        plots.append(
+            DriftPlot(
+                title=" ".join(filter(None, (stream.service, stream.name, stream.version))),
+                values=[point.value or 0.0 for point in finding.points],
+                alarms=finding.alarms,
+                baseline=finding.before,
+                learned=finding.learned,
+            )
+        )
+    page = drift_page(plots, name=name, form=_PLOTS[path.suffix.lower()])
+    write_page(path, page, option="--plot")
 
 
 DESCRIPTION = """\
@@ -214,9 +183,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the scores: .png, .svg, .pdf"
-    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores: .svg or .html")
     parser.add_argument(
         "--json",
         dest="form",
@@ -271,6 +238,8 @@ def run(options: argparse.Namespace) -> int:
     if options.stratum is not None and options.detector != "betting":
         msg = f"--stratum needs --detector betting: {options.detector} has one mean for all"
         raise ConfigError(msg)
+    if options.plot is not None:
+        _check_plot(options.plot)
     found = read_series(options.file, metric=options.metric, stratum=options.stratum)
     reference = _reference(options)
     findings = [_look(series, options, reference.get(series.stream.name)) for series in found]
@@ -278,7 +247,7 @@ def run(options: argparse.Namespace) -> int:
     text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
     sys.stdout.write(f"{text}\n")
     if options.plot is not None:
-        plot(findings, options.plot)
+        _plot(findings, options.plot, name=options.file.name)
     return 1 if any(finding.alarms for finding in findings) else 0
 
 

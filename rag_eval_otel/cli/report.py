@@ -1,4 +1,4 @@
-"""``rag-eval-otel report``: a file of scores as one page for people."""
+"""``rag-eval-otel report``: write a page on a file of scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from rag_eval_otel.dataset.page import scores_page, write_page
+from rag_eval_otel.dataset.series import collect_scores
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results import read_scores
 
 DESCRIPTION = """\
 Writes one HTML page on the scores of FILE: distributions, time lines with drift, worst turns,
@@ -50,21 +53,17 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Write the page."""
-    from rag_eval_otel.report.page import render  # noqa: PLC0415  # --help is to be quick
-    from rag_eval_otel.report.series import scores_of  # noqa: PLC0415
-    from rag_eval_otel.results import read_scores  # noqa: PLC0415
-
     _check(options.output, options.file)
-    found = read_scores(options.file, metric=options.metric)
-    scores = scores_of(found, worst=options.worst)
-    page = render(scores, name=options.file.name, explanations=options.explanations)
-    _write(options.output, page)
+    records = read_scores(options.file, metric=options.metric)
+    scores = collect_scores(records, worst=options.worst)
+    page = scores_page(scores, name=options.file.name, explanations=options.explanations)
+    write_page(options.output, page, option="--output")
     sys.stdout.write(f"{options.output}: {scores.turns} turns, {len(scores.series)} metrics\n")
     return 0
 
 
 def _check(output: Path, file: Path) -> None:
-    """Raise `ConfigError` where the page cannot go to ``output``, before anything is read."""
+    """Raise `ConfigError` if the page cannot be written to ``output``, before anything is read."""
     if output.suffix.lower() not in {".html", ".htm"}:
         msg = f"--output {output} must end in .html"
         raise ConfigError(msg)
@@ -74,16 +73,3 @@ def _check(output: Path, file: Path) -> None:
     if output.resolve() == file.resolve():
         msg = f"--output {output} is the file that is read; name another"
         raise ConfigError(msg)
-
-
-def _write(output: Path, page: str) -> None:
-    """Write the page whole or not at all."""
-    part = output.with_name(f"{output.name}.part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(output)
-    except OSError as error:
-        msg = f"--output {output} cannot be written: {error}"
-        raise ConfigError(msg) from error
-    finally:
-        part.unlink(missing_ok=True)

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval_otel.cli import main
-from rag_eval_otel.report.page import MOST_SECTIONS, render
-from rag_eval_otel.report.series import scores_of
+from rag_eval_otel.dataset.page import MAX_SECTIONS, scores_page
+from rag_eval_otel.dataset.series import collect_scores
 from rag_eval_otel.results import Row
 from rag_eval_otel.types import Evaluation, Score
 from score_files import counter, event, falling, jsonl, page_of, row, span
@@ -206,7 +206,7 @@ def luminance(colour: str) -> float:
 
 def test_colours_have_contrast() -> None:
     """In light, dark and print, everything stands out by 4.5 to 1, as text must."""
-    style = files("rag_eval_otel.report").joinpath("templates/style.css").read_text("utf-8")
+    style = files("rag_eval_otel.dataset").joinpath("templates/style.css").read_text("utf-8")
     blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
@@ -295,9 +295,9 @@ def test_counters_tell_the_cost(tmp_path: Path) -> None:
 
 def test_services_have_sections_of_their_own(tmp_path: Path) -> None:
     """And where there are very many, tables alone."""
-    rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MOST_SECTIONS + 3)]
+    rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MAX_SECTIONS + 3)]
     page = page_of(jsonl(tmp_path / "a.jsonl", rows))
-    assert page.count("<h3>Distribution</h3>") == MOST_SECTIONS
+    assert page.count("<h3>Distribution</h3>") == MAX_SECTIONS
     assert "3 more are in the tables alone." in page
     assert "f</bdi> of <bdi>s62" in page
 
@@ -432,8 +432,8 @@ def test_one_value_has_a_scale(value: float, tmp_path: Path) -> None:
 def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
     """Whatever scores and times are, every place on the drawings is a number."""
     moments = [*times, *[None] * len(values)]
-    page = render(
-        scores_of(
+    page = scores_page(
+        collect_scores(
             Row(
                 index=i,
                 evaluation=Evaluation(scores=(Score(name="f", value=value),)),

@@ -1,0 +1,294 @@
+"""The page on a score file, and the plot of `rag-eval-otel drift`: HTML and SVG from templates."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import statistics
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from rag_eval_otel.dataset import charts
+from rag_eval_otel.dataset.charts import Chart, place_name
+from rag_eval_otel.dataset.figures import (
+    Bin,
+    DriftMark,
+    Line,
+    Unit,
+    VersionDrift,
+    bins,
+    find_drift,
+    lines,
+    parts,
+    scale_of,
+    unit_of,
+    window_of,
+)
+from rag_eval_otel.dataset.series import FileScores, Low, Series
+from rag_eval_otel.dataset.table import interval, number
+from rag_eval_otel.dataset.tally import MetricSummary
+from rag_eval_otel.drift.records import Alarm
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.semconv import EMBEDDING_CALLS, GEN_AI_TOKEN_TYPE, JUDGE_CALLS, JUDGE_TOKENS
+
+MAX_SECTIONS = 60
+"""The number of series with a section of their own; the tables at the top have all of them."""
+
+_NAME = 120  # characters of a name
+_PLOT_ROW = 270  # of a drift plot, in its own units
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Controls, surrogates and noncharacters: HTML may not have them, or UTF-8 cannot encode them."""
+
+_COUNTERS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    ("judge requests", JUDGE_CALLS, {}),
+    ("input tokens of the judge", JUDGE_TOKENS, {GEN_AI_TOKEN_TYPE: "input"}),
+    ("output tokens of the judge", JUDGE_TOKENS, {GEN_AI_TOKEN_TYPE: "output"}),
+    ("embedding requests", EMBEDDING_CALLS, {}),
+)
+
+Explanations = Literal["off", "on"]
+
+
+def write_page(path: Path, page: str, *, option: str) -> None:
+    """Write the page whole or not at all; a `ConfigError` names the command's ``option``."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        msg = f"{option} {path} cannot be written: {error}"
+        raise ConfigError(msg) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _template(name: str) -> str:
+    return (files("rag_eval_otel.dataset") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _render(template: str, **values: Any) -> str:
+    """Return the page of ``template``; texts in ``values`` are escaped."""
+    environment = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "commas": "{:,}".format,
+        "interval": interval,
+        "number": number,
+        "parts": parts,
+        "place_name": place_name,
+        "shares": charts.shares,
+    }
+    style = _template("style.css")
+    environment.globals |= {
+        "style": Markup(style),  # noqa: S704  # our own file
+        "style_hash": b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        "release": version("rag-eval-otel"),
+        "width": charts.WIDTH,
+        "height": charts.HEIGHT,
+        "left": charts.LEFT,
+        "right": charts.RIGHT,
+        "top": charts.TOP,
+        "bottom": charts.BOTTOM,
+        "shares_width": charts.SHARES_WIDTH,
+    }
+    page = environment.get_template(template).render(values)
+    return _UNPRINTABLE.sub("\ufffd", page)
+
+
+# --- the page on a score file ---------------------------------------------------------------------
+
+
+def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "off") -> str:
+    """Return the page on ``scores`` from the file called ``name``.
+
+    Explanations and questions, which quote user data, are on it only if ``explanations`` is on.
+    """
+    found = [
+        (text, scores.counters.total(counter, attributes))
+        for text, counter, attributes in _COUNTERS
+    ]
+    return _render(
+        "scores.html",
+        title=f"Scores of {name}",
+        name=name,
+        scores=scores,
+        metrics=[
+            _section(series, anchor=f"m{i}", explanations=explanations)
+            for i, series in enumerate(scores.series.values())
+        ],
+        counters=[(text, total) for text, total in found if total is not None],
+        max_sections=MAX_SECTIONS,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LowestScores:
+    """The table of the lowest scores; a cell may be empty."""
+
+    columns: list[str]
+    rows: list[tuple[float | None, list[str | None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """A series and the contents of its section."""
+
+    anchor: str
+    series: Series
+    summary: MetricSummary
+    unit: Unit
+    lines: Sequence[Line]
+    drift: Sequence[VersionDrift]
+    bins: Sequence[Bin]
+    histogram: Chart
+    time_line: Chart
+    lowest: _LowestScores
+
+    @property
+    def marks(self) -> list[DriftMark]:
+        return [mark for each in self.drift for mark in each.marks]
+
+    @property
+    def alarms(self) -> int:
+        return sum(each.alarms for each in self.drift)
+
+    @property
+    def windows(self) -> list[str]:
+        """The numbers of scores in the running means of the versions."""
+        return [f"{n:,}" for n in sorted({window_of(len(line.at)) for line in self.lines})]
+
+    def judges(self, version: str) -> list[str]:
+        return [judge for known, judge in self.series.judges if known == version and judge]
+
+
+def _section(series: Series, *, anchor: str, explanations: Explanations) -> _Section:
+    values, scale, unit = series.values, scale_of(series), unit_of(series)
+    middle = statistics.median(values) if values else None
+    summary = series.tally.summary(series.name, median=middle)
+    versions = lines(series)
+    drift = [find_drift(line) for line in versions]
+    counted = bins(values, scale)
+    most = max(counted, key=lambda each: each.count)
+    alarms = sum(each.alarms for each in drift)
+    return _Section(
+        anchor=anchor,
+        series=series,
+        summary=summary,
+        unit=unit,
+        lines=versions,
+        drift=drift,
+        bins=counted,
+        histogram=charts.histogram(
+            counted,
+            mean=summary.mean,
+            title=f"Distribution of {series.name[:_NAME]}",
+            description=(
+                f"{summary.ok:,} scores; most of them, {most.count:,}, from {most.low:.3g} to"
+                f" {most.high:.3g}; mean {number(summary.mean)}"
+            ),
+        ),
+        time_line=charts.time_line(
+            versions,
+            [mark for each in drift for mark in each.marks],
+            scale=scale,
+            unit=unit,
+            title=f"Time line of {series.name[:_NAME]}",
+            description=f"drift alarms: {alarms}, versions: {len(versions)}; both in words below",
+        ),
+        lowest=_lowest(series.lowest(), explanations),
+    )
+
+
+def _lowest(lows: Sequence[Low], explanations: Explanations) -> _LowestScores:
+    """Return the table of ``lows``, without the columns in which all cells are empty."""
+    cells = [_low_cells(low, explanations) for low in lows]
+    columns = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
+    return _LowestScores(
+        columns=columns,
+        rows=[
+            (score.value, [each[name] for name in columns])
+            for (_, score), each in zip(lows, cells, strict=True)
+        ],
+    )
+
+
+def _low_cells(low: Low, explanations: Explanations) -> dict[str, str | None]:
+    row, score = low
+    cells: dict[str, str | None] = {
+        "turn": row.place,
+        "time": None if row.time is None else place_name(row.time, "time"),
+        "judge": row.evaluation.judge,
+        "label": score.label,
+    }
+    if explanations == "on":
+        cells |= {"question": row.sample.question, "explanation": score.explanation}
+    return cells
+
+
+# --- the drift plot -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftPlot:
+    """The scores of one stream, and the drift in them.
+
+    ``baseline`` is the mean that was normal, learned from the first ``learned`` scores.
+    """
+
+    title: str
+    values: Sequence[float]
+    alarms: Sequence[Alarm]
+    baseline: float | None
+    learned: int
+
+
+_LEGEND = (
+    "Line: running mean of the last scores; band: its 95 % interval; dots: scores; dashed across:",
+    "baseline. Green: learned from; red: from the estimated onset of a change to its alarm.",
+)
+
+
+def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "svg"]) -> str:
+    """Return a page or a picture of ``plots``, one below the other, of the file called ``name``."""
+    return _render(
+        f"drift.{form}",
+        title=f"Drift in {name}",
+        name=name,
+        charts=list(map(_drift_chart, plots)),
+        legend=_LEGEND,
+        row=_PLOT_ROW,
+    )
+
+
+def _drift_chart(plot: DriftPlot) -> Chart:
+    at = [float(i) for i in range(len(plot.values))]
+    normal = "" if plot.baseline is None else f"baseline {plot.baseline:.3f}; "
+    return charts.time_line(
+        [Line(version="", at=at, values=plot.values, units=plot.values)],
+        list(_marks(plot.alarms)),
+        scale=(0.0, 1.0),
+        unit="row",
+        title=plot.title,
+        description=f"{len(at):,} scores; {normal}drift alarms: {len(plot.alarms)}",
+        baseline=plot.baseline,
+        learned=plot.learned or None,
+    )
+
+
+def _marks(alarms: Sequence[Alarm]) -> Iterator[DriftMark]:
+    for alarm in alarms:
+        at = float(alarm.index)
+        yield DriftMark(alarm=alarm, at=at, onset=float(alarm.onset), until=at)
