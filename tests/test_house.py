@@ -45,7 +45,7 @@ PRIVATE_SDK_NAME = "_active_span_processor"
 PRIVATE_SDK_NAME_IN = {"live/processor.py"}
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
-ENVIRONMENT_IN = {"config.py", "doctor/environment.py"}
+ENVIRONMENT_IN = {"config.py", "doctor/report.py"}
 
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),

@@ -1,4 +1,4 @@
-"""``rag-eval-otel doctor``: what is installed, attached and captured, who answers, what to do."""
+"""``rag-eval-otel doctor``: check the set-up or a program's run, and say what to do."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rag_eval_otel.doctor.report import as_data, as_text, diagnose, run_program
 from rag_eval_otel.errors import ConfigError
 
 DESCRIPTION = """\
-Says what is installed, whether judge, embedder and OTLP endpoints answer, and what to do about each
-problem. With a COMMAND it runs that, and says what the pipelines that it attaches have captured,
-scored and skipped, and why:
+Prints the installed versions, checks whether judge, embedder and OTLP endpoints answer, and says
+what to do about each problem. With a COMMAND it runs the command and reports what the pipelines in
+it have captured, scored and skipped, and why:
 
   rag-eval-otel doctor -- python app.py --its-own options
 
-The program's input and output are its own; the report follows on stderr (without a COMMAND, and as
-JSON, on stdout).
+The program keeps its input and output. The report follows on stderr; without a COMMAND, and as
+JSON, it goes to stdout.
 
 Exit status: 0 no problem, 1 problems, 2 misuse, 3 the program itself failed.
 """
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="how long judge, embedder and endpoints may take to answer (default: 10)",
+        help="time limit for judge, embedder and each endpoint (default: 10)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
@@ -56,16 +57,10 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, run, report."""
-    from rag_eval_otel.doctor.diagnosis import diagnose  # noqa: PLC0415  # --help is to be quick
-    from rag_eval_otel.doctor.environment import variables  # noqa: PLC0415
-    from rag_eval_otel.doctor.launch import run_noted  # noqa: PLC0415
-    from rag_eval_otel.doctor.report import as_data, as_text  # noqa: PLC0415
-
     command = _command(options.command)
     _check_output(options.output)
-    ran = run_noted(command) if command else None
-    diagnosis = diagnose(variables(), ran=ran, timeout=options.timeout)
+    program = run_program(command) if command else None
+    diagnosis = diagnose(program, timeout=options.timeout)
     if options.form == "json":
         report = json.dumps(as_data(diagnosis), indent=2, ensure_ascii=False) + "\n"
     else:
@@ -79,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(given: Sequence[str]) -> Sequence[str]:
-    """Return the command without the ``--`` before it, and refuse an empty one."""
+    """Return the command without the leading ``--``; raise `ConfigError` if it is empty."""
     command = given[1:] if given[:1] == ["--"] else given
     if given and not command:
         msg = "there is no command after --; try: doctor -- python app.py"
@@ -88,7 +83,7 @@ def _command(given: Sequence[str]) -> Sequence[str]:
 
 
 def _check_output(output: Path | None) -> None:
-    """Refuse a file that cannot be written before the program has run for nothing."""
+    """Raise `ConfigError` for a file that cannot be written, before the program runs."""
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         msg = f"--output {output}: there is no such folder, or it is one"
         raise ConfigError(msg)

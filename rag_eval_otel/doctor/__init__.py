@@ -1,4 +1,4 @@
-"""What is wrong, and what to do: installed versions, what answers, and what a program's run showed.
+"""The doctor: checks a set-up, runs a program, and says what is wrong and what to do.
 
-In the user's program each pipeline takes notes of itself (`rag_eval_otel.live.notes`).
+In the program each pipeline takes notes of itself (`rag_eval_otel.live.notes`).
 """

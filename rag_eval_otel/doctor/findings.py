@@ -1,15 +1,21 @@
-"""What was found without a program: in the variables, and by asking judge, embedder and OTLP."""
+"""What is wrong: rules from settings, connections and a program's notes to the causes of a problem.
+
+``causes.md`` describes every cause; `docs/doctor.md` shows it as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Final, Literal, get_args
 
+from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.doctor.causes import Finding, Level, found
-from rag_eval_otel.doctor.otlp import Answer
-from rag_eval_otel.doctor.reach import Reply
-from rag_eval_otel.doctor.targets import Target, missing_exporters
+from rag_eval_otel.doctor.connections import Answer, Reply, missing_exporters
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,
@@ -18,185 +24,347 @@ from rag_eval_otel.errors import (
     JudgeTimeoutError,
     UnparsableReplyError,
 )
+from rag_eval_otel.live.notes import Note, listed
 
-_HIDES: Final[Mapping[str, frozenset[str]]] = {
-    "OPENINFERENCE_HIDE_INPUTS": frozenset({"true", "1"}),
-    "OPENINFERENCE_HIDE_OUTPUTS": frozenset({"true", "1"}),
-    "OPENINFERENCE_HIDE_INPUT_MESSAGES": frozenset({"true", "1"}),
-    "OPENINFERENCE_HIDE_OUTPUT_MESSAGES": frozenset({"true", "1"}),
-    "OPENINFERENCE_HIDE_INPUT_TEXT": frozenset({"true", "1"}),
-    "OPENINFERENCE_HIDE_OUTPUT_TEXT": frozenset({"true", "1"}),
-    "TRACELOOP_TRACE_CONTENT": frozenset({"false", "0"}),
-    "HAYSTACK_CONTENT_TRACING_ENABLED": frozenset({"false", "0"}),
-    "LANGSMITH_HIDE_INPUTS": frozenset({"true", "1"}),
-    "LANGSMITH_HIDE_OUTPUTS": frozenset({"true", "1"}),
-    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": frozenset({"false", "no_content"}),
+Level = Literal["problem", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A cause of a problem: how bad it is, why it matters, what to do."""
+
+    id: str
+    level: Level
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cause that applies, at its own level or another; ``seen`` is the evidence."""
+
+    cause: Cause
+    level: Level
+    seen: str
+
+
+def causes_text() -> str:
+    return (files("rag_eval_otel.doctor") / "causes.md").read_text(encoding="utf-8")
+
+
+def _causes(text: str) -> Iterator[Cause]:
+    entry = r"^- `([a-z-]+)` \((\w+)\): (.+?)\n  \*Do:\* (.+?)$"
+    levels: Mapping[str, Level] = {level: level for level in get_args(Level)}
+    for name, level, why, fix in re.findall(entry, text, re.MULTILINE):
+        yield Cause(id=name, level=levels[level], why=why, fix=fix)
+
+
+CAUSES: Final[Mapping[str, Cause]] = {cause.id: cause for cause in _causes(causes_text())}
+
+
+def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
+    """Return a finding of the cause that is named, at its own level unless ``level`` is given."""
+    known = CAUSES[cause]
+    return Finding(cause=known, level=level or known.level, seen=seen)
+
+
+_SILENT: Final = frozenset({"no-spans", "no-turns", "no-dialect", "callback-missing"})
+_EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
+    "program-failed": _SILENT | {"nothing-attached"},
+    "sdk-disabled": _SILENT | {"provider-foreign", "provider-noop", "no-exporter"},
+    "sampler-off": _SILENT,
+    "provider-noop": _SILENT | {"provider-foreign"},
+    "provider-late": _SILENT | {"no-exporter"},
+    "exporter-missing": frozenset({"nothing-attached"}),
+    "config-invalid": frozenset({"nothing-attached"}),
+    "traces-not-exported": frozenset({"no-exporter"}),
 }
-"""Variables of instrumentations, and the values that switch content off."""
-
-_LIMITS: Final = (
-    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
-    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
-    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
-    "OTEL_ATTRIBUTE_COUNT_LIMIT",
-)
-_ENOUGH: Final[Mapping[str, int]] = {"VALUE_LENGTH_LIMIT": 100_000, "COUNT_LIMIT": 128}
+"""Causes, and the findings that follow from them."""
 
 
-def of_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what the variables alone tell."""
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        yield found("sdk-disabled", "OTEL_SDK_DISABLED is true")
-    yield from _sampler(environ)
-    limits = [name for name in _LIMITS if _is_tight(name, environ.get(name, ""))]
-    if limits:
-        yield found("attribute-limit", _listed(limits, environ))
-    hidden = [name for name, off in _HIDES.items() if environ.get(name, "").lower() in off]
-    if hidden:
-        yield found("content-hidden", _listed(hidden, environ))
+def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
+    """Leave out findings that follow from others, and repeated ones; sort the worst first."""
+    kept = {(one.cause.id, one.seen): one for one in findings}
+    names = {name for name, _ in kept}
+    explained = frozenset[str]().union(*(_EXPLAINS.get(name, frozenset()) for name in names))
+    levels = get_args(Level)
+    return sorted(
+        (one for (name, _), one in kept.items() if name not in explained),
+        key=lambda one: levels.index(one.level),
+    )
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+_SWITCHES: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "sdk-disabled": {"OTEL_SDK_DISABLED": frozenset({"true"})},
+    "traces-not-exported": {"OTEL_TRACES_EXPORTER": frozenset({"none"})},
+    "content-hidden": {
+        "OPENINFERENCE_HIDE_INPUTS": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUTS": _TRUE,
+        "OPENINFERENCE_HIDE_INPUT_MESSAGES": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUT_MESSAGES": _TRUE,
+        "OPENINFERENCE_HIDE_INPUT_TEXT": _TRUE,
+        "OPENINFERENCE_HIDE_OUTPUT_TEXT": _TRUE,
+        "TRACELOOP_TRACE_CONTENT": _FALSE,
+        "HAYSTACK_CONTENT_TRACING_ENABLED": _FALSE,
+        "LANGSMITH_HIDE_INPUTS": _TRUE,
+        "LANGSMITH_HIDE_OUTPUTS": _TRUE,
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": frozenset({"false", "no_content"}),
+    },
+}
+"""Causes by the variables and values that switch something off."""
+
+_LIMITS: Final[Mapping[str, int]] = {
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": 128,
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": 128,
+}
+"""Variables, and the limits that are high enough."""
+
+
+def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the findings that the environment alone gives."""
+    for cause, switches in _SWITCHES.items():
+        off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
+        if off:
+            yield finding(cause, _assignments(off, environ))
+    low = [name for name, enough in _LIMITS.items() if _is_below(environ.get(name, ""), enough)]
+    if low:
+        yield finding("attribute-limit", _assignments(low, environ))
     disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
-        yield found("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
-    yield from _exporters(environ)
+        yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
+    yield from _from_sampler_variables(environ)
+    for signal, name in missing_exporters(environ):
+        seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
+        yield finding("exporter-missing", seen)
 
 
-def _sampler(environ: Mapping[str, str]) -> Iterator[Finding]:
-    name, argument = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG")
-    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {argument}" if argument else "")
-    if name.endswith("always_off") or (name.endswith("traceidratio") and _number(argument) == 0):
-        yield found("sampler-off", seen)
-    elif name.endswith("traceidratio") and _number(argument) != 1:
-        yield found("sampler-ratio", seen)
+def _assignments(names: Iterable[str], environ: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={environ[name]}" for name in names)
 
 
-def _number(text: str | None) -> float | None:
+def _is_below(value: str, enough: int) -> bool:
+    return value.isdigit() and int(value) < enough
+
+
+def _from_sampler_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
+    if name.endswith("always_off"):
+        yield finding("sampler-off", seen)
+    elif name.endswith("traceidratio") and _number(ratio or "1") != 1:
+        yield finding("sampler-off" if _number(ratio) == 0 else "sampler-ratio", seen)
+
+
+def _number(text: str) -> float | None:
     try:
-        return float(text or 1)
+        return float(text)
     except ValueError:
         return None
 
 
-def _is_tight(name: str, value: str) -> bool:
-    enough = next(least for end, least in _ENOUGH.items() if name.endswith(end))
-    return value.isdigit() and int(value) < enough
+def from_config(config: Config, *, judge_is_asked: bool) -> Iterator[Finding]:
+    """Yield the findings on the options in force."""
+    if config.judge == "lexical":
+        yield finding("judge-lexical", "the judge is lexical")
+    if config.sample_rate == 0:
+        yield finding("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
+    if config.max_turns_per_minute == 0:
+        seen = "max_turns_per_minute is 0: nothing is scored"
+        yield finding("turns-budget", seen, level="problem")
+    if not judge_is_asked:
+        yield finding("judge-untried", "the judge or its key is set in the program's code")
 
 
-def _listed(names: Sequence[str], environ: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={environ[name]}" for name in names)
+# --- connections ----------------------------------------------------------------------------------
 
-
-def _exporters(environ: Mapping[str, str]) -> Iterator[Finding]:
-    for signal, name in missing_exporters(environ):
-        seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
-        yield found("exporter-missing", seen)
-    if environ.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
-        yield found("traces-not-exported", "OTEL_TRACES_EXPORTER is none")
-
-
-# --- judge and embedder ---------------------------------------------------------------------------
-
-_OF_ERRORS: Final[tuple[tuple[type[JudgeError], str], ...]] = (
+_JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
     (JudgeAuthError, "key-refused"),
     (JudgeRateLimitError, "rate-limited"),
     (JudgeTimeoutError, "server-slow"),
     (JudgeRequestError, "model-refused"),
     (UnparsableReplyError, "reply-unusable"),
 )
-_EMBEDDERS_OWN: Final = frozenset({"model-refused", "reply-unusable"})
 
 
-def of_config(config: Config) -> Iterator[Finding]:
-    """Yield what the options tell."""
-    if config.judge == "lexical":
-        yield found("judge-lexical", "the judge is lexical")
-    if config.sample_rate == 0:
-        yield found("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
-    if config.max_turns_per_minute == 0:
-        yield found("turns-budget", "max_turns_per_minute is 0: nothing is scored", level="problem")
-
-
-def of_replies(replies: Sequence[Reply]) -> Iterator[Finding]:
-    """Yield what came of asking judge and embedder; what ails both is said once."""
-    told: set[str] = set()
+def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
+    """Yield the findings on judge and embedder; the same cause of both only once."""
+    seen: set[str] = set()
     for reply in replies:
         if reply.error is None:
             if reply.part == "judge" and reply.name != "lexical":
-                yield found("judge-unchecked", f"the judge is {reply.name}")
+                yield finding("judge-unchecked", f"the judge is {reply.name}")
             continue
-        cause = _cause_of(reply.error)
-        if reply.part == "embedder" and cause in _EMBEDDERS_OWN:
+        cause = _cause_of_error(reply.error)
+        if reply.part == "embedder" and cause in {"model-refused", "reply-unusable"}:
             cause = "embedder-missing"
-        if cause not in told:
-            told.add(cause)
-            yield found(cause, f"the {reply.part}, {reply.name}: {reply.told}")
+        if cause not in seen:
+            seen.add(cause)
+            yield finding(cause, f"the {reply.part}, {reply.name}: {reply.text}")
 
 
-def _cause_of(error: JudgeError) -> str:
+def _cause_of_error(error: JudgeError) -> str:
     if isinstance(error, JudgeAuthError) and "HTTP" not in str(error):
-        return "key-missing"  # the client was not even made
-    return next(
-        (name for kind, name in _OF_ERRORS if isinstance(error, kind)), "server-unreachable"
-    )
+        return "key-missing"  # the client refused to send the request
+    causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(error, kind))
+    return next(causes, "server-unreachable")
 
 
-# --- OTLP -----------------------------------------------------------------------------------------
+def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
+    """Yield the findings on endpoints; the same cause of several signals at one server only once.
 
-_OF_VERDICTS: Final[Mapping[str, str]] = {
-    "refused": "otlp-refused",
-    "unknown_host": "otlp-refused",
-    "protocol": "otlp-protocol",
-    "path": "otlp-path",
-    "key": "otlp-key",
-    "timeout": "otlp-timeout",
-    "tls": "otlp-tls",
-    "address": "otlp-address",
-    "error": "otlp-error",
+    If traces arrive, the failure of another signal is a warning.
+    """
+    traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
+    seen: set[tuple[str, str]] = set()
+    for answer in answers:
+        endpoint, verdict = answer.endpoint, answer.verdict
+        cause = "otlp-refused" if verdict == "unknown_host" else f"otlp-{verdict}"
+        if cause == "otlp-refused" and not endpoint.source:
+            cause = "otlp-unset"
+        elif cause == "otlp-path" and traces_arrive:
+            cause = "otlp-signal"
+        if verdict != "ok" and (cause, endpoint.server) not in seen:
+            seen.add((cause, endpoint.server))
+            source = f" ({endpoint.source})" if endpoint.source else ""
+            text = f"{endpoint.url}{source} over {endpoint.protocol}: {answer.text}"
+            level: Level | None = "warning" if traces_arrive else None
+            yield finding(cause, f"{endpoint.signal} to {text}", level=level)
+
+
+# --- a program's notes ----------------------------------------------------------------------------
+
+_REPEATED: Final = "skipped duplicate"
+_ROOT_SAMPLER: Final = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{([^},]+))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The sums of the notes of all pipelines."""
+
+    notes: Sequence[Note]
+
+    @cached_property
+    def turns(self) -> Mapping[str, int]:
+        """Turns by outcome and reason; second records of a turn are left out."""
+        return {key: n for key, n in self.of("turn").items() if key != _REPEATED}
+
+    @property
+    def repeated(self) -> int:
+        """The number of second records."""
+        return self.of("turn").get(_REPEATED, 0)
+
+    @property
+    def scored(self) -> int:
+        return sum(n for key, n in self.turns.items() if key.partition(" ")[0] == "scored")
+
+    @property
+    def spans(self) -> Mapping[str, int]:
+        """Ended spans by scope, ours included."""
+        return _sum(note.spans for note in self.notes)
+
+    def of(self, kind: str) -> Mapping[str, int]:
+        """Return the counts of one kind: ``turn``, ``source``, ``released`` or ``failure``."""
+        return _sum(note.counts.get(kind, {}) for note in self.notes)
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
+def from_notes(notes: Sequence[Note]) -> Iterator[Finding]:
+    """Yield the findings on a program from the notes of its pipelines."""
+    if not notes:
+        yield finding("nothing-attached", "no pipeline has reported")
+        return
+    totals = Totals(notes=notes)
+    for note in notes:
+        yield from _from_note(note)
+    if not totals.turns and not any(note.held for note in notes):
+        yield _why_silent(totals)
+    yield from _from_turns(totals)
+    if totals.repeated:
+        yield finding("turns-duplicate", f"{totals.repeated} second records of the same turns")
+    early = {s: n for s, n in totals.of("released").items() if s in {"timeout", "flushed"}}
+    if early:
+        yield finding("unscored-spans", listed(early))
+    if totals.of("failure"):
+        yield finding("internal-errors", listed(totals.of("failure")))
+
+
+def _from_note(note: Note) -> Iterator[Finding]:
+    if not note.ended and (note.spans or note.held):
+        seen = f"{note.program}, process {note.pid}: {note.held} turns were waiting for scores"
+        seen = f"{seen}, {sum(note.spans.values())} spans had ended"
+        yield finding("killed", seen, level="warning" if note.held else None)
+    for cause, lines in note.logged.items():
+        yield from (finding(cause, line) for line in lines)
+    if "NoOp" in note.provider:
+        yield finding("provider-noop", f"the tracer provider is {note.provider}")
+    elif not note.sees_spans:
+        yield finding("provider-foreign", f"the tracer provider is {note.provider}")
+    if note.processors is not None and not note.processors:
+        yield finding("no-exporter", f"{note.provider} has no span processor")
+    sampler = _ROOT_SAMPLER.match(note.sampler)
+    ratio = float(sampler[2] or 0) if sampler else 1
+    if ratio == 0 and not note.spans:
+        yield finding("sampler-off", f"{note.provider} with {note.sampler}: no span recorded")
+    elif 0 < ratio < 1:
+        yield finding("sampler-ratio", f"{note.provider} with {note.sampler}")
+
+
+def _why_silent(totals: Totals) -> Finding:
+    """Return the reason why no turn was found."""
+    spans = totals.spans
+    if semconv.SCOPE in spans or totals.of("source"):
+        return finding("no-turns", f"spans by {listed(spans)}")
+    if any(note.has_langchain for note in totals.notes):
+        others = f"; spans by {listed(spans)}" if spans else ""
+        return finding("callback-missing", f"LangChain is in use, but no run is recorded{others}")
+    if spans:
+        return finding("no-dialect", f"spans by {listed(spans)}")
+    return finding("no-spans", "no span has ended on the provider that is attached")
+
+
+_OF_SCORES: Final[Mapping[str, str]] = {
+    "transport": "server-unreachable",
+    "circuit_open": "server-unreachable",
+    "timeout": "server-slow",
+    "unauthorized": "key-refused",
+    "rate_limited": "rate-limited",
+    "bad_request": "model-refused",
+    "unparsable": "reply-unusable",
+    "judge_incomplete": "reply-unusable",
+    "internal": "internal-errors",
+    "shutdown": "turns-shutdown",
+    "budget": "turns-budget",
 }
 
 
-def of_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Yield what came of asking the endpoints; one that ails all signals is named once."""
-    traces = [one.verdict for one in answers if one.target.signal == "traces"]
-    told: set[tuple[str, str, int]] = set()
-    for answer in answers:
-        if answer.verdict == "ok":
-            continue
-        cause, level = _cause(answer, traces)
-        key = (cause, answer.target.host, answer.target.port)
-        if key not in told:
-            told.add(key)
-            yield found(cause, _seen(answer), level=level)
-    yield from _unsaid(answers)
+def cause_of(outcome: str, reason: str) -> str:
+    """Return the cause why turns with this ``outcome`` lack scores for this ``reason``."""
+    if outcome in {"skipped", "dropped"}:
+        return f"turns-{reason.replace('_', '-')}"
+    return _OF_SCORES.get(reason, "scores-undefined")
 
 
-def _cause(answer: Answer, traces: Sequence[str]) -> tuple[str, Level | None]:
-    """Return the cause: what other signals than traces meet alone, is a lesser evil."""
-    target = answer.target
-    if not target.source and answer.verdict in {"refused", "unknown_host"}:
-        return "otlp-unset", None
-    if target.signal != "traces" and "ok" in traces:
-        if answer.verdict == "path":
-            return "otlp-signal", None
-        return _OF_VERDICTS[answer.verdict], "warning"
-    return _OF_VERDICTS[answer.verdict], None
-
-
-def _seen(answer: Answer) -> str:
-    target = answer.target
-    named = f" ({target.source})" if target.source else ""
-    hint = f"; {answer.hint}" if answer.hint else ""
-    return (
-        f"{target.signal} to {target.endpoint}{named} over {target.protocol}: {answer.told}{hint}"
-    )
-
-
-def _unsaid(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Tell of port 4318 without a protocol."""
-    for answer in answers:
-        if answer.verdict == "ok" and _is_guess(answer.target):
-            yield found("otlp-protocol-unset", f"{answer.target.endpoint}, and no protocol")
-            return
-
-
-def _is_guess(target: Target) -> bool:
-    return bool(target.source) and not target.named_protocol and target.protocol == "http"
+def _from_turns(totals: Totals) -> Iterator[Finding]:
+    for key, number in sorted(totals.turns.items()):
+        outcome, _, reason = key.partition(" ")
+        level: Level | None = None
+        if outcome == "scored":
+            level = "warning"
+        elif outcome in {"skipped", "dropped"} and not totals.scored:
+            level = "problem"
+        if reason:
+            lack = "lack a score" if outcome == "scored" else outcome
+            yield finding(
+                cause_of(outcome, reason), f"{number} turns {lack}: {reason}", level=level
+            )

@@ -1,32 +1,221 @@
-"""A diagnosis as text for people, and as plain data for machines."""
+"""Run a program, check the set-up, and report the findings as text or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from textwrap import fill
-from typing import Any
+from types import FrameType
+from typing import Any, Final, Literal
 
-from rag_eval_otel.doctor.causes import Finding
-from rag_eval_otel.doctor.diagnosis import Diagnosis
-from rag_eval_otel.doctor.launch import Ran
-from rag_eval_otel.doctor.program import ending
-from rag_eval_otel.doctor.reach import Reached
-from rag_eval_otel.doctor.totals import Totals, totals_of
+from rag_eval_otel import semconv
+from rag_eval_otel.config import DOCTOR, Config
+from rag_eval_otel.doctor import findings as rules
+from rag_eval_otel.doctor.connections import (
+    PARTS,
+    Connections,
+    Part,
+    check_connections,
+    otlp_endpoints,
+)
+from rag_eval_otel.doctor.findings import Finding, Totals, finding, without_consequences
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import Note, listed
-from rag_eval_otel.runtime.installed import OURS
+from rag_eval_otel.providers import parts_of
+from rag_eval_otel.runtime.installed import OURS, versions
 
-_WIDTH = 100
-_INDENT = 12
+_WIDTH: Final = 100
+_INDENT: Final = 12
+_SHELL: Final = 128  # a shell's exit status of a command that signal n ended is 128 + n
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of the user's program, and the notes of its pipelines.
+
+    ``status`` is its exit status, or minus the number of the signal that ended it. ``received`` are
+    the signals that asked the doctor to end.
+    """
+
+    command: Sequence[str]
+    status: int
+    received: Sequence[int] = ()
+    notes: Sequence[Note] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the program failed; to end by a signal that was passed on is no failure."""
+        asked = {0, *(-n for n in self.received), *(_SHELL + n for n in self.received)}
+        return self.status not in asked
+
+    @property
+    def ending(self) -> str:
+        if self.status >= 0:
+            return f"exit status {self.status}"
+        return f"ended by {signal.Signals(-self.status).name}"
+
+
+def run_program(command: Sequence[str]) -> Run:
+    """Run ``command`` to its end; signals that ask the doctor to end go to the program.
+
+    Raises `ConfigError` if it cannot be started.
+    """
+    arguments = resolved(command)
+    # Processes that the program leaves behind may still write to the folder.
+    with tempfile.TemporaryDirectory(prefix="rag-eval-doctor-", ignore_cleanup_errors=True) as name:
+        try:
+            status, received = _wait_for(arguments, {**os.environ, DOCTOR: name})
+        except OSError as error:
+            msg = f"{command[0]!r} cannot be started: {error.strerror or error}"
+            raise ConfigError(msg) from error
+        notes = read_notes(Path(name))
+    return Run(command=command, status=status, received=received, notes=notes)
+
+
+def resolved(command: Sequence[str]) -> list[str]:
+    """Return ``command`` with the path of its program; a script is run by this Python.
+
+    Raises `ConfigError` if there is no such program.
+    """
+    name, *arguments = command
+    if name.endswith((".py", ".pyz")) and Path(name).is_file():
+        return [sys.executable, name, *arguments]
+    found = shutil.which(name)
+    if found is None and name in {"python", "python3"}:
+        found = sys.executable
+    if found is None:
+        msg = f"there is no command {name!r}; try: doctor -- python {' '.join(command)}"
+        raise ConfigError(msg)
+    return [found, *arguments]
+
+
+def _wait_for(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[int]]:
+    """Return the exit status, and the signals that were received and passed on."""
+    received: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if child is not None and not (number == signal.SIGINT and is_from_terminal()):
+            child.send_signal(number)
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    handlers = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        child = subprocess.Popen(arguments, env=environ)  # noqa: S603  # the user's own command
+        for number in received:  # before there was a child
+            child.send_signal(number)
+        return child.wait(), received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def is_from_terminal() -> bool:
+    """Tell whether ^C comes from a terminal, which sends it to the program as well."""
+    if not hasattr(os, "tcgetpgrp"):  # Windows sends it to all processes of the console
+        return True
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+    return any(os.tcgetpgrp(fd) == os.getpgrp() for fd in terminals)
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """Return the notes in ``folder``, in the order in which they were written."""
+    paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [Note(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+# --- the diagnosis --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Installed versions, connections, the program's run, and the findings, the worst first."""
+
+    versions: Mapping[str, str]
+    connections: Connections
+    run: Run | None = None
+    findings: Sequence[Finding] = ()
+
+    @property
+    def status(self) -> Literal[0, 1, 3]:
+        """The exit status: 0 no problem, 1 problems, 3 the program itself failed."""
+        if self.run is not None and self.run.failed:
+            return 3
+        return 1 if any(one.level == "problem" for one in self.findings) else 0
+
+
+def diagnose(
+    run: Run | None = None, *, timeout: float, environ: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """Check settings and connections, each for ``timeout`` seconds, and the notes of ``run``."""
+    environ = os.environ if environ is None else environ
+    findings = [*rules.from_variables(environ)]
+    config: Config | None = None
+    try:
+        config = Config.from_env(environ)
+    except ConfigError as error:
+        findings.append(finding("config-invalid", str(error)))
+    endpoints, parts = otlp_endpoints(environ), PARTS
+    notes = run.notes if run is not None else ()
+    if run is not None:
+        if run.failed:
+            findings.append(finding("program-failed", run.ending))
+        findings += rules.from_notes(notes)
+        if not any("export-failing" in note.logged for note in notes):
+            endpoints = [one for one in endpoints if one.source]  # it may not use the default ones
+    if config is not None and notes:
+        config, parts = _of_program(config, notes[-1])
+    if config is not None:
+        findings += rules.from_config(config, judge_is_asked="judge" in parts)
+    connections = check_connections(config, endpoints, parts=parts, timeout=timeout)
+    findings += rules.from_replies(connections.replies)
+    findings += rules.from_answers(connections.answers)
+    return Diagnosis(
+        versions=notes[0].versions if notes else versions(),
+        connections=connections,
+        run=run,
+        findings=without_consequences(findings),
+    )
+
+
+def _of_program(config: Config, note: Note) -> tuple[Config, tuple[Part, ...]]:
+    """Return the program's judge and embedder, and which of them can be asked from outside."""
+    models: Mapping[Part, str] = {"judge": note.judge, "embedder": note.embedder}
+    parts = tuple(
+        part
+        for part, model in models.items()
+        if model in {"lexical", "hashing"} or (parts_of(model) and note.judge_key != "code")
+    )
+    asked: dict[str, Any] = {part: models[part] for part in parts}
+    return replace(config, judge_base_url=note.judge_base_url, **asked), parts
+
+
+# --- text and JSON --------------------------------------------------------------------------------
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """Return the report, ending in a line break."""
-    rows = [*_installed(diagnosis.versions), *_reached(diagnosis.reached)]
-    if diagnosis.ran is not None:
-        rows += _ran(diagnosis.ran)
-    findings = [line for one in diagnosis.findings for line in ("", *_finding(one))]
-    return "\n".join([*(_row(*row) for row in rows), *findings, "", _sum(diagnosis), ""])
+    rows = [*_installed(diagnosis.versions), *_connections(diagnosis.connections)]
+    if diagnosis.run is not None:
+        rows += _program(diagnosis.run)
+    lines = [_row(name, text) for name, text in rows]
+    for one in diagnosis.findings:
+        lines += ["", f"{one.level.upper()} {one.cause.id}", _row("  seen", one.seen)]
+        lines += [_row("  why", one.cause.why), _row("  do", one.cause.fix)]
+    levels = [one.level for one in diagnosis.findings]
+    total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
+    return "\n".join([*lines, "", total, ""])
 
 
 def _row(name: str, text: str) -> str:
@@ -38,62 +227,35 @@ def _installed(versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     ours = [name for name in ("python", *OURS) if name in versions]
     yield "installed", ", ".join(f"{name} {versions[name]}" for name in ours)
     others = [f"{name} {version}" for name, version in versions.items() if name not in ours]
-    yield "beside it", ", ".join(others) or "no instrumentation that is known"
+    yield "beside it", ", ".join(others) or "no known instrumentation"
 
 
-def _reached(reached: Reached) -> Iterator[tuple[str, str]]:
-    for reply in reached.replies:
-        yield reply.part, f"{reply.name}: {reply.told} ({reply.seconds:.1f} s)"
-    for answer in reached.answers:
-        target = answer.target
-        yield target.signal, f"{target.endpoint} over {target.protocol}: {answer.told}"
+def _connections(connections: Connections) -> Iterator[tuple[str, str]]:
+    for reply in connections.replies:
+        yield reply.part, f"{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
+    for answer in connections.answers:
+        endpoint = answer.endpoint
+        yield endpoint.signal, f"{endpoint.url} over {endpoint.protocol}: {answer.text}"
 
 
-def _ran(ran: Ran) -> Iterator[tuple[str, str]]:
-    yield "program", f"{' '.join(ran.command[:3])}: {ending(ran)}"
-    for note in ran.notes:
-        yield "pipeline", _pipeline(note)
-    if ran.notes:
-        totals = totals_of(ran.notes)
-        ours = {"rag_eval_otel": totals.own} if totals.own else {}
-        yield "spans", listed({**totals.spans, **ours}) or "none"
-        yield "read", listed(totals.sources) or "nothing"
-        yield "turns", _turns(totals)
-
-
-def _pipeline(note: Note) -> str:
-    sampler = note.sampler.removeprefix("ParentBased{root:").partition(",")[0]
-    parts = (
-        f"{note.program}, process {note.pid}",
-        ", ".join(filter(None, [note.provider, sampler, *(note.processors or ())])),
-        f"judge {note.judge}, {note.embedder}",
-    )
-    return "; ".join(parts)
-
-
-def _turns(totals: Totals) -> str:
-    told = f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}"
-    return f"{told}; recorded a second time: {totals.repeated}" if totals.repeated else told
-
-
-def _finding(finding: Finding) -> Iterator[str]:
-    yield f"{finding.level.upper()} {finding.cause.id}"
-    for name, text in (
-        ("seen", finding.seen),
-        ("why", finding.cause.why),
-        ("do", finding.cause.fix),
-    ):
-        yield _row(f"  {name}", text)
-
-
-def _sum(diagnosis: Diagnosis) -> str:
-    levels = [one.level for one in diagnosis.findings]
-    problems, warnings = levels.count("problem"), levels.count("warning")
-    return f"problems: {problems}, warnings: {warnings}"
+def _program(run: Run) -> Iterator[tuple[str, str]]:
+    yield "program", f"{' '.join(run.command[:3])}: {run.ending}"
+    for note in run.notes:
+        sampler = note.sampler.removeprefix("ParentBased{root:").partition(",")[0]
+        provider = ", ".join(filter(None, [note.provider, sampler, *(note.processors or ())]))
+        judge = f"judge {note.judge}, {note.embedder}"
+        yield "pipeline", f"{note.program}, process {note.pid}; {provider}; {judge}"
+    if run.notes:
+        totals = Totals(notes=run.notes)
+        yield "spans", listed(totals.spans) or "none"
+        yield "read", listed(totals.of("source")) or "nothing"
+        again = f"; recorded a second time: {totals.repeated}" if totals.repeated else ""
+        yield "turns", f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}{again}"
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the report as JSON can hold it; no key or header is in it."""
+    """Return the report for JSON; it holds no key and no header."""
+    run, connections = diagnosis.run, diagnosis.connections
     return {
         "status": diagnosis.status,
         "versions": dict(diagnosis.versions),
@@ -102,47 +264,40 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
                 "part": reply.part,
                 "name": reply.name,
                 "ok": reply.error is None,
-                "told": reply.told,
+                "told": reply.text,
                 "seconds": round(reply.seconds, 3),
             }
-            for reply in diagnosis.reached.replies
+            for reply in connections.replies
         ],
         "otlp": [
             {
-                "signal": answer.target.signal,
-                "protocol": answer.target.protocol,
-                "endpoint": answer.target.endpoint,
-                "source": answer.target.source,
+                "signal": answer.endpoint.signal,
+                "protocol": answer.endpoint.protocol,
+                "endpoint": answer.endpoint.url,
+                "source": answer.endpoint.source,
                 "verdict": answer.verdict,
-                "told": answer.told,
-                "hint": answer.hint,
+                "told": answer.text,
             }
-            for answer in diagnosis.reached.answers
+            for answer in connections.answers
         ],
-        "program": None if diagnosis.ran is None else _program(diagnosis.ran),
+        "program": None if run is None else _program_as_data(run),
         "findings": [
-            {
-                "id": one.cause.id,
-                "level": one.level,
-                "seen": one.seen,
-                "why": one.cause.why,
-                "fix": one.cause.fix,
-            }
+            {**asdict(one.cause), "level": one.level, "seen": one.seen}
             for one in diagnosis.findings
         ],
     }
 
 
-def _program(ran: Ran) -> dict[str, Any]:
-    totals = totals_of(ran.notes)
+def _program_as_data(run: Run) -> dict[str, Any]:
+    totals = Totals(notes=run.notes)
     return {
-        "status": ran.status,
-        "failed": ran.failed,
-        "turns": dict(totals.turns),
+        "status": run.status,
+        "failed": run.failed,
+        "turns": totals.turns,
         "scored": totals.scored,
         "repeated": totals.repeated,
-        "sources": dict(totals.sources),
-        "released": dict(totals.released),
-        "spans": dict(totals.spans),
-        "pipelines": [asdict(one) for one in ran.notes],
+        "sources": totals.of("source"),
+        "released": totals.of("released"),
+        "spans": {scope: n for scope, n in totals.spans.items() if scope != semconv.SCOPE},
+        "pipelines": [asdict(one) for one in run.notes],
     }

@@ -20,8 +20,7 @@ from apps.parts import PROMPT, handbook, join
 from live import App, asked, attached, generated, retrieved, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
-from rag_eval_otel.doctor.causes import CAUSES
-from rag_eval_otel.doctor.reasons import cause_of
+from rag_eval_otel.doctor.findings import CAUSES, cause_of
 from rag_eval_otel.semconv import EVALUATION_CONTEXTS_SOURCE as SOURCE
 
 Build = Callable[[App, Span | None], None]

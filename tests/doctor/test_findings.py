@@ -1,27 +1,27 @@
-"""What follows from what was seen, and that everything that may be found is described."""
+"""The doctor's findings on settings and notes, and the description of every cause."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from rag_eval_otel.doctor.causes import CAUSES, Finding, causes_text
-from rag_eval_otel.doctor.diagnosis import Diagnosis, diagnose
-from rag_eval_otel.doctor.findings import of_answers, of_variables
-from rag_eval_otel.doctor.launch import Ran, resolved
-from rag_eval_otel.doctor.otlp import Answer
-from rag_eval_otel.doctor.program import of_run, without_explained
-from rag_eval_otel.doctor.reach import Reached
-from rag_eval_otel.doctor.reasons import cause_of
-from rag_eval_otel.doctor.report import as_text
-from rag_eval_otel.doctor.targets import target_of
-from rag_eval_otel.doctor.totals import read_notes, totals_of
+from rag_eval_otel.doctor.connections import Answer, Connections, Verdict, endpoint_of
+from rag_eval_otel.doctor.findings import (
+    CAUSES,
+    Finding,
+    Totals,
+    cause_of,
+    causes_text,
+    from_answers,
+    from_variables,
+)
+from rag_eval_otel.doctor.report import Diagnosis, Run, as_text, diagnose, read_notes, resolved
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import Note, as_line
 from rag_eval_otel.sinks.instruments import DropReason
@@ -43,16 +43,13 @@ def note(**known: Any) -> Note:
     """Return the note of a healthy pipeline with a scored turn, except for what is ``known``."""
     usual: dict[str, Any] = {
         "pid": 1,
-        "parent": 0,
         "program": "app.py",
-        "executable": "python",
         "ended": True,
         "provider": "sdk.TracerProvider",
         "sees_spans": True,
         "sampler": "ParentBased{root:AlwaysOnSampler,x}",
         "processors": ["BatchSpanProcessor"],
         "spans": {"openinference": 3},
-        "dialects": {"openinference": 3},
         "counts": {"turn": {"scored": 1}, "source": {"openinference": 3}},
         "judge": "lexical",
         "embedder": "hashing",
@@ -67,27 +64,32 @@ def counted(**kinds: Any) -> Note:
 
 def silent(**known: Any) -> Note:
     """Return the note of a pipeline that has captured nothing."""
-    return note(**{"counts": {}, "spans": {}, "dialects": {}, **known})
+    return note(**{"counts": {}, "spans": {}, **known})
 
 
-def run(*notes: Note, status: int = 0, **known: Any) -> Ran:
+def run(*notes: Note, status: int = 0, **known: Any) -> Run:
     """Return a run with these notes."""
-    return Ran(command=("app",), status=status, notes=notes, **known)
+    return Run(command=("app",), status=status, notes=notes, **known)
 
 
 def levels(findings: Iterable[Finding]) -> dict[str, str]:
-    """Return the levels of ``findings`` by their names."""
-    return {one.cause.id: one.level for one in without_explained(list(findings))}
+    """Return the levels of ``findings`` by their names, without the offline judge's."""
+    return {one.cause.id: one.level for one in findings if one.cause.id != "judge-lexical"}
+
+
+def found_in(program: Run) -> dict[str, str]:
+    """Return the levels of the findings on ``program`` by their names."""
+    return levels(diagnose(program, timeout=5, environ=QUIET).findings)
 
 
 def test_a_healthy_run_has_no_finding() -> None:
-    """A program that attaches, reads, scores and exports."""
-    assert levels(of_run(run(note()))) == {}
+    """A program that attaches, reads, scores and exports has no finding."""
+    assert found_in(run(note())) == {}
 
 
-CASES: dict[str, tuple[Ran, dict[str, str]]] = {
+CASES: dict[str, tuple[Run, dict[str, str]]] = {
     "nothing attached": (run(), {"nothing-attached": "problem"}),
-    "interrupted": (run(note(), status=130, interrupted=(2,)), {}),
+    "interrupted": (run(note(), status=130, received=(2,)), {}),
     "killed with spans waiting": (
         run(note(held=2, ended=False), status=-9),
         {"program-failed": "problem", "killed": "warning"},
@@ -114,7 +116,7 @@ CASES: dict[str, tuple[Ran, dict[str, str]]] = {
     "nobody to export": (run(note(processors=[])), {"no-exporter": "warning"}),
     "no spans": (run(silent()), {"no-spans": "problem"}),
     "LangChain, and no span of it": (
-        run(silent(has_langchain=True, spans={"http": 1}, dialects={"none": 1})),
+        run(silent(has_langchain=True, spans={"http": 1})),
         {"callback-missing": "problem"},
     ),
     "LangChain, traced by an instrumentation": (
@@ -122,7 +124,7 @@ CASES: dict[str, tuple[Ran, dict[str, str]]] = {
         {"no-turns": "problem"},
     ),
     "spans of nobody we know": (
-        run(silent(spans={"http": 3}, dialects={"none": 3})),
+        run(silent(spans={"http": 3})),
         {"no-dialect": "problem"},
     ),
     "early leavers": (
@@ -152,10 +154,10 @@ CASES: dict[str, tuple[Ran, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("ran", "expected"), CASES.values(), ids=CASES.keys())
-def test_what_follows_from_a_run(ran: Ran, expected: dict[str, str]) -> None:
-    """What is seen leads to its cause, and to no other that this one explains."""
-    assert levels(of_run(ran)) == expected
+@pytest.mark.parametrize(("program", "expected"), CASES.values(), ids=CASES.keys())
+def test_findings_on_a_program(program: Run, expected: dict[str, str]) -> None:
+    """A program's notes lead to their cause, without the consequences of this cause."""
+    assert found_in(program) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,17 +165,16 @@ def test_what_follows_from_a_run(ran: Ran, expected: dict[str, str]) -> None:
     [({"skipped redacted": 3}, "problem"), ({"skipped redacted": 3, "scored": 1}, "warning")],
 )
 def test_a_refusal_is_a_problem_where_nothing_is_scored(turns: dict[str, int], level: str) -> None:
-    """Refusals beside scores are to be known; without any score they are what is wrong."""
-    found = levels(of_run(run(counted(turn=turns))))
-    assert found == {"turns-redacted": level}
+    """A refusal is a warning beside scored turns, and a problem without any."""
+    assert found_in(run(counted(turn=turns))) == {"turns-redacted": level}
 
 
 def test_a_turn_is_counted_once() -> None:
-    """Second records of the same turns are no turns of their own, and no problem."""
-    ran = run(counted(turn={"scored": 3, "skipped duplicate": 3}))
-    totals = totals_of(ran.notes)
+    """Second records of the same turns are not counted as turns."""
+    program = run(counted(turn={"scored": 3, "skipped duplicate": 3}))
+    totals = Totals(notes=program.notes)
     assert (totals.turns, totals.scored, totals.repeated) == ({"scored": 3}, 3, 3)
-    assert levels(of_run(ran)) == {"turns-duplicate": "info"}
+    assert found_in(program) == {"turns-duplicate": "info"}
 
 
 @pytest.mark.parametrize(
@@ -188,9 +189,9 @@ def test_a_turn_is_counted_once() -> None:
         ("OTEL_TRACES_EXPORTER", "none", "traces-not-exported"),
     ],
 )
-def test_what_follows_from_a_variable(name: str, value: str, cause: str) -> None:
-    """A variable that stands in the way is named with its value."""
-    (finding,) = of_variables({**QUIET, name: value})
+def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
+    """A variable that prevents scoring is named with its value."""
+    (finding,) = from_variables({**QUIET, name: value})
     assert finding.cause.id == cause
     assert name in finding.seen
 
@@ -200,36 +201,25 @@ def test_what_follows_from_a_variable(name: str, value: str, cause: str) -> None
     [("0", ["sampler-off"]), ("0.5", ["sampler-ratio"]), ("1", []), ("much", ["sampler-ratio"])],
 )
 def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
-    """A share of none is none; one of all is no finding."""
+    """A ratio of 0 drops all; a ratio of 1 is no finding."""
     sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": argument}
-    assert [one.cause.id for one in of_variables({**QUIET, **sampler})] == expected
+    assert [one.cause.id for one in from_variables({**QUIET, **sampler})] == expected
 
 
-def test_a_protocol_that_follows_from_the_port() -> None:
-    """Where port 4318 alone says HTTP, others speak gRPC; the hint is told with what fails."""
-    target = target_of("traces", "http", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318"})
-    (guess,) = of_answers([Answer(target=target, verdict="ok")])
-    assert (guess.cause.id, guess.level) == ("otlp-protocol-unset", "info")
-    named = replace(target, named_protocol=True)
-    assert list(of_answers([Answer(target=named, verdict="ok")])) == []
-    (wrong,) = of_answers([Answer(target=named, verdict="protocol", told="no", hint="grpc would")])
-    assert wrong.seen.endswith("over http: no; grpc would")
-
-
-def test_what_other_signals_meet_alone_is_a_warning() -> None:
-    """Traces arrive; that metrics do not is a lesser evil. The default endpoint is no problem."""
+def test_a_failure_of_another_signal_is_a_warning() -> None:
+    """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
     over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
-    traces, metrics = (target_of(one, "http", over) for one in ("traces", "metrics"))
-    late = [Answer(target=traces, verdict="ok"), Answer(target=metrics, verdict="timeout")]
-    assert levels(of_answers(late)) == {"otlp-timeout": "warning"}
-    nowhere = Answer(target=target_of("traces", "grpc", {}), verdict="refused")
-    assert levels(of_answers([nowhere])) == {"otlp-unset": "warning"}
+    traces, metrics = endpoint_of("traces", "http", over), endpoint_of("metrics", "http", over)
+    late = [Answer(endpoint=traces, verdict="ok"), Answer(endpoint=metrics, verdict="timeout")]
+    assert levels(from_answers(late)) == {"otlp-timeout": "warning"}
+    nowhere = Answer(endpoint=endpoint_of("traces", "grpc", {}), verdict="refused")
+    assert levels(from_answers([nowhere])) == {"otlp-unset": "warning"}
 
 
 def test_options_that_leave_nothing_to_score() -> None:
-    """A share of nothing, and a budget of nothing, are problems."""
+    """A sample rate of 0 and a budget of 0 are problems."""
     for name in ("RAG_EVAL_SAMPLE_RATE", "RAG_EVAL_MAX_TURNS_PER_MINUTE"):
-        assert diagnose({**QUIET, name: "0"}, timeout=5).status == 1
+        assert diagnose(timeout=5, environ={**QUIET, name: "0"}).status == 1
 
 
 @pytest.mark.parametrize(
@@ -240,12 +230,12 @@ def test_options_that_leave_nothing_to_score() -> None:
         ({"embedder": "an object, Mine"}, ["judge"]),
     ],
 )
-def test_what_is_in_the_program_s_code_is_not_asked(
+def test_a_judge_in_the_program_s_code_is_not_asked(
     known: dict[str, str], asked: list[str]
 ) -> None:
-    """An object, or a key, of the program's own cannot be tried from here, and that is said."""
-    found = diagnose(QUIET, ran=run(note(**known)), timeout=5)
-    assert [reply.part for reply in found.reached.replies] == asked
+    """A judge, an embedder or a key that the program's code sets cannot be tried."""
+    found = diagnose(run(note(**known)), timeout=5, environ=QUIET)
+    assert [reply.part for reply in found.connections.replies] == asked
     assert ("judge-untried" in levels(found.findings)) is ("judge" not in asked)
 
 
@@ -253,22 +243,23 @@ def test_what_is_in_the_program_s_code_is_not_asked(
 def test_the_default_endpoint_is_asked_if_exports_failed(
     logged: dict[str, list[str]], asked: int
 ) -> None:
-    """Without a variable the program may export elsewhere; a failed export may have gone there."""
+    """Without a variable the default endpoint is only tried if the program's exports failed."""
     environ = {**QUIET, "OTEL_TRACES_EXPORTER": "otlp"}
-    found = diagnose(environ, ran=run(note(logged=logged)), timeout=5)
-    assert len(found.reached.answers) == asked
+    found = diagnose(run(note(logged=logged)), timeout=5, environ=environ)
+    assert len(found.connections.answers) == asked
     assert ("PROBLEM export-failing" in as_text(found)) is bool(logged)
 
 
 def test_the_status_is_the_program_s_failure_first() -> None:
-    """3 says that the program failed, whatever else there is."""
-    failed = Diagnosis(versions={}, reached=Reached(), ran=run(status=1))
-    assert failed.status == 3
-    assert Diagnosis(versions={}, reached=Reached(), ran=run()).status == 0
+    """The exit status is 3 if the program failed, whatever the findings are."""
+    for status, expected in ((1, 3), (0, 0)):
+        program = run(status=status)
+        found = Diagnosis(versions={}, connections=Connections(), run=program)
+        assert found.status == expected
 
 
 def test_commands_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script is run by our Python, so is `python` where there is none; others must be there."""
+    """A script is run by this Python, as is a missing `python`; other commands must exist."""
     script = tmp_path / "app.py"
     script.touch()
     monkeypatch.setenv("PATH", "")
@@ -279,12 +270,13 @@ def test_commands_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_notes_come_back(tmp_path: Path) -> None:
-    """What one process writes the doctor reads, and shows; a line for people says the same."""
+    """The doctor reads the file of a process and shows it; so does the line for people."""
     one = note(logged={"record-lost": ["record_answer() has no effect"]})
     (tmp_path / "7-0.json").write_text(json.dumps(asdict(one)))
     (tmp_path / "8-0.part").write_text("{")
     assert read_notes(tmp_path) == [one]
-    text = " ".join(as_text(Diagnosis(versions={}, reached=Reached(), ran=run(one))).split())
+    found = Diagnosis(versions={}, connections=Connections(), run=run(one))
+    text = " ".join(as_text(found).split())
     assert "sdk.TracerProvider, AlwaysOnSampler, BatchSpanProcessor; judge lexical" in text
     assert "turns: scored 1." in as_line(one)
 
@@ -293,22 +285,23 @@ def test_notes_come_back(tmp_path: Path) -> None:
 
 
 def test_every_reason_has_a_cause() -> None:
-    """Whatever a turn is counted with leads to something that is described."""
+    """Every reason of a turn leads to a described cause."""
     for outcome, reasons in (("skipped", SkipReason), ("dropped", DropReason), ("error", Reason)):
         assert {cause_of(outcome, reason) for reason in get_args(reasons)} <= set(CAUSES)
 
 
 def test_no_cause_is_idle() -> None:
-    """All that is described can be found: the code names it, or a reason leads to it."""
-    named = set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', "".join(p.read_text() for p in SOURCES)))
+    """Every described cause is used: the code names it, or a reason leads to it."""
+    named = {f"otlp-{verdict}" for verdict in get_args(Verdict)}
+    named |= set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', "".join(p.read_text() for p in SOURCES)))
     for outcome, reasons in (("skipped", SkipReason), ("dropped", DropReason)):
         named |= {cause_of(outcome, reason) for reason in get_args(reasons)}
     assert set(CAUSES) <= named
 
 
 def test_every_cause_is_read_from_the_text() -> None:
-    """Each heading of ``causes.md`` is a cause with a reason and a way out."""
-    assert len(CAUSES) == causes_text().count("\n### ")
+    """Each entry of ``causes.md`` is a cause with a reason and a fix."""
+    assert len(CAUSES) == causes_text().count("\n- `")
     assert all(cause.why and cause.fix for cause in CAUSES.values())
 
 

@@ -1,4 +1,4 @@
-"""Whether judge, embedder and OTLP endpoints answer: real servers that do, and that do not."""
+"""Checks of judge, embedder and OTLP endpoints against real servers that answer or fail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.cli import main
-from rag_eval_otel.doctor.otlp import probe
-from rag_eval_otel.doctor.targets import missing_exporters, otlp_targets, target_of
+from rag_eval_otel.doctor.connections import (
+    endpoint_of,
+    export_nothing,
+    missing_exporters,
+    otlp_endpoints,
+)
 from rag_eval_otel.testing import HttpReply, OtlpReceiver, ScriptedOpenAI
 from rag_eval_otel.testing.openai_server import LoopbackServer
 
@@ -24,7 +28,7 @@ INSECURE = {"OTEL_EXPORTER_OTLP_INSECURE": "true"}
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no variable of the machine's be seen."""
+    """Remove the machine's own variables."""
     prefixes = ("OTEL_", "RAG_EVAL_", "OPENAI_", "OPENINFERENCE_", "TRACELOOP_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
@@ -39,20 +43,20 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 @pytest.fixture
 def dead() -> str:
-    """Where nobody listens."""
+    """Return an address where no server listens."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """Where somebody takes connections and never says a word."""
+    """Yield the address of a server that accepts connections and never replies."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def report_of(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit status and the report of a doctor who runs nothing."""
+    """Return the exit status and the report of a doctor without a command."""
     status = main(["doctor", "--json", *options])
     return status, json.loads(capsys.readouterr().out)
 
@@ -66,7 +70,7 @@ def named(report: dict[str, Any]) -> dict[str, str]:
 
 
 def error(status: int) -> Callable[..., HttpReply]:
-    """Return a script that refuses everything with ``status``."""
+    """Return a script that refuses every request with ``status``."""
     return lambda *_: HttpReply(status=status, body={"error": {"message": "refused: sk-secret"}})
 
 
@@ -77,7 +81,7 @@ def ask(
     *options: str,
     key: str = "a-key",
 ) -> tuple[int, dict[str, Any]]:
-    """Return what the doctor finds where ``server`` judges."""
+    """Return the doctor's exit status and report if ``server`` is the judge."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
@@ -90,7 +94,7 @@ def ask(
 
 
 def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One small request each; nothing is found, and the key is in no report."""
+    """Judge and embedder get one small request each; the key is not in the report."""
     with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
         status, report = ask(server, monkeypatch, capsys)
         assert sorted(request.path for request in server.requests) == [
@@ -122,7 +126,7 @@ def test_a_server_that_refuses(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each refusal has a name and a way out, said once though both met it, and asks only once."""
+    """Each refusal gives one finding for judge and embedder, after one request each."""
     with ScriptedOpenAI(reply, embed) as server:
         status, report = ask(server, monkeypatch, capsys)
         assert len(server.requests) == 2
@@ -133,22 +137,22 @@ def test_a_server_that_refuses(
 def test_a_server_that_hangs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who does not answer in time is left."""
+    """A server that does not answer in time is ``server-slow``."""
     with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0], latency=3600) as server:
         status, report = ask(server, monkeypatch, capsys, "--timeout", "0.5")
     assert (status, named(report)) == (1, {"server-slow": "problem"})
 
 
 def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a key nobody is asked, and that is what is said."""
+    """Without a key no request is sent."""
     with ScriptedOpenAI(lambda _: STATEMENTS) as server:
         status, report = ask(server, monkeypatch, capsys, key="")
         assert not server.requests
     assert (status, named(report)) == (1, {"key-missing": "problem"})
 
 
-def test_nobody_judges_there(
-    dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_no_server_at_the_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A server that is not running is unreachable."""
     with ScriptedOpenAI(lambda _: STATEMENTS) as server:
@@ -160,41 +164,40 @@ def test_nobody_judges_there(
 # --- OTLP -----------------------------------------------------------------------------------------
 
 
-def verdict(endpoint: str, protocol: Any, **environ: str) -> tuple[str, str]:
-    """Return the verdict on ``endpoint`` and the hint."""
+def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
+    """Return the verdict on ``endpoint``."""
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **INSECURE, **environ}
-    answer = probe(target_of("traces", protocol, variables), 1.0)
-    return answer.verdict, answer.hint
+    return export_nothing(endpoint_of("traces", protocol, variables), 1.0).verdict
 
 
 def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
-    """An export of nothing is taken over HTTP and gRPC, and leaves nothing behind."""
-    assert verdict(receiver.http_endpoint, "http") == ("ok", "")
-    assert verdict(receiver.grpc_endpoint, "grpc") == ("ok", "")
+    """An export without content is accepted over HTTP and gRPC, and stores nothing."""
+    for signal in ("traces", "metrics", "logs"):
+        for protocol in ("http", "grpc"):
+            url = receiver.http_endpoint if protocol == "http" else receiver.grpc_endpoint
+            variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+            answer = export_nothing(endpoint_of(signal, protocol, variables), 1.0)  # type: ignore[arg-type]
+            assert answer.verdict == "ok", answer
     assert receiver.spans() == []
 
 
 def test_the_wrong_protocol(receiver: OtlpReceiver) -> None:
-    """Where the other protocol would be taken, that is said."""
-    over_grpc, over_http = receiver.grpc_endpoint, receiver.http_endpoint
-    told = "{} at port {} would be taken"
-    port = over_http.rpartition(":")[2]
-    assert verdict(over_http, "grpc") == ("protocol", told.format("http/protobuf", port))
-    port = over_grpc.rpartition(":")[2]
-    assert verdict(over_grpc, "http") == ("protocol", told.format("grpc", port))
+    """A server that speaks the other protocol is recognised."""
+    assert verdict(receiver.http_endpoint, "grpc") == "protocol"
+    assert verdict(receiver.grpc_endpoint, "http") == "protocol"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
-    """Nobody there, nobody who answers, no such host, no TLS: each has its name."""
-    assert verdict(dead, protocol)[0] == "refused"
-    assert verdict(mute, protocol)[0] == "timeout"
-    assert verdict("http://nowhere.invalid:4317", protocol)[0] == "unknown_host"
+    """No server, no reply, an unknown host and no TLS have a verdict each."""
+    assert verdict(dead, protocol) == "refused"
+    assert verdict(mute, protocol) == "timeout"
+    assert verdict("http://nowhere.invalid:4317", protocol) == "unknown_host"
     secure = receiver.http_endpoint.replace("http:", "https:")
-    assert verdict(secure, protocol)[0] == "tls"
+    assert verdict(secure, protocol) == "tls"
     missing = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file"}
-    assert verdict(secure, protocol, **missing)[0] == "tls"
+    assert verdict(secure, protocol, **missing) == "tls"
 
 
 @pytest.mark.parametrize(
@@ -202,29 +205,30 @@ def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: Otlp
     [(400, "ok"), (401, "key"), (403, "key"), (404, "path"), (415, "protocol"), (503, "error")],
 )
 def test_http_statuses(status: int, found: str) -> None:
-    """A backend that refuses for the key, the path or itself; 400 is how some take nothing."""
+    """Statuses have verdicts; 400 is ok, because some backends refuse an empty export."""
     server = LoopbackServer(lambda *_: HttpReply(status=status))
     server.start()
     try:
-        assert verdict(server.url, "http")[0] == found
+        assert verdict(server.url, "http") == found
     finally:
         server.stop()
 
 
 def test_endpoints_that_cannot_be() -> None:
-    """What is no URL, and a header that cannot be sent, are named as such."""
-    assert verdict("localhost:4318", "http")[0] == "address"
+    """An endpoint that is not a URL and a header that cannot be sent have a verdict."""
+    assert verdict("localhost:4318", "http") == "address"
     header = {"OTEL_EXPORTER_OTLP_HEADERS": "key=no%0Away"}
-    assert verdict("http://127.0.0.1:1", "http", **header)[0] == "address"
-    assert target_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": "a:b"}).port == 4317
+    assert verdict("http://127.0.0.1:1", "http", **header) == "address"
+    assert verdict("a:b", "grpc") in {"address", "error", "unknown_host"}
 
 
 def test_grpc_refusals(receiver: OtlpReceiver) -> None:
-    """A backend over gRPC that fails, and one that has no such service."""
+    """A failing gRPC backend and an unreadable certificate have a verdict."""
     receiver.fail_next(1)
-    assert verdict(receiver.grpc_endpoint, "grpc")[0] == "error"
-    known = target_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
-    assert probe(replace(known, certificate="/no", is_plain=False), 1.0).verdict == "tls"
+    assert verdict(receiver.grpc_endpoint, "grpc") == "error"
+    known = endpoint_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
+    secure = replace(known, certificate="/no", is_secure=True)
+    assert export_nothing(secure, 1.0).verdict == "tls"
 
 
 @pytest.mark.parametrize(
@@ -245,18 +249,18 @@ def test_grpc_refusals(receiver: OtlpReceiver) -> None:
         ),
     ],
 )
-def test_targets_are_those_of_the_sdk(environ: dict[str, str], expected: list[str]) -> None:
+def test_endpoints_are_those_of_the_sdk(environ: dict[str, str], expected: list[str]) -> None:
     """A signal's own endpoint is used as it is; to the common one the path is added."""
-    targets = otlp_targets({**environ, "OTEL_LOGS_EXPORTER": "none"})
-    found = [f"{one.signal} {one.protocol} {one.endpoint}" for one in targets]
+    endpoints = otlp_endpoints({**environ, "OTEL_LOGS_EXPORTER": "none"})
+    found = [f"{one.signal} {one.protocol} {one.url}" for one in endpoints]
     assert found == expected
 
 
-def test_headers_stay_out_of_sight() -> None:
-    """Headers are sent, and in no repr: they hold keys."""
-    target = target_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
-    assert target.headers == {"api-key": "secret", "b": "a b"}
-    assert "secret" not in repr(target)
+def test_headers_are_not_in_a_repr() -> None:
+    """Headers are sent, but no repr shows them: they hold keys."""
+    endpoint = endpoint_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
+    assert endpoint.headers == {"api-key": "secret", "b": "a b"}
+    assert "secret" not in repr(endpoint)
 
 
 def test_an_exporter_that_is_not_installed() -> None:
@@ -284,11 +288,11 @@ def test_traces_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_an_endpoint_that_refuses_is_named_once(
     dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three signals to one endpoint are one problem; as text the way out is told."""
+    """Three signals to one endpoint are one problem; the text says what to do."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", dead)
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
     assert told.count("PROBLEM") == told.count("PROBLEM otlp-refused") == 1
     assert f"traces to {dead}" in " ".join(told.split())
-    assert "4317 is gRPC's port" in " ".join(told.split())
+    assert "port 4317 is for gRPC" in " ".join(told.split())
     assert told.endswith("problems: 1, warnings: 0\n")

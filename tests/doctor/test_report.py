@@ -364,7 +364,7 @@ def test_an_interrupt_by_a_terminal(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     on_terminal = (
         "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-        "from rag_eval_otel.doctor.launch import is_from_terminal; assert is_from_terminal()\n"
+        "from rag_eval_otel.doctor.report import is_from_terminal; assert is_from_terminal()\n"
     )
     options = {"stdin": theirs, "start_new_session": True}
     with doctor_of(tmp_path / "app.py", prelude=on_terminal, **options) as doctor:
