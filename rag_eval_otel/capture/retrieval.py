@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rag_eval_otel.capture.dialects.documents import passages_in_text
 from rag_eval_otel.capture.step import RETRIEVALS, Result, Step
-from rag_eval_otel.capture.text import bare, normalised, place
+from rag_eval_otel.capture.text import bare, json_in, normalised, place
 from rag_eval_otel.capture.tree import StepTree, in_order
 from rag_eval_otel.types import Passage
 
@@ -287,10 +285,9 @@ def joined_lines(text: str) -> tuple[Passage, ...] | None:
 
 def is_verdict(text: str) -> bool:
     """Tell whether ``text`` says no more than yes or no, or grades; JSON by what is in it."""
-    with suppress(ValueError, RecursionError):
-        data = json.loads(text) if text.lstrip()[:1] == "{" else None
-        if isinstance(data, Mapping):
-            return all(_is_grade(key, value) for key, value in data.items())
+    data = json_in(text, opening="{")
+    if isinstance(data, Mapping):
+        return all(_is_grade(key, value) for key, value in data.items())
     return _VERDICT.fullmatch(text) is not None
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.text import USUAL, Keys, exact, exportable
+from rag_eval_otel.capture.text import USUAL, Keys, exact, exportable, json_in
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -350,31 +348,16 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
     with ``metadata.``, and in attributes of a standard name, such as ``session.id``.
     """
     prefixes = (*prefixes, "metadata.")
-    found = _listed(attributes.get("metadata"))
+    metadata = json_in(attributes.get("metadata"))
+    found: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
     for name, value in attributes.items():
         prefix = next((one for one in prefixes if name.startswith(one)), None)
         if prefix is not None:
-            found.setdefault(name.removeprefix(prefix), _unquoted(value))
+            text = json_in(value, opening='"')  # Langfuse writes texts as JSON
+            found.setdefault(name.removeprefix(prefix), value if text is None else text)
         elif name in _KNOWN:
             found[name] = value
     return found
-
-
-def _listed(metadata: object) -> dict[str, Any]:
-    """Return metadata that is one attribute: JSON."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(metadata) if isinstance(metadata, str) else None
-        if isinstance(found, dict):
-            return found
-    return {}
-
-
-def _unquoted(value: object) -> object:
-    """Return a text that Langfuse wrote as JSON."""
-    if isinstance(value, str) and value[:1] == value[-1:] == '"':
-        with suppress(ValueError):
-            return json.loads(value)
-    return value
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:

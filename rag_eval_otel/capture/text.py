@@ -95,71 +95,43 @@ class Keys:
 USUAL: Final = Keys()
 _USER_ROLES = frozenset({"human", "user"})
 _ASSISTANT_ROLES = frozenset({"ai", "assistant", "AIMessageChunk"})
-_MODEL_MARKS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
-_WITHIN = 100  # mappings that are looked into, each once: there may be circles
+_MAX_MAPPINGS = 100  # nested mappings that are searched for a text
 
 
-def exact(text: str) -> str:
-    """Return ``text`` as a plain string: of a member of a string Enum, its value."""
-    return text if type(text) is str else str.__str__(text)
+def question_of(data: object, keys: Keys = USUAL) -> str | None:
+    """Return the question in plain ``data``: a string, under a usual key, or the user's message."""
+    return _text_of(data, keys=keys.question, roles=_USER_ROLES, seen=set())
 
 
-def question_of(value: object, keys: Keys = USUAL) -> str | None:
-    """Return the question ``value`` holds, or None."""
-    return _text_of(value, keys=keys.question, roles=_USER_ROLES)
-
-
-def answer_of(value: object, keys: Keys = USUAL) -> str | None:
-    """Return the answer ``value`` holds, or None."""
-    return _text_of(value, keys=keys.answer, roles=_ASSISTANT_ROLES)
+def answer_of(data: object, keys: Keys = USUAL) -> str | None:
+    """Return the answer in plain ``data``: a string, under a usual key, or the model's message."""
+    return _text_of(data, keys=keys.answer, roles=_ASSISTANT_ROLES, seen=set())
 
 
 def _text_of(
-    value: object,
-    *,
-    keys: Sequence[str],
-    roles: frozenset[str],
-    seen: set[int] | None = None,
+    data: object, *, keys: Sequence[str], roles: frozenset[str], seen: set[int]
 ) -> str | None:
-    if isinstance(value, str):
-        return exact(value)
-    if isinstance(value, Mapping) and not ("content" in value and role_of(value)):
-        return _of_mapping(value, keys=keys, roles=roles, seen=seen)
-    if isinstance(value, list | tuple):
-        return last_message(value, roles=roles)
-    if role_of(value) is not None:
-        return text_of_message(value) if role_of(value) in roles else None
-    members = getattr(value, "__dict__", None)
-    if members and any(hasattr(type(value), mark) for mark in _MODEL_MARKS):
-        return _of_mapping(members, keys=keys, roles=roles, seen=seen)
-    return None
-
-
-def _of_mapping(
-    value: Mapping[Any, Any],
-    *,
-    keys: Sequence[str],
-    roles: frozenset[str],
-    seen: set[int] | None,
-) -> str | None:
-    seen = set() if seen is None else seen
-    if id(value) in seen or len(seen) > _WITHIN:
+    if isinstance(data, str):
+        return data
+    if isinstance(data, list):
+        return last_message(data, roles=roles)
+    if isinstance(data, Mapping) and role_of(data) and "content" in data:
+        return text_of_message(data) if role_of(data) in roles else None
+    if not isinstance(data, Mapping) or id(data) in seen or len(seen) > _MAX_MAPPINGS:
         return None
-    seen.add(id(value))
-    for key in keys:
-        found = value.get(key)
-        if found is not None:
-            text = _text_of(found, keys=keys, roles=roles, seen=seen)
-            if text is not None:
-                return text
-    messages = value.get("messages")
-    return last_message(messages, roles=roles) if isinstance(messages, list | tuple) else None
+    seen.add(id(data))
+    found = (_text_of(data.get(key), keys=keys, roles=roles, seen=seen) for key in keys)
+    text = next((one for one in found if one is not None), None)
+    messages = data.get("messages")
+    if text is None and isinstance(messages, list):
+        return last_message(messages, roles=roles)
+    return text
 
 
 def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
-    """Return the text of the last message by one of ``roles``; not of one before the user's last.
+    """Return the text of the last message by one of ``roles``, if the user's last is not after it.
 
-    What was said before the user's last message answers an earlier one.
+    A message before the user's last one belongs to an earlier turn.
     """
     for message in reversed(messages):
         role = role_of(message)
@@ -171,35 +143,39 @@ def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_RO
 
 
 def role_of(message: object) -> str | None:
-    """Return who speaks: LangChain's ``type``, a dict's ``role``, a pair's first member."""
-    if isinstance(message, tuple):
-        role: object = message[0] if message else None
-    elif isinstance(message, Mapping):
-        role = message.get("role", message.get("type"))
-    else:
-        role = getattr(message, "type", None) if hasattr(message, "content") else None
-    return exact(role) if isinstance(role, str) else None
+    """Return the role that wrote ``message``, or None if it is no message."""
+    role = message.get("role", message.get("type")) if isinstance(message, Mapping) else None
+    return role if isinstance(role, str) else None
 
 
 def text_of_message(message: object) -> str:
-    """Return what a message says; of content blocks, the text ones joined."""
-    if isinstance(message, tuple):
-        content: object = message[-1] if message else ""
-    elif isinstance(message, Mapping):
-        content = message.get("content", "")
-    else:
-        content = getattr(message, "content", "")
-    return exact(content) if isinstance(content, str) else _text_of_blocks(content)
-
-
-def _text_of_blocks(content: object) -> str:
-    if not isinstance(content, list | tuple):
-        return ""
-    return "".join(
-        block if isinstance(block, str) else str(block.get("text") or "")
-        for block in content
-        if isinstance(block, str | Mapping)
+    """Return the text of a message; its text blocks joined."""
+    content = message.get("content", "") if isinstance(message, Mapping) else ""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    texts = (
+        b if isinstance(b, str) else b.get("text") for b in blocks if isinstance(b, str | Mapping)
     )
+    return "".join(str(text or "") for text in texts)
+
+
+def json_in(text: object, *, opening: str = "") -> Any:
+    """Return the data that ``text`` is the JSON of, or None if it is not JSON.
+
+    ``opening``: the characters with which it must begin; any if empty.
+    """
+    if not isinstance(text, str) or not text.lstrip().startswith(tuple(opening) or ""):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def exact(text: str) -> str:
+    """Return ``text`` as a plain string: of a member of a string Enum, its value."""
+    return text if type(text) is str else str.__str__(text)
 
 
 def exportable(text: str) -> str:

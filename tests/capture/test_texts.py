@@ -21,6 +21,8 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
+from rag_eval_otel.capture.dialects.values import plain
+from rag_eval_otel.capture.langchain import note
 from rag_eval_otel.capture.text import (
     USUAL,
     answer_of,
@@ -119,7 +121,7 @@ class Plain:
 )
 def test_questions(value: object, expected: str | None) -> None:
     """A question is a string, the last of the user's messages, or under one of the usual keys."""
-    assert question_of(value) == expected
+    assert question_of(plain(note(value))) == expected
 
 
 @pytest.mark.parametrize(
@@ -146,13 +148,14 @@ def test_questions(value: object, expected: str | None) -> None:
 )
 def test_answers(value: object, expected: str | None) -> None:
     """An answer is a string, the assistant's last message, or under one of the usual keys."""
-    assert answer_of(value) == expected
+    assert answer_of(plain(note(value))) == expected
 
 
 def test_an_answer_to_an_earlier_question_is_none() -> None:
     """A chat that ends with the user has no answer yet, whatever was said before."""
-    assert answer_of({"messages": CHAT}) is None
-    assert last_message(CHAT, roles=frozenset({"ai"})) is None
+    chat = plain(note(CHAT))
+    assert answer_of({"messages": chat}) is None
+    assert last_message(chat, roles=frozenset({"assistant"})) is None
 
 
 @pytest.mark.parametrize(
@@ -168,18 +171,12 @@ def test_the_users_keys_come_first(value: Mapping[str, Any], expected: str) -> N
 @pytest.mark.parametrize(
     ("message", "role", "text"),
     [
-        (HumanMessage("q"), "human", "q"),
-        (("user", "q"), "user", "q"),
-        (("user", 5), "user", ""),
-        ((), None, ""),
-        ((5, "q"), None, "q"),
+        ({"role": "user", "content": ["a", {"text": "b"}, {"text": None}, 7]}, "user", "ab"),
         ({"role": "user", "content": "q"}, "user", "q"),
         ({"type": "ai", "content": "a"}, "ai", "a"),
         ({"role": 5}, None, ""),
         ({}, None, ""),
         ("text", None, ""),
-        (SimpleNamespace(type="ai"), None, ""),
-        (SimpleNamespace(type=5, content="x"), None, "x"),
         (None, None, ""),
     ],
 )
@@ -203,5 +200,6 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_any_value_gives_a_text_or_none(value: object) -> None:
     """Whatever applications pass around, reading it does not fail."""
-    assert isinstance(question_of(value), str | None)
-    assert isinstance(answer_of(value), str | None)
+    data = plain(note(value))
+    assert isinstance(question_of(data), str | None)
+    assert isinstance(answer_of(data), str | None)

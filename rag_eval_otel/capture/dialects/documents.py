@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from rag_eval_otel.capture.dialects.values import data_in
+from rag_eval_otel.capture.text import json_in
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -81,12 +80,7 @@ def _of_dict(item: Mapping[str, Any]) -> Passage | None:
 
 
 def _of_string(text: str) -> Passage | None:
-    if text.lstrip()[:1] == "{":
-        try:
-            return passage_of(json.loads(text))
-        except (ValueError, RecursionError):
-            return None
-    return Passage(text=text)
+    return passage_of(json_in(text)) if text.lstrip()[:1] == "{" else Passage(text=text)
 
 
 def _number(item: Mapping[str, Any]) -> float | None:
@@ -142,9 +136,7 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
 
 def wider_of(text: object, metadata: object) -> dict[str, str]:
     """Return the text around a document that its ``metadata`` holds, by the text, if there is."""
-    if isinstance(metadata, str) and metadata.lstrip()[:1] == "{":
-        with suppress(ValueError, RecursionError):
-            metadata = json.loads(metadata)
+    metadata = json_in(metadata, opening="{") or metadata
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
         return {}
     held = (one for one in metadata.values() if isinstance(one, str) and len(one) > len(text))
@@ -235,9 +227,8 @@ def _within(part: str, depth: int) -> tuple[Passage, ...]:
 
 
 def _parsed(text: str) -> Any:
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    return data_in(text)
+    data = json_in(text)
+    return data_in(text) if data is None else data
 
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:

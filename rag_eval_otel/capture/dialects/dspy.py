@@ -6,10 +6,8 @@ by a function that no span may tell of: its context is that of the turn.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ from rag_eval_otel.capture.dialects.documents import passages_in, passages_in_te
 from rag_eval_otel.capture.dialects.values import Lost, plain, value
 from rag_eval_otel.capture.span import PlainSpan, SpanView, word
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import json_in
 from rag_eval_otel.types import Passage
 
 _SCOPE: Final = "openinference.instrumentation.dspy"
@@ -82,11 +81,8 @@ def _llm(view: PlainSpan) -> Step:
 def _fields(said: str) -> dict[str, str]:
     """Return the fields in what a model said, by DSPy's marks or as JSON."""
     found = {name: text.strip() for name, text in _FIELD.findall(said) if name != "completed"}
-    if not found and said.lstrip()[:1] == "{":
-        with suppress(ValueError, RecursionError):
-            data = plain(json.loads(said))
-            found = {name: text for name, text in data.items() if isinstance(text, str)}
-    return found
+    data = {} if found else plain(json_in(said, opening="{") or {})
+    return found or {name: text for name, text in data.items() if isinstance(text, str)}
 
 
 DIALECT: Final = replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from rag_eval_otel.capture.dialects.documents import passages_in_text
 from rag_eval_otel.capture.dialects.values import value
 from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.text import json_in
 
 _SCOPE: Final = "openinference.instrumentation.smolagents"
 _ANSWERS = "final_answer"
@@ -53,15 +53,10 @@ def _by_tool(attributes: Mapping[str, Any]) -> str | None:
     for key, name in attributes.items():
         if name == _ANSWERS and _CALL.fullmatch(key):
             given = attributes.get(key.removesuffix("name") + "arguments")
-            with suppress(ValueError, RecursionError):
-                data = json.loads(given) if isinstance(given, str) else given
-                return _only(data)
+            data = json_in(given) if isinstance(given, str) else given
+            answer = data.get("answer") if isinstance(data, Mapping) else None
+            return answer if isinstance(answer, str) else None
     return None
-
-
-def _only(data: Any) -> str | None:
-    answer = data.get("answer") if isinstance(data, Mapping) else None
-    return answer if isinstance(answer, str) else None
 
 
 def _by_code(code: str) -> str | None:
