@@ -17,14 +17,14 @@ from rag_eval_otel import __version__
 from rag_eval_otel.errors import RagEvalError
 
 _COMMANDS: Mapping[str, str] = {
-    "demo": "run a small RAG app, offline, and show its traces with their scores",
-    "evaluate": "score the rows of a file, offline",
+    "demo": "run a small offline RAG app, and show its traces with their scores",
+    "evaluate": "score the rows of a file",
     "metrics": "list the metrics: name, needs, judge requests, range",
-    "check-judge": "say how often a judge is right on cases of known verdicts",
+    "check-judge": "measure a judge on cases with known verdicts",
     "calibrate": "compare scores with human labels",
     "drift": "find drift in the scores of a file",
-    "report": "write a page on the scores of a file",
-    "doctor": "say what is wrong with a set-up, or with a program's run, and what to do",
+    "report": "write an HTML page about the scores of a file",
+    "doctor": "check the set-up or a program's run, and say what to do",
     "rules": "print Prometheus rules for a target",
 }
 

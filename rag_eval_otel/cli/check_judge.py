@@ -1,4 +1,4 @@
-"""``rag-eval-otel check-judge``: how often a judge is right on cases whose verdicts are known."""
+"""``rag-eval-otel check-judge``: measure a judge on cases with known verdicts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import argparse
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rag_eval_otel.calibration.checkup import Check
-    from rag_eval_otel.config import Config
-    from rag_eval_otel.judge.prices import Prices
-    from rag_eval_otel.types import Form
-
+from rag_eval_otel.calibration.checkup import Check, check_judge, written
+from rag_eval_otel.config import Config
+from rag_eval_otel.judge.models import build_plain_judge
+from rag_eval_otel.judge.prices import Prices, load_prices
+from rag_eval_otel.types import Form
 
 DESCRIPTION = """\
-Puts 84 built-in cases of known verdicts, in six languages, to a judge through the real prompts:
+Asks a judge about 84 built-in cases with known verdicts, in six languages, with the real prompts:
 numbers, negations, half-supported and over-long answers, refusals, contexts without content,
-injected instructions. Says how often it is right in each task, in the short form (set default) and
-as the sources define the metrics (set dual), what it cannot do, and what 1,000 turns cost.
+injected instructions. Prints how often it is right in each task, in the short form (set default)
+and as the sources define the metrics (set dual), where it fails, and the price of 1,000 turns.
 
 Exit status: 0 right in at least --bound of every task, 1 not, 2 misuse.
 """
@@ -31,17 +29,15 @@ _FORMS: dict[str, tuple[Form, ...]] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--judge", help="who judges (default: RAG_EVAL_JUDGE, else lexical)")
-    parser.add_argument("--judge-base-url", metavar="URL", help="where it answers")
-    parser.add_argument(
-        "--form", choices=tuple(_FORMS), default="both", help="which replies to ask for"
-    )
+    parser.add_argument("--judge", help="the judge (default: RAG_EVAL_JUDGE, else lexical)")
+    parser.add_argument("--judge-base-url", metavar="URL", help="address of the judge's server")
+    parser.add_argument("--form", choices=tuple(_FORMS), default="both", help="form of the replies")
     parser.add_argument(
         "--bound",
         type=_share,
         default=0.8,
         metavar="SHARE",
-        help="the share of right replies to reach in every task (default: 0.8)",
+        help="share of right replies that every task must reach (default: 0.8)",
     )
     parser.add_argument("--concurrency", type=int, help="cases at once (default: 16)")
     parser.add_argument("--prices", metavar="FILE", help="prices of judge tokens, JSON")
@@ -64,10 +60,6 @@ def _share(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, print, and say whether the judge reaches the bound."""
-    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
-    from rag_eval_otel.judge.prices import load_prices  # noqa: PLC0415
-
     names = ("judge", "judge_base_url", "concurrency", "prices")
     given = {name: getattr(options, name) for name in names}
     config = Config.from_env(**{name: value for name, value in given.items() if value is not None})
@@ -78,9 +70,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _checks(config: Config, forms: tuple[Form, ...], prices: Prices) -> list[Check]:
-    from rag_eval_otel.calibration.checkup import check_judge  # noqa: PLC0415
-    from rag_eval_otel.judge.models import build_plain_judge  # noqa: PLC0415
-
     judge = build_plain_judge(config)
     return [
         await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
@@ -89,8 +78,6 @@ async def _checks(config: Config, forms: tuple[Form, ...], prices: Prices) -> li
 
 
 def _text(checks: list[Check], options: argparse.Namespace, *, currency: str) -> str:
-    from rag_eval_otel.calibration.checkup import written  # noqa: PLC0415
-
     if options.output == "text":
         return written(checks, bound=options.bound, currency=currency)
     found = {

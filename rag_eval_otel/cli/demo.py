@@ -1,14 +1,16 @@
-"""``rag-eval-otel demo``."""
+"""``rag-eval-otel demo``: run a small RAG app, and show its traces with their scores."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from rag_eval_otel.demo.show import run_demo
+
 DESCRIPTION = """\
 Runs a LangChain RAG app over a small handbook with the callback installed and exports its
-traces over OTLP: to a receiver of its own, which prints what it received, or to
-OTEL_EXPORTER_OTLP_ENDPOINT if that is set. Needs no key and no network.
+traces over OTLP to its own receiver, which prints them, and to OTEL_EXPORTER_OTLP_ENDPOINT as well
+if that is set. Needs no key and no network.
 """
 
 
@@ -16,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--judge",
         metavar="lexical|PROVIDER/MODEL",
-        help="who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
+        help="the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     )
     parser.add_argument(
         "--json",
@@ -24,13 +26,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="json",
         default="text",
-        help="print what arrived as JSON",
+        help="print the received traces as JSON",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo."""
-    from rag_eval_otel.demo.show import run_demo  # noqa: PLC0415  # imports LangChain
-
     chosen = {"judge": options.judge} if options.judge else {}
     return run_demo(form=options.form, options=chosen, write=sys.stdout.write)

@@ -1,22 +1,20 @@
-"""``rag-eval-otel metrics``: what can be measured, what it needs and what it costs."""
+"""``rag-eval-otel metrics``: list the metrics, their needs and their costs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rag_eval_otel.metrics.outcome import Metric
-
+from rag_eval_otel.dataset.table import aligned
+from rag_eval_otel.metrics import metric_names, resolve_metrics
+from rag_eval_otel.metrics.outcome import Metric
 
 _COLUMNS = ("name", "needs", "requests", "range")
-
-
 DESCRIPTION = """\
-Lists every metric by name, with those of installed packages: the fields of a sample that it
-needs, the judge requests it takes if none is shared, and its range.
+Lists every metric by name, also those of installed packages, with the fields of a sample that it
+needs, its judge requests if none is shared, and its range.
 """
 
 
@@ -27,15 +25,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="json",
         default="text",
-        help="print them as JSON",
+        help="print the list as JSON",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the metrics."""
-    from rag_eval_otel.dataset.table import aligned  # noqa: PLC0415  # --help is to be quick
-
-    found = [_described(metric) for metric in _metrics()]
+    found = [_described(resolve_metrics([name])[0]) for name in metric_names()]
     if options.form == "json":
         text = json.dumps(found, indent=2, ensure_ascii=False)
     else:
@@ -43,12 +38,6 @@ def run(options: argparse.Namespace) -> int:
         text = aligned([_COLUMNS, *cells], left=len(_COLUMNS))
     sys.stdout.write(f"{text}\n")
     return 0
-
-
-def _metrics() -> list[Metric]:
-    from rag_eval_otel.metrics import metric_names, resolve_metrics  # noqa: PLC0415
-
-    return [resolve_metrics([name])[0] for name in metric_names()]
 
 
 def _described(metric: Metric) -> dict[str, Any]:

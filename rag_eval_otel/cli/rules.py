@@ -1,4 +1,4 @@
-"""``rag-eval-otel rules``: Prometheus rules for a target of the user's own."""
+"""``rag-eval-otel rules``: print Prometheus rules for a target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from rag_eval_otel.alerting.rules import Target
+from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.cli.evaluate import THRESHOLDS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import METRICS, with_thresholds
+from rag_eval_otel.metrics.registry import bounds_of
 
 DESCRIPTION = """\
 Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
 alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), and alerts on
-what scores them: coverage, silence, errors, lag, budget, drift. An answer is bad where its score is
+the scoring itself: coverage, silence, errors, lag, budget, drift. An answer is bad if its score is
 at or below its metric's threshold.
 
   rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
@@ -28,14 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=usual.slo,
         metavar="SHARE",
-        help=f"the share of answers that is to be good (default: {usual.slo:g})",
+        help=f"share of answers that should be good (default: {usual.slo:g})",
     )
     parser.add_argument(
         "--tau",
         type=float,
         default=usual.tau,
         metavar="SCORE",
-        help=f"an answer is bad where its score is at or below this (default: {usual.tau:g})",
+        help=f"an answer is bad if its score is at or below this (default: {usual.tau:g})",
     )
     parser.add_argument(
         "--every",
@@ -54,16 +56,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--traces",
         default=usual.traces,
         metavar="URL",
-        help="where bad turns are seen, with {service} and {metric} (default: a local Jaeger)",
+        help="link to bad turns, with {service} and {metric} (default: a local Jaeger)",
     )
     for name, told in THRESHOLDS.items():
         parser.add_argument(name, **told)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the rules."""
-    from rag_eval_otel.alerting.rules import render  # noqa: PLC0415  # --help is to be quick
-
     target = Target(
         slo=options.slo,
         tau=options.tau,
@@ -78,10 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Return thresholds as the histogram has scores: those of other scales brought to [0, 1]."""
-    from rag_eval_otel.metrics import METRICS, with_thresholds  # noqa: PLC0415
-    from rag_eval_otel.metrics.registry import bounds_of  # noqa: PLC0415
-
+    """Return the thresholds scaled to [0, 1], as the scores in the histogram."""
     found = {}
     for name, threshold in thresholds.items():
         near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)

@@ -1,1 +1,1 @@
-"""The demo: a small RAG app over an invented company's handbook, scored offline."""
+"""The demo: a small RAG app over the handbook of an invented company, scored offline."""

@@ -1,4 +1,4 @@
-"""The demo's app: a LangChain RAG chain over the handbook. No key, no network, no model."""
+"""The demo's app: a LangChain RAG chain over the handbook, without key, network and model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A question, what the demo's model answers, and what is wrong with that.
+    """A question, the answer of the demo's model, and the defect of this answer.
 
-    ``incomplete``: only a part of the question is answered. ``made_up``: the answer is not in the
-    handbook. ``off_topic``: the handbook has nothing on the question, so what is retrieved does
-    not help. ``refusal``: the model evades.
+    ``incomplete``: it answers a part of the question. ``made_up``: it is not in the handbook.
+    ``off_topic``: the handbook has nothing on the question, so the retrieved passages do not help.
+    ``refusal``: the model does not answer.
     """
 
     question: str
@@ -41,7 +41,7 @@ class Turn:
 
 
 def passages() -> tuple[Passage, ...]:
-    """Return the sections of the handbook; a passage's id is its section's heading."""
+    """Return the sections of the handbook as passages; the id is the heading."""
     text = (files("rag_eval_otel.demo") / "handbook.md").read_text(encoding="utf-8")
     return tuple(_passage(section) for section in text.split("\n## ")[1:])
 
@@ -106,10 +106,7 @@ TURNS: tuple[Turn, ...] = (
         answer="A lost or stolen laptop must be reported to the service desk within 2 hours.",
     ),
 )
-"""The conversation, in the order in which it is held."""
-
-
-__all__ = ["TURNS", "HandbookEmbeddings", "HandbookModel", "Turn", "build_app"]
+"""The turns of the demo, in order."""
 
 TOP_K = 3
 _DIMENSIONS = 2048
@@ -123,19 +120,18 @@ _PROMPT = ChatPromptTemplate.from_messages(
 
 
 class HandbookEmbeddings(Embeddings):
-    """Offline embeddings: the words with content, hashed."""
+    """Offline embeddings: hashed words, without stop words."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return one vector of unit length per text."""
         return [_vector(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
-        """Return the vector of ``text``."""
         return _vector(text)
 
 
 def _vector(text: str) -> list[float]:
-    row = np.full(_DIMENSIONS, 1e-9)  # a text without words must still have a direction
+    row = np.full(_DIMENSIONS, 1e-9)  # a text without words needs a direction, too
     for term in terms(text):
         if term.weight > STOP:
             row[zlib.crc32(term.key.encode("utf-8", "replace")) % _DIMENSIONS] += term.weight
@@ -144,7 +140,7 @@ def _vector(text: str) -> list[float]:
 
 
 class HandbookModel(BaseChatModel):
-    """Gives the scripted answer to the question that the prompt ends with."""
+    """Returns the scripted answer to the question at the end of the prompt."""
 
     answers: Mapping[str, str]
     model_name: str = "handbook-offline"

@@ -1,4 +1,4 @@
-"""What the demo's receiver got, as text or as JSON."""
+"""Run the demo, and show the received traces as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan
 
 Form = Literal["text", "json"]
 
-_PATIENCE = 120.0  # seconds; a judge over the network may be slow
-
-
+_MAX_WAIT = 120.0  # seconds; a judge over the network may be slow
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _LEXICAL = """\
-The judge is lexical: it compares words, offline and without a model. That shows the wiring and
-gives a first rough signal; it is no LLM judge. For one: rag-eval-otel demo --judge openai/MODEL
+The judge is lexical: it compares words, offline and without a model. It shows that the set-up works
+and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTurn:
-    """One question, and the spans of its trace as they arrived; the first is the root."""
+    """A question, and the received spans of its trace; the first is the root."""
 
     turn: Turn
     spans: tuple[ReceivedSpan, ...]
@@ -57,7 +55,7 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """All that arrived: the turns in order, and the counts of events and metric points."""
+    """The received turns in order, and the numbers of spans, events and turns by outcome."""
 
     turns: tuple[ShownTurn, ...]
     spans: int
@@ -68,7 +66,7 @@ class Shown:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every question's turn arrived exactly once, with scores."""
+        """Whether the turn of every question was received exactly once, with scores."""
         scored = [
             t for t in self.turns if t.root.attributes.get(semconv.EVALUATION_STATUS) == "scored"
         ]
@@ -76,7 +74,7 @@ class Shown:
 
 
 def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Shown:
-    """Match what ``receiver`` got to the questions, which were asked one after the other."""
+    """Assign the received traces to the questions, which were asked one after the other."""
     spans = sorted(receiver.spans(), key=lambda span: span.start_ns)
     roots = [span for span in spans if span.parent_span_id is None]
     turns = [
@@ -87,7 +85,7 @@ def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Sh
         for turn, root in zip(TURNS, roots, strict=False)
     ]
     counted: Counter[str] = Counter()
-    for point in receiver.metrics():  # collected once, at the end
+    for point in receiver.metrics():  # exported once, at the end
         if point.name == semconv.TURNS:
             counted[str(point.attributes[semconv.OUTCOME])] += int(point.value or 0)
     return Shown(
@@ -101,7 +99,6 @@ def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Sh
 
 
 def as_json(shown: Shown) -> str:
-    """Return every turn once, with its scores, and the totals."""
     document: dict[str, Any] = {
         "judge": shown.judge,
         "turns": [_turn_as_json(turn) for turn in shown.turns],
@@ -130,7 +127,7 @@ def _turn_as_json(shown: ShownTurn) -> dict[str, Any]:
 
 
 def as_text(shown: Shown) -> str:
-    """Return each trace as a tree with its scores, then the totals."""
+    """Return each trace as a tree with its scores, and the totals."""
     blocks = ["\n".join(_tree(turn)) for turn in shown.turns]
     return "\n\n".join([*blocks, "\n".join(_totals(shown))]) + "\n"
 
@@ -186,8 +183,8 @@ _SHOW: Mapping[Form, Callable[[Shown], str]] = {"text": as_text, "json": as_json
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
-    """Ask the demo's questions and show what arrived; 0 if every turn came once and was scored."""
-    config = Config.from_env(**{"hold_seconds": _PATIENCE, **options})
+    """Ask the demo's questions and show the traces; return 0 if every turn arrived scored."""
+    config = Config.from_env(**{"hold_seconds": _MAX_WAIT, **options})
     with OtlpReceiver() as receiver:
         _ask_all(config, receiver.http_endpoint)
         shown = collect(receiver, judge=config.judge, also_to=otlp_endpoint())
@@ -211,11 +208,11 @@ def _ask_all(config: Config, receiver: str) -> None:
     app = build_app()
     for turn in TURNS:
         app.invoke(turn.question, config={"callbacks": [handle.callback]})
-    handle.shutdown(_PATIENCE)
+    handle.shutdown(_MAX_WAIT)
     providers.shutdown()
 
 
 def _elsewhere(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters to the user's own endpoint, where the environment names one."""
+    """Yield the exporters to the endpoint that the environment names, if it names one."""
     if otlp_endpoint() is not None:
         yield from exporters(signal)

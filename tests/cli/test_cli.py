@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline import asked_rows
-from rag_eval_otel.cli import main
+from rag_eval_otel.cli import _COMMANDS, main
 from rag_eval_otel.testing import HttpReply, OtlpReceiver, ScriptedOpenAI
 from support import names_asked
 
@@ -318,7 +319,7 @@ def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert mrr["needs"] == ["relevant_ids", "retrieved_ids"]
 
 
-def test_who_reads_may_stop() -> None:
+def test_a_closed_pipe_ends_the_command() -> None:
     """A pipe that is closed, as by ``head``, ends the command without a traceback."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -344,3 +345,12 @@ def test_help_is_quick() -> None:
     )
     loaded = set(done.stdout.split())
     assert not {"opentelemetry.sdk", "numpy", "pydantic", "pandas", "openai"} & loaded
+
+
+@pytest.mark.parametrize("name", list(_COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``COMMAND --help`` imports the command and prints its description."""
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    description = import_module(f"rag_eval_otel.cli.{name.replace('-', '_')}").DESCRIPTION
+    assert description.split("\n")[0] in capsys.readouterr().out

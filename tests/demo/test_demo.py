@@ -1,4 +1,4 @@
-"""The demo: every turn arrives once, scored, and the bad ones stand out."""
+"""The demo: every turn is received once, with scores, and bad turns have low scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
 
 
 def test_every_turn_arrives_once_and_scored() -> None:
-    """All questions are there in order, each under a trace and span of its own."""
+    """Each question has its own trace, in order."""
     status, shown = run_json()
     assert status == 0
     assert [turn["question"] for turn in shown["turns"]] == [turn.question for turn in TURNS]
@@ -45,7 +45,7 @@ def test_every_turn_arrives_once_and_scored() -> None:
     ],
 )
 def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
-    """On the metric about its defect, a bad turn is well below every good one."""
+    """A bad turn scores well below every good turn on the metric of its defect."""
     _, shown = run_json()
     by_defect: dict[str, list[float]] = {}
     for turn in shown["turns"]:
@@ -54,7 +54,7 @@ def test_bad_turns_score_below_the_good_ones(defect: str, metric: str) -> None:
 
 
 def test_tree_shows_the_scores_on_the_root() -> None:
-    """The text has each trace as a tree with its four scores, and says what the judge is."""
+    """The text shows each trace as a tree with four scores, and names the judge."""
     written: list[str] = []
     assert run_demo(form="text", options={}, write=written.append) == 0
     text = "".join(written)
@@ -67,7 +67,7 @@ def test_tree_shows_the_scores_on_the_root() -> None:
 
 
 def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` set, the traces go there as well."""
+    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` the traces are exported there as well."""
     with OtlpReceiver() as elsewhere:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
@@ -80,14 +80,14 @@ def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_missing_scores_fail_the_demo() -> None:
-    """A demo whose turns were not scored says so by its exit status."""
+    """The exit status is 1 if turns were not scored."""
     status, shown = run_json(sample_rate=0.0)
     assert status == 1
     assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs the demo; a judge that cannot be is refused with the way out."""
+    """The command runs the demo; it refuses an unknown judge and names the right form."""
     assert main(["demo", "--json", "--judge", "lexical"]) == 0
     assert len(json.loads(capsys.readouterr().out)["turns"]) == len(TURNS)
     assert main(["demo", "--judge", "gpt"]) == 2
@@ -95,7 +95,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_is_installed() -> None:
-    """``rag-eval-otel --version`` answers."""
+    """``rag-eval-otel --version`` prints the version."""
     command = os.path.join(os.path.dirname(sys.executable), "rag-eval-otel")  # noqa: PTH118, PTH120
     if not os.path.exists(command):  # noqa: PTH110
         pytest.skip("the package is not installed in this environment")

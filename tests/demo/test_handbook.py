@@ -1,4 +1,4 @@
-"""The demo's app over its handbook: every defect shows in the score that is about it."""
+"""The demo's app: every defect lowers the score of its metric."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ NAMES = ("answer_relevancy", "context_relevance", "faithfulness", "response_grou
 
 
 class Retrieved(BaseCallbackHandler):
-    """Keeps what the retriever found."""
+    """Keeps the retrieved documents."""
 
     def __init__(self) -> None:
         self.documents: Sequence[Document] = ()
@@ -28,7 +28,6 @@ class Retrieved(BaseCallbackHandler):
     def on_retriever_end(
         self, documents: Sequence[Document], *, run_id: UUID, **kwargs: object
     ) -> None:
-        """Keep ``documents``."""
         self.documents = documents
 
 
@@ -43,7 +42,7 @@ def ask(question: str) -> tuple[str, tuple[Passage, ...]]:
 
 @cache
 def scores_of(turn: Turn) -> Evaluation:
-    """Return the offline scores of ``turn``, held with the real app."""
+    """Return the offline scores of ``turn`` in the real app."""
     answer, contexts = ask(turn.question)
     sample = Sample(question=turn.question, answer=answer, contexts=contexts)
     return asyncio.run(evaluate(sample, judge=LexicalJudge(), embedder=HashingEmbedder()))
@@ -63,7 +62,7 @@ def only(defect: str) -> Turn:
 
 
 def test_passages_have_ids_and_text() -> None:
-    """The handbook falls into passages that can be told apart."""
+    """The handbook has 12 passages with an id each."""
     found = passages()
     assert len({passage.id for passage in found}) == len(found) == 12
     assert all(passage.text and "\n" not in passage.text for passage in found)
@@ -78,7 +77,7 @@ def test_the_app_retrieves_and_answers(turn: Turn) -> None:
 
 
 def test_an_unknown_question_is_not_answered() -> None:
-    """Outside the script the model says so, also to a question without words."""
+    """The model has no answer to an unknown question or one without words."""
     assert ask("What is the airspeed of a swallow?")[0] == "I don't know."
     assert ask("?")[0] == "I don't know."
     assert len(HandbookEmbeddings().embed_query("")) == len(HandbookEmbeddings().embed_query("a"))
@@ -86,30 +85,30 @@ def test_an_unknown_question_is_not_answered() -> None:
 
 @pytest.mark.parametrize("turn", GOOD, ids=lambda turn: turn.question[:30])
 def test_a_good_turn_scores_well(turn: Turn) -> None:
-    """All four scores of a good turn are clearly above one half."""
+    """All four scores of a good turn are well above 0.5."""
     assert value(turn, "answer_relevancy") > 0.6
     assert all(value(turn, name) >= 0.75 for name in NAMES[1:])
 
 
 def test_an_incomplete_answer_is_less_relevant() -> None:
-    """Answering half of a question scores lower than every good answer."""
+    """An answer to half of the question scores below every good answer."""
     incomplete = value(only("incomplete"), "answer_relevancy")
     assert incomplete < 0.5 < min(value(turn, "answer_relevancy") for turn in GOOD)
 
 
 @pytest.mark.parametrize("name", ["faithfulness", "response_groundedness"])
 def test_a_made_up_answer_is_not_backed(name: str) -> None:
-    """What is not in the handbook is neither faithful nor grounded."""
+    """An answer that is not in the handbook is neither faithful nor grounded."""
     assert value(only("made_up"), name) < 0.5
 
 
 def test_off_topic_retrieval_is_not_relevant() -> None:
-    """Passages on something else do not serve the question."""
+    """Passages on another topic are not relevant."""
     assert value(only("off_topic"), "context_relevance") < 0.5
 
 
 def test_a_refusal_is_noncommittal() -> None:
-    """Evading is no answer, and claims nothing that could be checked."""
+    """A refusal is noncommittal and has no claims."""
     evaluation = scores_of(only("refusal"))
     assert evaluation["answer_relevancy"].value == 0
     assert evaluation["answer_relevancy"].reason == "noncommittal"
