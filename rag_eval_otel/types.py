@@ -421,7 +421,12 @@ class Embedder(Protocol):
 
 
 class Sink(Protocol):
-    """Receives every finished evaluation, on the evaluator's thread."""
+    """Receives every finished evaluation, on the evaluator's thread.
+
+    Two members are optional: a method ``close()`` is called at shutdown, and only a sink whose
+    attribute ``takes_question_embeddings`` is true gets `Evaluation.question_embedding`, which
+    reveals much of the question.
+    """
 
     def emit(self, evaluation: Evaluation) -> None:
         """Record ``evaluation``. An exception is counted and logged, and goes no further."""

@@ -10,17 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rag_eval_otel.dataset.page import DriftPlot, drift_page, write_page
-from rag_eval_otel.drift import Stream
+from rag_eval_otel.drift.betting import BettingDetector
+from rag_eval_otel.drift.detectors import Detector, find_detector, make_detector
+from rag_eval_otel.drift.records import Alarm, Stream
+from rag_eval_otel.drift.validation import default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import Row, read_scores
 from rag_eval_otel.results.rows import unit_value
-
-if TYPE_CHECKING:
-    from rag_eval_otel.drift import Alarm
-
 
 _log = logging.getLogger("rag_eval_otel")
 
@@ -172,9 +171,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--detector",
-        choices=("betting", "cusum", "page-hinkley"),
         default="betting",
-        help="betting (default) keeps --every; the others have usual limits and no guarantee",
+        metavar="NAME",
+        help="betting (default) keeps --every; another package's has no such bound",
     )
     parser.add_argument(
         "--stratum", metavar="COLUMN", help="what differs by this column is no drift"
@@ -235,9 +234,7 @@ class Finding:
 
 def run(options: argparse.Namespace) -> int:
     """Print the alarms of each stream."""
-    if options.stratum is not None and options.detector != "betting":
-        msg = f"--stratum needs --detector betting: {options.detector} has one mean for all"
-        raise ConfigError(msg)
+    _check_detector(options)
     if options.plot is not None:
         _check_plot(options.plot)
     found = read_series(options.file, metric=options.metric, stratum=options.stratum)
@@ -264,20 +261,18 @@ def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
 def _look(
     series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
 ) -> Finding:
-    from rag_eval_otel.drift.options import learn_from, usable  # noqa: PLC0415
-
     if options.reference is not None and reference is None:
         msg = f"{options.reference} has no scores of {series.stream.name}"
         raise ConfigError(msg)
-    points = tuple(point for point in series.points if usable(point.value) is not None)
-    knows = reference or options.target is not None
-    first = learn_from(len(points)) if options.learn is None else options.learn
-    detector = _detector(options, reference, first)
-    learned = 0 if knows else first
+    points = tuple(point for point in series.points if valid_score(point.value) is not None)
+    first = default_learn(len(points)) if options.learn is None else options.learn
+    detector = _detector(options, series.stream, reference=reference, learn=first)
+    has_baseline = reference or options.target is not None or options.detector != "betting"
+    learned = 0 if has_baseline else first
     alarms = [
         detector.alarm
         for point in series.points
-        if detector.update(point.value, stratum=point.stratum)
+        if detector.update(point.value, stratum=point.stratum) and detector.alarm is not None
     ]
     before = alarms[0].before if alarms else _mean(points, learned, reference, options.target)
     return Finding(
@@ -298,16 +293,30 @@ def _mean(
     return sum(known) / len(known) if known else None
 
 
-def _detector(options: argparse.Namespace, reference: Any, learn: int) -> Any:
-    from rag_eval_otel import drift  # noqa: PLC0415
+def _check_detector(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for an unknown detector, and for options that only betting has."""
+    find_detector(options.detector)
+    for name in ("stratum", "target", "reference", "learn"):
+        if getattr(options, name) is not None and options.detector != "betting":
+            msg = f"--{name} needs --detector betting, not {options.detector}"
+            raise ConfigError(msg)
 
-    given = {"target": options.target, "reference": reference}
-    if options.detector == "cusum":
-        return drift.CusumDetector(learn=learn, **given)
-    if options.detector == "page-hinkley":
-        return drift.PageHinkleyDetector(**given)
-    return drift.BettingDetector(
-        learn=learn, every=options.every, direction=options.direction, **given
+
+def _detector(
+    options: argparse.Namespace,
+    stream: Stream,
+    *,
+    reference: Sequence[float | None] | None,
+    learn: int,
+) -> Detector:
+    if options.detector != "betting":
+        return make_detector(options.detector, stream)
+    return BettingDetector(
+        target=options.target,
+        reference=reference,
+        learn=learn,
+        every=options.every,
+        direction=options.direction,
     )
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 from rag_eval_otel.dataset.series import Series
 from rag_eval_otel.dataset.student import mean_interval
 from rag_eval_otel.drift.betting import BettingDetector
-from rag_eval_otel.drift.options import learn_from, usable
 from rag_eval_otel.drift.records import Alarm
+from rag_eval_otel.drift.validation import default_learn, valid_score
 
 MAX_VERSIONS = 12
 """The number of versions of a metric that are drawn."""
@@ -214,8 +214,8 @@ class VersionDrift:
 
 def find_drift(line: Line) -> VersionDrift:
     """Run the default detector over the scores of one version."""
-    used = [i for i, unit in enumerate(line.units) if usable(unit) is not None]
-    learn = learn_from(len(used))
+    used = [i for i, unit in enumerate(line.units) if valid_score(unit) is not None]
+    learn = default_learn(len(used))
     detector = BettingDetector(learn=learn)
     marks: list[DriftMark] = []
     for i in used:

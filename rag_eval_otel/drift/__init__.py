@@ -1,8 +1,8 @@
-"""Drift: have the scores changed, since when, by how much, and is it the system or the judge.
+"""Detection of drift in scores: when they changed, by how much, and whether the judge changed.
 
-`detector` makes the default detector; `BettingDetector`, `CusumDetector` and `PageHinkleyDetector`
-can be had by name, and `EmbeddingDrift` watches questions. `DriftMonitor` keeps one for each
-service, metric and version.
+`BettingDetector`, the default, watches one stream of scores; `EmbeddingDrift` watches questions;
+`RiverDetector` adapts detectors of river. `DriftMonitor` keeps a detector for each service, metric
+and version, with the options in `DriftOptions`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rag_eval_otel.drift.betting import BettingDetector
-from rag_eval_otel.drift.control import CusumDetector, PageHinkleyDetector
+from rag_eval_otel.drift.detectors import Detector, RiverDetector
 from rag_eval_otel.drift.inputs import EmbeddingDrift
 from rag_eval_otel.drift.monitor import DriftMonitor
+from rag_eval_otel.drift.options import DriftOptions
 from rag_eval_otel.drift.records import Alarm, Drift, NewBaseline, Stream
-from rag_eval_otel.drift.settings import DriftOptions
-from rag_eval_otel.drift.watched import Detector
 
 __all__ = [
     "Alarm",
     "BettingDetector",
-    "CusumDetector",
     "Detector",
     "Drift",
     "DriftMonitor",
     "DriftOptions",
     "EmbeddingDrift",
     "NewBaseline",
-    "PageHinkleyDetector",
+    "RiverDetector",
     "Stream",
     "detector",
 ]

@@ -1,4 +1,4 @@
-"""`BettingDetector`: evidence that a stream of scores has changed, with a bound on false alarms."""
+"""`BettingDetector`, the default detector of drift, which bounds the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -8,49 +8,56 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_eval_otel.drift.baseline import Baseline, given, learned, moved, views_of
-from rag_eval_otel.drift.evidence import Directions, Evidence
-from rag_eval_otel.drift.options import (
+from rag_eval_otel.drift.baseline import (
+    Baseline,
+    add_offsets,
+    learned_baseline,
+    target_baseline,
+    views_of,
+)
+from rag_eval_otel.drift.evidence import Evidence
+from rag_eval_otel.drift.records import VIEWS, Alarm, Directions, change_interval, direction_of
+from rag_eval_otel.drift.validation import (
     check_count,
     check_direction,
     check_every,
     check_tail,
     check_targets,
-    usable,
-    usable_scores,
+    count_ignored,
+    valid_reference,
+    valid_score,
 )
-from rag_eval_otel.drift.records import VIEWS, Alarm, change_interval, direction_of
-from rag_eval_otel.drift.warn import warn_of_value
 from rag_eval_otel.errors import ConfigError
 
 FORMAT = 1
+"""The format of saved states."""
 
 
 class BettingDetector:
-    """Raises an alarm when the scores no longer come from where the baseline came from.
+    """Raises an alarm when a stream of scores differs from its baseline.
 
-    **Guarantee.** Given the mean that the scores should have (``target``), and as long as each
-    score's mean, given all scores before it, is at that target: it takes ``every`` scores or more
-    on average until a false alarm, and the chance of one within n scores is at most n / every. It
-    holds for every distribution on [0, 1], ties and dependence included. (A weighted sum of
+    **Guarantee.** With a ``target`` for the mean, and as long as the mean of each score, given all
+    scores before it, equals the target: the mean number of scores until a false alarm is ``every``
+    or more, and the probability of a false alarm within n scores is at most n / every. This holds
+    for every distribution on [0, 1], including ties and dependence. (A weighted sum of
     e-Shiryaev-Roberts processes is an e-detector; Shin, Ramdas and Rinaldo 2022.)
 
-    A *learned* baseline adds the chance that it was off: about .05 + n / every. Its bets allow for
-    dependence as strong as there was within the baseline, which is an approximation. Measured
-    figures are in ``docs/drift.md``.
+    A *learned* baseline may be wrong: the probability is then about .05 + n / every. Its bets allow
+    for dependence as strong as within the baseline, which is an approximation. Measured figures are
+    in ``docs/drift.md``.
 
-    Every score feeds bets on four views of it: a lower level, more scores at or below ``tail``,
-    scores further from the centre, a higher level; ``direction`` takes the first two (down) or the
-    last (up) alone. An alarm ends the evidence; the next ``cooldown`` scores are passed over, and
-    then it is gathered anew against the same baseline. The baseline never follows the stream, which
-    would absorb slow drift; `relearn` starts over.
+    Each score updates bets on four views: a lower level, more scores at or below ``tail``, scores
+    further from the centre, and a higher level. ``direction`` restricts them to the first two
+    (down) or to the last (up). After an alarm the next ``cooldown`` scores are ignored, and then
+    evidence is collected again from zero, against the same baseline. The baseline never follows the
+    stream, because it would absorb slow drift; `relearn` starts a new one.
 
-    ``reference`` are scores to learn the baseline from; without it, and without a ``target``, the
-    first ``learn`` scores are taken. With both, the target is the mean, and tail, spread and
-    dependence come from the reference. A mapping of strata to means is a target for each. Time and
-    memory do not grow with the stream.
+    The baseline is learned from the scores in ``reference``; without ``reference`` and ``target``,
+    from the first ``learn`` scores. With both, the target is the mean, and tail, spread and
+    dependence come from the reference. ``target`` may be a mapping of strata to means. Time and
+    memory per score are constant.
 
-    Raises `ConfigError` for options that cannot be used.
+    Raises `ConfigError` for invalid options.
     """
 
     __slots__ = (
@@ -84,7 +91,6 @@ class BettingDetector:
         direction: Directions = "both",
         cooldown: int = 500,
     ) -> None:
-        """Learn from ``reference``, if it is there."""
         check_targets(target)
         check_every(every)
         check_count("learn", learn, least=2)
@@ -95,7 +101,7 @@ class BettingDetector:
         self.tail = float(tail)
         self.cooldown = cooldown
         self.count = 0
-        """Scores taken, those that the baseline was learned from included."""
+        """The number of valid scores, including those that the baseline was learned from."""
         self.drift_detected = False
         """Whether the last score raised an alarm."""
         self.alarm: Alarm | None = None
@@ -110,36 +116,35 @@ class BettingDetector:
 
     @property
     def baseline(self) -> Baseline | None:
-        """What it holds to be normal; None while it is learning."""
+        """The baseline; None while it is being learned."""
         return self._baseline
 
     @property
     def ignored(self) -> int:
-        """How many values were no scores; None is not counted."""
+        """The number of invalid values; None is not counted."""
         return self._ignored
 
     def relearn(self, reference: Sequence[object] | None = None) -> None:
-        """Forget baseline and evidence, and learn from ``reference``, or from the next scores."""
+        """Discard baseline and evidence, and learn from ``reference`` or from the next scores."""
         self._baseline: Baseline | None = None
         self._evidence: Evidence | None = None
         self._learning = array("d")
         self._strata: list[str | None] = []
         self._pause = 0
         if reference is not None:
-            self._learning.extend(usable_scores(reference))
+            self._learning.extend(valid_reference(reference))
             self._strata = [None] * len(self._learning)
-            self._settle()
+            self._end_learning()
         elif self._target is not None:
-            self._begin(given(self._target))
+            self._begin(target_baseline(self._target))
 
-    def _settle(self) -> None:
-        """Turn what was learned into the baseline."""
-        found = learned(self._learning, self._strata, tail=self.tail)
+    def _end_learning(self) -> None:
+        found = learned_baseline(self._learning, self._strata, tail=self.tail)
         target = self._target
         if isinstance(target, Mapping):
             msg = "give a reference, or a target for each stratum, not both"
             raise ConfigError(msg)
-        self._begin(found if target is None else found.aimed(target))
+        self._begin(found if target is None else found.with_target(target))
 
     def _begin(self, baseline: Baseline) -> None:
         self._learning, self._strata = array("d"), []
@@ -150,69 +155,66 @@ class BettingDetector:
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change, 0 or more; an alarm is at log10 of ``every``.
+        """The evidence of a change, 0 or more; an alarm is raised at log10 of ``every``.
 
-        After an alarm it stays where it was until the cool-down is over.
+        After an alarm it keeps its value until the cool-down ends.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
     @property
     def since(self) -> int:
-        """The index from which on scores are part of what evidence there is."""
+        """The index of the first score that counts as evidence."""
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
     def update(self, score: float | None, *, stratum: str | None = None) -> bool:
-        """Take ``score`` and tell whether it raises an alarm.
+        """Add ``score`` and return True if it raises an alarm.
 
-        A ``stratum`` (a route, a topic, the hour) must be known before the score. Scores are then
-        compared with those of the same stratum in the baseline, and a change of the mix is no
-        drift. None, NaN, and what is not in [0, 1] is no score and no evidence.
+        A ``stratum`` (a route, a topic, the hour) must be known before the score. Scores are
+        compared with those of the same stratum in the baseline, so that a different mix of strata
+        is not a drift. None, NaN and values outside [0, 1] are ignored.
         """
         self.drift_detected = False
-        value = usable(score)
+        value = valid_score(score)
         if value is None:
-            self._ignored = warn_of_value(score, self._ignored)
+            self._ignored = count_ignored(score, self._ignored)
         else:
             self.count += 1
             if self._evidence is None or self._baseline is None:
-                self._take(value, stratum)
+                self._learn_from(value, stratum)
             elif self._pause:
-                self._rest(self._evidence)
+                self._pause -= 1
+                if not self._pause:
+                    self._evidence.clear()
             else:
-                self._weigh(value, stratum, self._baseline, self._evidence)
+                self._bet(value, stratum, self._baseline, self._evidence)
         return self.drift_detected
 
-    def _take(self, score: float, stratum: str | None) -> None:
+    def _learn_from(self, score: float, stratum: str | None) -> None:
         self._learning.append(score)
         self._strata.append(stratum)
         if len(self._learning) >= self._learn:
-            self._settle()
+            self._end_learning()
 
-    def _rest(self, evidence: Evidence) -> None:
-        self._pause -= 1
-        if not self._pause:
-            evidence.clear()
-
-    def _weigh(
+    def _bet(
         self, score: float, stratum: str | None, baseline: Baseline, evidence: Evidence
     ) -> None:
         views = views_of(score, tail=self.tail, centre=baseline.centre)
         if stratum is not None:
-            views = moved(views, baseline.strata.get(stratum))
+            views = add_offsets(views, baseline.strata.get(stratum))
         evidence.add(views, index=self.count - 1)
         if evidence.value >= self.every:
             self.drift_detected = True
-            self.alarm = self._describe(baseline, evidence)
-            self.rest()
+            self.alarm = self._make_alarm(baseline, evidence)
+            self.pause()
 
-    def rest(self) -> None:
-        """Pass over the next ``cooldown`` scores, and gather evidence anew after them."""
+    def pause(self) -> None:
+        """Ignore the next ``cooldown`` scores, then collect evidence from zero."""
         self._pause = self.cooldown
         if not self._pause and self._evidence:
             self._evidence.clear()
 
-    def _describe(self, baseline: Baseline, evidence: Evidence) -> Alarm:
-        view = evidence.leading()
+    def _make_alarm(self, baseline: Baseline, evidence: Evidence) -> Alarm:
+        view = evidence.leading_view()
         level = baseline.level
         views = partial(views_of, tail=self.tail, centre=baseline.centre)
         run = evidence.run(view, count=self.count, baseline=baseline, views=views)
@@ -239,7 +241,7 @@ class BettingDetector:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return what it has learned and gathered, as JSON can hold it; options are not in it."""
+        """Return the baseline and the evidence as JSON values, without the options."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -255,18 +257,18 @@ class BettingDetector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` returned.
+        """Restore what `to_state` returned.
 
         Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, for anything
         else, and for the state of a detector with another ``every``, ``tail`` or ``target``.
         """
-        same = (FORMAT, self.kind, self.every, self.tail, _plain(self._target))
+        expected = (FORMAT, self.kind, self.every, self.tail, _plain(self._target))
         found = (
             *(state[name] for name in ("format", "kind", "every", "tail")),
             state.get("target"),
         )
-        if found != same:
-            msg = f"it is of {found}, not of {same}"
+        if found != expected:
+            msg = f"it belongs to a detector {found}, not {expected}"
             raise ValueError(msg)
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
@@ -274,8 +276,8 @@ class BettingDetector:
         if count < 0 or pause < 0 or len(strata) != len(learning):
             msg = "its counts contradict each other"
             raise ValueError(msg)
-        if None in map(usable, learning) or not all(isinstance(s, str | None) for s in strata):
-            msg = "what it was learning from are no scores, or no strata"
+        if None in map(valid_score, learning) or not all(isinstance(s, str | None) for s in strata):
+            msg = "the scores or strata to learn from are invalid"
             raise ValueError(msg)
         baseline, evidence = self._restored(state)
         self.count, self._pause, self._baseline, self._evidence = count, pause, baseline, evidence

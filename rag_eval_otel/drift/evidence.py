@@ -1,4 +1,4 @@
-"""`Evidence`: what all bets against one baseline have come to."""
+"""Evidence of a change: bets against a frozen baseline, and the estimated onset of the change."""
 
 from __future__ import annotations
 
@@ -9,38 +9,139 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from operator import mul
-from typing import Any, Literal, TypeAlias
+from statistics import NormalDist
+from typing import Any, NamedTuple, TypeAlias
 
-from rag_eval_otel.drift.baseline import Baseline, Views
-from rag_eval_otel.drift.bets import BETS, bets_on, no_bets
-from rag_eval_otel.drift.recent import Recent, steepest
+from rag_eval_otel.drift.baseline import Baseline, Level, Views
+from rag_eval_otel.drift.records import Directions
 
-Directions: TypeAlias = Literal["both", "down", "up"]
 ToViews: TypeAlias = Callable[[float], Views]
 
-_SHARES: Mapping[Directions, tuple[float, ...]] = {
-    "both": (0.4, 0.2, 0.2, 0.2),
-    "down": (0.6, 0.4, 0.0, 0.0),
-    "up": (0.0, 0.0, 0.0, 1.0),
-}
-"""Of the budget for false alarms, for the views level, tail, spread and rise."""
-_MEAN_ALONE = (
-    0.85,
-    0.0,
-    0.0,
-    0.15,
-)  # in both directions, where nothing is known of tail and spread
+_BETS = (6, 4, 4, 4)
+"""The number of bets on each view, on small changes to large ones."""
 
-_ENDS = tuple(accumulate(BETS, initial=0))
-_RESERVE = 1.5  # a learned baseline may be off: it takes so much more evidence
-_DATING = 1  # the bet that dates a change: a small one, so that it gathers for small changes, too
-_RUN = 4  # numbers of a run
-_LEVEL, _TAIL = 0, 1
+_MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # of the mean, in units of the score
+_MAX_STAKE = 0.95  # of the evidence
+_MIN_DISTANCE = 1e-3  # of m0 from the highest value: or a single score could raise an alarm
+_DOUBT, _DOUBT_OF = 0.05, 100_000
+"""The probability that a learned mean is below the assumed one; smaller if ``every`` is larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bets:
+    """Factors of the bets on a view: a score with view ``y`` multiplies bet k by a[k] - b[k] * y.
+
+    All factors are above 0.
+    """
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+
+def make_bets(level: Level, *, count: int, every: float) -> Bets:
+    """Return ``count`` bets that the mean of a view lies below its ``level``.
+
+    The factor is ``L = (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. Its
+    mean is at most 1 while the mean of the view is ``m0`` or more. The exponential discounts
+    dependent scores. ``m0`` is the learned mean less its possible error.
+    """
+    stakes = _stakes(level, count)
+    bases = [_tested_mean(level, stake, stakes, every) for stake in stakes]
+    stakes = [min(s, _MAX_STAKE / (level.top - m0)) for s, m0 in zip(stakes, bases, strict=True)]
+    discounts = [math.exp(-s * s * level.variance * (level.effect - 1) / 2) for s in stakes]
+    return Bets(
+        a=tuple(d * (1 + s * m0) for d, s, m0 in zip(discounts, stakes, bases, strict=True)),
+        b=tuple(d * s for d, s in zip(discounts, stakes, strict=True)),
+    )
+
+
+def _stakes(level: Level, count: int) -> list[float]:
+    """Return the stakes: the best one against a fall by ``d`` is ``d / (variance * effect)``."""
+    spread = max(level.variance, 1e-6) * level.effect
+    largest = _MAX_STAKE / max(level.top - level.mean, _MIN_DISTANCE)
+    if level.n is not None:  # without a sample, the variance may be much smaller than assumed
+        largest = min(largest, _MAX_CHANGE / spread)
+    smallest = min(_MIN_CHANGE / spread, largest / 4)
+    return [smallest * (largest / smallest) ** (k / (count - 1)) for k in range(count)]
+
+
+def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) -> float:
+    """Return ``m0``, the mean that a bet of ``stake`` is made against."""
+    # Scores that stay at the mean for ever must not add up to an alarm.
+    steady = 2 * sum(1 / each for each in stakes) / len(stakes) / every
+    margin = max(steady, _mean_error(level, stake, every))
+    return min(level.mean - margin, level.top - _MIN_DISTANCE)  # no bet can win below 0
+
+
+def _mean_error(level: Level, stake: float, every: float) -> float:
+    """Return the possible error of the learned mean.
+
+    The evidence of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
+    that many scores, an error of the mean acts like its variance times the stake. The result is the
+    smaller of that and a one-sided confidence bound.
+    """
+    if level.n is None:
+        return 0.0
+    doubt = _DOUBT * min(1.0, _DOUBT_OF / every)
+    quantile = -NormalDist().inv_cdf(doubt)  # not of 1 - doubt, which rounds to 1
+    return min(quantile * level.error, math.log(every) / (level.n * stake))
+
+
+# --- the onset of a change ------------------------------------------------------------------------
+
+RECENT = 256
+_STEPS = 255
+_MIN_SINCE_CHANGE = 12  # fewer scores are often all alike and look like a large change
+_MIN_BEFORE_CHANGE = 8  # a change that seems as old as the oldest scores may be older
+
+
+class RecentScores:
+    """A ring buffer of the last 256 scores, one byte each."""
+
+    __slots__ = ("_count", "_ring")
+
+    def __init__(self, ring: bytes = bytes(RECENT), count: int = 0) -> None:
+        if len(ring) != RECENT or count < 0:
+            msg = f"a ring has {RECENT} bytes, not {len(ring)}"
+            raise ValueError(msg)
+        self._ring = bytearray(ring)
+        self._count = count
+
+    def add(self, score: float) -> None:
+        """Add ``score``, clipped to [0, 1]; the view of a stratum may lie outside."""
+        if not 0.0 <= score <= 1.0:
+            score = min(1.0, max(0.0, score))
+        self._ring[self._count % RECENT] = int(score * _STEPS + 0.5)
+        self._count += 1
+
+    def scores(self) -> list[float]:
+        """Return the scores, rounded to 1/255, the latest last."""
+        at = self._count % RECENT
+        ring = self._ring[at:] + self._ring[:at] if self._count >= RECENT else self._ring[:at]
+        return [byte / _STEPS for byte in ring]
+
+    def to_state(self) -> list[str | int]:
+        return [self._ring.hex(), self._count]
+
+
+def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
+    """Return the gain of the likeliest fall below ``mean``, and the number of values since then.
+
+    The gain of a fall ``number`` values ago (12 or more) is ``sum(mean - value)**2 / number``.
+    The result is (0, 0) if no such number lies below the mean, or the fall is about as old as the
+    values.
+    """
+    gain, found, total = 0.0, 0, 0.0
+    for number, value in enumerate(reversed(values), start=1):
+        total += mean - value
+        if number >= _MIN_SINCE_CHANGE and total > 0 and total * total / number > gain:
+            gain, found = total * total / number, number
+    return (gain, found) if found <= len(values) - _MIN_BEFORE_CHANGE else (0.0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The scores since the evidence of a view last began to gather."""
+    """The scores since the estimated onset of a change."""
 
     start: int
     n: int
@@ -48,11 +149,45 @@ class Run:
     variance: float
 
 
-class Evidence:
-    """Four views of the scores and some bets on each, kept in flat arrays to be small.
+def _run_of(start: int, scores: Sequence[float]) -> Run:
+    mean = sum(scores) / len(scores)
+    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
+    return Run(start=start, n=len(scores), mean=mean, variance=variance)
 
-    ``M_k <- (M_k + 1) * (a_k - b_k * y)``; the evidence is the mean over the bets of a view,
-    summed over the views by their shares.
+
+# --- evidence -------------------------------------------------------------------------------------
+
+_SHARES: Mapping[Directions, tuple[float, ...]] = {
+    "both": (0.4, 0.2, 0.2, 0.2),
+    "down": (0.6, 0.4, 0.0, 0.0),
+    "up": (0.0, 0.0, 0.0, 1.0),
+}
+"""Shares of the views level, tail, spread and rise in the budget for false alarms."""
+_SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # for both directions: tail and spread are unknown
+
+_ENDS = tuple(accumulate(_BETS, initial=0))
+_RESERVE = 1.5  # a learned baseline may be wrong: an alarm takes that much more evidence
+_DATING_BET = (
+    1  # the bet whose evidence dates a change; a small one, so that it finds small changes
+)
+_RUN_SIZE = 4  # numbers in a run: evidence, start, total, squares
+_LEVEL, _TAIL = 0, 1
+
+
+class _ViewBets(NamedTuple):
+    """The bets on one view: the share of each in the evidence, and their indexes."""
+
+    view: int
+    share: float
+    first: int
+    last: int
+
+
+class Evidence:
+    """The evidence of a change, from bets on four views of the scores, in flat arrays.
+
+    Each score updates bet k by ``M_k <- (M_k + 1) * (a_k - b_k * y)``. The evidence is the mean
+    over the bets of a view, summed over the views by their shares.
     """
 
     __slots__ = (
@@ -69,82 +204,82 @@ class Evidence:
     )
 
     def __init__(self, baseline: Baseline, *, every: float, direction: Directions = "both") -> None:
-        """Begin at none."""
         known = tuple(level is not None for level in baseline.levels)
         self._plan = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
         self._shares = _shares(self._plan)
-        planned = {view for view, *_ in self._plan}
-        bets = [
-            bets_on(level, count=count, every=every)
-            if level and view in planned
-            else no_bets(count)
-            for view, (level, count) in enumerate(zip(baseline.levels, BETS, strict=True))
-        ]
-        self._a = array("d", [a for bet in bets for a in bet.a])
-        self._b = array("d", [b for bet in bets for b in bet.b])
+        self._a, self._b = (array("d", bytes(8 * _ENDS[-1])) for _ in range(2))
+        for view, _, first, last in self._plan:
+            level = baseline.levels[view]
+            if level is not None:
+                bets = make_bets(level, count=_BETS[view], every=every)
+                self._a[first:last], self._b[first:last] = array("d", bets.a), array("d", bets.b)
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
         self._m = array("d", bytes(8 * _ENDS[-1]))
-        self._runs = array("d", bytes(8 * _RUN * len(BETS)))  # evidence, start, total, squares
+        self._runs = array(
+            "d", bytes(8 * _RUN_SIZE * len(_BETS))
+        )  # evidence, start, total, squares
         self._total = self._squares = 0.0
-        self._recent = Recent()
+        self._recent = RecentScores()
         self.value = 0.0
-        """What it has come to; an alarm is at ``every``."""
+        """The evidence; an alarm is raised at ``every``."""
 
     def add(self, views: Views, *, index: int) -> None:
-        """Take the ``index``-th score."""
+        """Add the views of the ``index``-th score."""
         a, b, runs = self._a, self._b, self._runs
         self._m = found = multiplied(self._m, a, b, views)
         self.value = sum(map(mul, self._shares, found))
         for view, _, first, _ in self._plan:
-            run = view * _RUN
+            run = view * _RUN_SIZE
             if runs[run] <= 1.0:
                 runs[run], runs[run + 1] = 1.0, index
                 runs[run + 2], runs[run + 3] = self._total, self._squares
-            runs[run] *= a[first + _DATING] - b[first + _DATING] * views[view]
+            runs[run] *= a[first + _DATING_BET] - b[first + _DATING_BET] * views[view]
         level = views[0]
         self._recent.add(level)
         self._total += level
         self._squares += level * level
 
-    def leading(self) -> int:
-        """Return the view that has most of the evidence."""
-        return max(self._plan, key=lambda one: one[1] * sum(self._m[one[2] : one[3]]))[0]
+    def leading_view(self) -> int:
+        """Return the view with the most evidence."""
+        return max(
+            self._plan, key=lambda bets: bets.share * sum(self._m[bets.first : bets.last])
+        ).view
 
     def run(self, view: int, *, count: int, baseline: Baseline, views: ToViews) -> Run:
-        """Return the scores since the likeliest time of the change that ``view`` has found.
+        """Return the scores since the likeliest onset of the change in ``view``.
 
-        That is within the last scores, or since when the evidence of the level or of ``view`` has
-        gathered: where the mean has moved most clearly.
+        Candidates are the likeliest fall within the recent scores, and the scores since the
+        evidence of the level or of ``view`` began. The one with the clearest change of the mean is
+        returned.
         """
-        told = _LEVEL if view == _TAIL else view  # the tail says less about when
-        level = baseline.levels[told] or baseline.level
+        dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
+        level = baseline.levels[dated] or baseline.level
         recent = self._recent.scores()
-        gain, number = steepest([views(score)[told] for score in recent], level.mean)
-        found = [self._gathered(one, count) for one, *_ in self._plan if one in {view, _LEVEL}]
-        gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in found]
+        gain, number = likeliest_fall([views(score)[dated] for score in recent], level.mean)
+        runs = [
+            self._run_since(bets.view, count) for bets in self._plan if bets.view in {view, _LEVEL}
+        ]
+        gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in runs]
         if number and gain >= max(gains):
-            return _run(count - number, recent[-number:])
-        return found[gains.index(max(gains))]
+            return _run_of(count - number, recent[-number:])
+        return runs[gains.index(max(gains))]
 
-    def _gathered(self, view: int, count: int) -> Run:
-        _, start, total, squares = self._runs[view * _RUN : (view + 1) * _RUN]
+    def _run_since(self, view: int, count: int) -> Run:
+        """Return the scores since the evidence of ``view`` began."""
+        _, start, total, squares = self._runs[view * _RUN_SIZE : (view + 1) * _RUN_SIZE]
         n = max(1, count - int(start))
         mean = (self._total - total) / n
         variance = max(0.0, (self._squares - squares) / n - mean * mean)
         return Run(start=int(start), n=n, mean=mean, variance=variance)
 
     def since(self, *, count: int) -> int:
-        """Return from which score on there is any evidence; ``count``, the next one, for none."""
-        starts = [
-            self._runs[run + 1] for run in range(0, len(self._runs), _RUN) if self._runs[run] > 1
-        ]
-        return int(min(starts, default=count))
+        """Return the index of the first score that counts as evidence; ``count`` if none does."""
+        pairs = zip(self._runs[0::_RUN_SIZE], self._runs[1::_RUN_SIZE], strict=True)
+        return int(min((start for evidence, start in pairs if evidence > 1), default=count))
 
     def to_state(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
         return {
             "value": self.value,
             "bets": list(self._m),
@@ -154,18 +289,28 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` returned; raise KeyError, TypeError, ValueError for others."""
+        """Restore what `to_state` returned.
+
+        Raises KeyError, TypeError or ValueError for anything else, and changes nothing.
+        """
         bets, runs = array("d", state["bets"]), array("d", state["runs"])
         total, squares = map(float, state["sums"])
         value = float(state["value"])
         ring, held = state["recent"]
-        recent = Recent(bytes.fromhex(ring), int(held))
+        recent = RecentScores(bytes.fromhex(ring), int(held))
         if len(bets) != len(self._m) or len(runs) != len(self._runs):
             msg = f"{len(bets)} bets and {len(runs)} numbers of runs"
             raise ValueError(msg)
-        sums = (*runs[2::_RUN], *runs[3::_RUN], total, squares)  # of strata also below 0
-        amounts = (*bets, *runs[0::_RUN], *runs[1::_RUN], value)
-        if not all(map(math.isfinite, sums)) or not all(0 <= one < math.inf for one in amounts):
+        sums = (
+            *runs[2::_RUN_SIZE],
+            *runs[3::_RUN_SIZE],
+            total,
+            squares,
+        )  # may be below 0 with strata
+        amounts = (*bets, *runs[0::_RUN_SIZE], *runs[1::_RUN_SIZE], value)
+        if not all(map(math.isfinite, sums)) or not all(
+            0 <= amount < math.inf for amount in amounts
+        ):
             msg = "a number is not finite, or below 0"
             raise ValueError(msg)
         self._m, self._runs, self.value = bets, runs, value
@@ -173,9 +318,10 @@ class Evidence:
 
 
 def multiplied(m: array[float], a: array[float], b: array[float], views: Views) -> array[float]:
-    """Return ``(m + 1) * (a - b * y)`` of each bet, for the view ``y`` that it is on.
+    """Return ``(m + 1) * (a - b * y)`` for each bet and its view ``y``.
 
-    Written out: this is done for every score of every metric, and a loop takes twice as long.
+    The loop is unrolled, because it runs for every score of every metric and takes twice as long
+    otherwise.
     """
     y0, y1, y2, y3 = views
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17 = m
@@ -206,29 +352,23 @@ def multiplied(m: array[float], a: array[float], b: array[float], views: Views) 
     )
 
 
-def _run(start: int, scores: Sequence[float]) -> Run:
-    mean = sum(scores) / len(scores)
-    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
-    return Run(start=start, n=len(scores), mean=mean, variance=variance)
-
-
 @cache
-def _plan(
-    direction: Directions, known: tuple[bool, ...], reserve: float
-) -> tuple[tuple[int, float, int, int], ...]:
-    """Return each view that is bet on, the share of each of its bets, and where these are."""
-    alone = direction == "both" and not all(known)
-    wanted = _MEAN_ALONE if alone else _SHARES[direction]
-    shares = [w if there else 0.0 for w, there in zip(wanted, known, strict=True)]
+def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
+    """Return the bets of each view that has a share."""
+    target_only = direction == "both" and not all(known)
+    wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
+    shares = [share if is_known else 0.0 for share, is_known in zip(wanted, known, strict=True)]
     return tuple(
-        (view, share / sum(shares) / BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
+        _ViewBets(view, share / sum(shares) / _BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
         for view, share in enumerate(shares)
         if share
     )
 
 
 @cache
-def _shares(plan: tuple[tuple[int, float, int, int], ...]) -> tuple[float, ...]:
-    """Return the share of every bet, of those that are not made, too."""
-    of_each = {k: share for _, share, first, last in plan for k in range(first, last)}
-    return tuple(of_each.get(k, 0.0) for k in range(_ENDS[-1]))
+def _shares(plan: tuple[_ViewBets, ...]) -> tuple[float, ...]:
+    """Return the share of every bet, 0 for bets of views without a share."""
+    shares = [0.0] * _ENDS[-1]
+    for view, share, first, last in plan:
+        shares[first:last] = [share] * _BETS[view]
+    return tuple(shares)

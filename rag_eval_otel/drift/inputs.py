@@ -1,4 +1,4 @@
-"""`EmbeddingDrift`: do questions still come from where they came from?"""
+"""Drift of the inputs: `EmbeddingDrift` detects a change of the questions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
-from rag_eval_otel.drift.options import check_count, check_every
 from rag_eval_otel.drift.records import Alarm
+from rag_eval_otel.drift.validation import check_count, check_every
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,80 +23,81 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rag_eval_otel")
 
-_SMALLEST, _LARGEST = 100, 2000  # windows: fewer questions say nothing, of more the map takes long
+_MIN_WINDOW, _MAX_WINDOW = 100, 2000  # the time to compute the map grows with the window
 _DIRECTIONS = 4
-_WATCHED = _DIRECTIONS + 1  # and the nearness
-_CENTRES, _OF_EACH = 32, 4  # at most so many, of at least so many questions each
+_FEATURES = _DIRECTIONS + 1  # the nearness and a rank along each direction
+_MAX_CENTRES, _MIN_GROUP = 32, 4  # centres, and questions in the group of each
 _ROUNDS = 10
 _RANKS = 100
-_SAME = 1e-3  # along a direction: what differs by less, by rounding for instance, ranks alike
+_SAME = 1e-3  # values along a direction that differ by less, as by rounding, have the same rank
 
 
 class EmbeddingDrift:
-    """Do questions still come from where they came from? Embeddings against a reference window.
+    """Raises an alarm when the embeddings of questions differ from those of a reference window.
 
-    Of the first ``window`` embeddings the first half gives a map: the centres of up to 32 groups of
-    like questions, and four main directions. The second half says how questions lie there: how near
-    to the nearest centre, and at which rank along each direction. From then on each of these five
-    numbers is watched like a score, in both directions, with a fifth of the budget: at most one
-    false alarm in ``every`` questions, as `BettingDetector` says of a learned baseline.
+    The first half of the first ``window`` embeddings gives a map: the centres of up to 32 groups of
+    similar questions, and the four main directions. Each embedding then has five features: the
+    nearness to the nearest centre, and the rank along each direction. The second half of the window
+    gives their baselines. From then on a `BettingDetector` watches each feature, in both
+    directions, with a fifth of the budget: at most one false alarm in ``every`` questions, as for a
+    learned baseline.
 
-    An alarm ``down`` (or ``up``) is of the nearness: questions like none before (or fewer kinds).
-    ``spread`` is of a rank: another mix of known topics. Either ends the evidence of all five, and
-    the next ``cooldown`` questions are passed over. Single questions are kept only while the map is
-    learned. Raises `ConfigError` for options that cannot be used; ``window`` is 100 to 2,000.
+    The direction of an alarm is ``down`` if questions are unlike any before (the nearness falls),
+    ``up`` if there are fewer kinds of questions, and ``spread`` if the mix of known topics has
+    changed (a rank). An alarm resets the evidence of all five features, and the next ``cooldown``
+    questions are ignored. Embeddings are kept only until the map is computed. ``window`` is 100 to
+    2,000. Raises `ConfigError` for invalid options.
     """
 
     kind = "embedding"
 
     def __init__(self, *, window: int = 1000, every: float = 100_000, cooldown: int = 500) -> None:
-        """Know nothing yet."""
-        check_count("window", window, least=_SMALLEST, most=_LARGEST)
+        check_count("window", window, least=_MIN_WINDOW, most=_MAX_WINDOW)
         check_every(every)
         self._half = window // 2
         self._first: list[Vectors] = []
         self._map: _Map | None = None
         self._every = float(every)
         self._make = partial(
-            BettingDetector, every=every * _WATCHED, learn=window - self._half, cooldown=cooldown
+            BettingDetector, every=every * _FEATURES, learn=window - self._half, cooldown=cooldown
         )
-        self._detectors = [self._make() for _ in range(_WATCHED)]
+        self._detectors = [self._make() for _ in range(_FEATURES)]
         self.ignored = 0
-        """How many embeddings were passed over."""
+        """The number of ignored embeddings."""
         self.drift_detected = False
         """Whether the last embedding raised an alarm."""
         self.alarm: Alarm | None = None
-        """The last alarm; its indexes count the embeddings that were given a place."""
+        """The last alarm; its indexes count the embeddings after the map was computed."""
 
     @property
     def count(self) -> int:
-        """Embeddings that were given a place; those that the map was learned from are not."""
+        """The number of embeddings after the map was computed."""
         return self._detectors[0].count
 
     @property
     def since(self) -> int:
-        """The index from which on embeddings are part of what evidence there is."""
+        """The index of the first embedding that counts as evidence."""
         return min(detector.since for detector in self._detectors)
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change, 0 or more; an alarm is at log10 of ``every``."""
+        """The evidence of a change, 0 or more; an alarm is raised at log10 of ``every``."""
         most = max(detector.log10_evidence for detector in self._detectors)
-        return max(0.0, most - math.log10(_WATCHED))
+        return max(0.0, most - math.log10(_FEATURES))
 
     def nearness(self, embedding: Vectors | Sequence[float]) -> float | None:
-        """Return the cosine with the nearest centre, 0 for those below; None where there is none.
+        """Return the cosine with the nearest centre, 0 if it is negative.
 
-        There is none of an embedding that is passed over, and while the map is learned.
+        Returns None before the map is computed, and for an invalid embedding.
         """
         row = self._unit(embedding)
         return None if row is None or self._map is None else self._map.nearness(row)
 
     def update(self, embedding: Vectors | Sequence[float], *, stratum: str | None = None) -> bool:
-        """Take the embedding of a question, and tell whether it raises an alarm.
+        """Add the embedding of a question and return True if it raises an alarm.
 
-        ``stratum`` as for `BettingDetector.update`. What is no row of numbers with a direction (it
-        is zero, or not finite), or has another length than the first, is passed over.
+        ``stratum`` as for `BettingDetector.update`. An embedding that is zero, not finite, not a
+        row of numbers, or of another length than the first one is ignored.
         """
         self.drift_detected = False
         row = self._unit(embedding)
@@ -105,11 +106,11 @@ class EmbeddingDrift:
         elif self._map is None:
             self._learn(row)
         else:
-            self._weigh(self._map.place(row), stratum)
+            self._watch(self._map.features(row), stratum)
         return self.drift_detected
 
     def _unit(self, embedding: Vectors | Sequence[float]) -> Vectors | None:
-        """Return ``embedding`` with length 1; None for one that is passed over."""
+        """Return ``embedding`` scaled to length 1, or None if it is invalid."""
         try:
             row = np.asarray(embedding, dtype=np.float64)
         except (TypeError, ValueError):
@@ -121,7 +122,9 @@ class EmbeddingDrift:
 
     def _ignore(self) -> None:
         if not self.ignored:
-            _log.warning("drift: an embedding has no direction, or another length; said once")
+            _log.warning(
+                "drift: ignored an embedding that is zero or of another length; logged once"
+            )
         self.ignored += 1
 
     def _learn(self, row: Vectors) -> None:
@@ -129,20 +132,20 @@ class EmbeddingDrift:
         if len(self._first) >= self._half:
             self._map, self._first = _Map.of(np.stack(self._first)), []
 
-    def _weigh(self, place: Sequence[float], stratum: str | None) -> None:
+    def _watch(self, features: Sequence[float], stratum: str | None) -> None:
         raised = [
             number
-            for number, (detector, value) in enumerate(zip(self._detectors, place, strict=True))
+            for number, (detector, value) in enumerate(zip(self._detectors, features, strict=True))
             if detector.update(value, stratum=stratum)
         ]
         if raised:
             self.drift_detected = True
-            self.alarm = self._describe(raised[0])
+            self.alarm = self._make_alarm(raised[0])
             for detector in self._detectors:
-                detector.rest()
+                detector.pause()
 
-    def _describe(self, number: int) -> Alarm | None:
-        """Return the alarm of one of the five numbers, the nearness being the first."""
+    def _make_alarm(self, number: int) -> Alarm | None:
+        """Return the alarm of the feature ``number``; the nearness is number 0."""
         alarm = self._detectors[number].alarm
         if alarm is None:
             return None
@@ -154,9 +157,9 @@ class EmbeddingDrift:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return what it has learned and gathered, as JSON can hold it; options are not in it.
+        """Return the map and the evidence as JSON values, without the options.
 
-        Embeddings that the map is learned from are left out: they tell much of the questions.
+        Single embeddings are left out, because they reveal much of the questions' texts.
         """
         return {
             "format": FORMAT,
@@ -166,23 +169,25 @@ class EmbeddingDrift:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_state` returned; errors as for `BettingDetector.restore`."""
+        """Restore what `to_state` returned; errors as for `BettingDetector.restore`."""
         if (state["format"], state["kind"]) != (FORMAT, self.kind):
-            msg = f"it is of {state['format']!r}, {state['kind']!r}, not {FORMAT}, {self.kind!r}"
+            msg = (
+                f"it belongs to {state['format']!r}, {state['kind']!r}, not {FORMAT}, {self.kind!r}"
+            )
             raise ValueError(msg)
         if state["map"] is None:
             return
         found = _Map(*map(_unpacked, state["map"]))
         found.check()
-        detectors = [self._make() for _ in range(_WATCHED)]
-        for detector, one in zip(detectors, state["detectors"], strict=True):
-            detector.restore(one)
+        detectors = [self._make() for _ in range(_FEATURES)]
+        for detector, saved in zip(detectors, state["detectors"], strict=True):
+            detector.restore(saved)
         self._map, self._first, self._detectors = found, [], detectors
 
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """Where questions lie: ``d`` numbers each, ``k`` centres, ``n`` directions."""
+    """``k`` centres and ``n`` main directions of embeddings in ``d`` dimensions."""
 
     mean: NDArray[np.float32]  # d
     directions: NDArray[np.float32]  # n x d
@@ -200,21 +205,21 @@ class _Map:
         return cls(*(part.astype(np.float32) for part in parts))
 
     def check(self) -> None:
-        """Raise ValueError unless the parts can be those of one map."""
+        """Raise ValueError if the parts do not belong together or are not finite."""
         n, d = self.directions.shape
         fits = self.mean.shape == (d,) and self.ranks.shape == (n, _RANKS) and n <= _DIRECTIONS
         if not (fits and self.centres.shape[1:] == (d,) and len(self.centres)):
-            msg = "the parts of its map do not fit each other"
+            msg = "the shapes of the parts of its map do not match"
             raise ValueError(msg)
         if not all(np.isfinite(part).all() for part in astuple(self)):
             msg = "a number of its map is not finite"
             raise ValueError(msg)
 
     def nearness(self, row: Vectors) -> float:
-        """Return the cosine with the nearest centre, 0 for those below."""
+        """Return the cosine with the nearest centre, 0 if it is negative."""
         return min(1.0, max(0.0, float(np.max(self.centres @ row.astype(np.float32)))))
 
-    def place(self, row: Vectors) -> list[float]:
+    def features(self, row: Vectors) -> list[float]:
         """Return five numbers in [0, 1]: the nearness, and the rank along each direction."""
         along = self.directions @ (row - self.mean)
         ranks = [_rank(ranks, x) for ranks, x in zip(self.ranks, along, strict=True)]
@@ -222,13 +227,13 @@ class _Map:
 
 
 def _rank(values: NDArray[np.float32], x: float) -> float:
-    """Return the share of the rising ``values`` that are below ``x``, and half of those like it."""
+    """Return the share of the sorted ``values`` below ``x``, plus half the share of equal ones."""
     below, above = np.searchsorted(values, (x - _SAME, x + _SAME))
     return float(below + above) / 2 / len(values)
 
 
 def _main_directions(rows: Vectors) -> Vectors:
-    """Return the up to four directions along which ``rows``, of mean 0, differ most."""
+    """Return up to four principal directions of ``rows``, whose mean is 0."""
     n, d = rows.shape
     variances, axes = np.linalg.eigh(rows @ rows.T if n < d else rows.T @ rows)
     found = axes[:, ::-1][:, : min(_DIRECTIONS, n, d)].T
@@ -239,12 +244,12 @@ def _main_directions(rows: Vectors) -> Vectors:
 
 
 def _centres(rows: Vectors) -> Vectors:
-    """Return the directions of the means of groups of ``rows`` that are near each other (k-means).
+    """Return the centres of groups of similar ``rows`` (k-means), each of length 1.
 
-    They begin at rows that came at even distances, so that the same rows give the same centres. Of
-    groups that may be a single question there is none.
+    Evenly spaced rows are the initial centres, so that the result is reproducible. Small groups are
+    left out, because their centres reveal single questions.
     """
-    count = max(1, min(_CENTRES, len(rows) // _OF_EACH))
+    count = max(1, min(_MAX_CENTRES, len(rows) // _MIN_GROUP))
     centres: Vectors = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
     sizes = np.ones(count, dtype=int)
     for _ in range(_ROUNDS):
@@ -254,7 +259,7 @@ def _centres(rows: Vectors) -> Vectors:
         np.add.at(sums, nearest, rows)
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         centres = np.where(norms > 0, sums / np.maximum(norms, 1e-12), centres)
-    return centres[sizes >= _OF_EACH]
+    return centres[sizes >= _MIN_GROUP]
 
 
 def _packed(part: NDArray[np.float32]) -> dict[str, Any]:

@@ -1,94 +1,104 @@
-"""What a detector may be told, and what is a score."""
+"""`DriftOptions`: the options of drift detection on live scores."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from rag_eval_otel.drift.betting import BettingDetector
+from rag_eval_otel.drift.detectors import (
+    Detector,
+    DetectorSource,
+    check_detector_source,
+    make_detector,
+)
+from rag_eval_otel.drift.inputs import EmbeddingDrift
+from rag_eval_otel.drift.records import Directions, Report, Stream
+from rag_eval_otel.drift.validation import check_count, check_targets
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.types import Evaluation
 
-_ROUNDING = 1e-6
-_SMALLEST_LEARN = 2
-_FEWEST_EVERY = 10
-_FEWEST, _USUAL = 50, 2000  # scores of a file from which to learn what is normal
+MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
+QUESTIONS = "question_embedding"
+"""The name of the stream of question embeddings."""
 
 
-def usable(score: object) -> float | None:
-    """Return ``score`` as a float in [0, 1]; None for what is no score.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftOptions:
+    """Options of drift detection on live scores: ``instrument(drift=DriftOptions(every=10_000))``.
 
-    What leaves the range by no more than rounding is brought back to it.
+    ``every``, ``learn``, ``tail``, ``direction`` and ``cooldown`` are options of `BettingDetector`.
+    Each metric has a detector of its own, so m metrics raise one false alarm in ``every / m``
+    turns. ``targets`` maps metrics to the mean that their scores should have, or to a mapping of
+    strata to means; the other metrics learn a baseline.
+
+    ``detector`` replaces `BettingDetector`, and these options have no effect on it. It is the name
+    of an entry point in the group ``rag_eval_otel.detectors``, a function that returns a `Detector`
+    (called with the `Stream` if it has a required parameter), or an object with the interface of
+    river's detectors, which is copied for each stream.
+
+    ``stratum`` returns the stratum of a turn, or None. ``questions`` is the window of
+    `EmbeddingDrift`; 0 turns it off. ``on_drift`` is called with each `Drift` and `NewBaseline` on
+    the evaluator's thread. Exceptions of ``on_drift`` and ``stratum`` are counted and logged.
+    ``state`` is a file that keeps baselines and evidence for the next process, including the names
+    of strata. ``streams`` bounds the number of detectors. Raises `ConfigError` for invalid options.
     """
-    if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
-        return score
-    if isinstance(score, bool) or not isinstance(score, (float, int)):
-        return None
-    if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
-        return None
-    return min(1.0, max(0.0, float(score)))
 
+    every: float = 100_000
+    learn: int = 2000
+    tail: float = 0.5
+    direction: Directions = "both"
+    cooldown: int = 500
+    targets: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict, hash=False)
+    detector: DetectorSource = field(default="betting", hash=False)
+    stratum: Callable[[Evaluation], str | None] | None = None
+    questions: int = 1000
+    on_drift: Callable[[Report], object] | None = None
+    state: str | Path | None = None
+    streams: int = MAX_STREAMS
 
-def usable_scores(scores: Iterable[object]) -> list[float]:
-    """Return those of ``scores`` that are scores; `ConfigError` for fewer than two."""
-    found = [value for value in map(usable, scores) if value is not None]
-    if len(found) < _SMALLEST_LEARN:
-        msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(found)}"
-        raise ConfigError(msg)
-    return found
+    def __post_init__(self) -> None:
+        check_count("streams", self.streams, least=1)
+        check_count("questions", self.questions)
+        self._check_targets()
+        check_detector_source(self.detector)
+        for name in ("stratum", "on_drift"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                msg = f"{name} must be a function, not {getattr(self, name)!r}"
+                raise ConfigError(msg)
+        self._betting(None)
+        if self.questions:
+            self._embedding()
 
+    def _check_targets(self) -> None:
+        targets: object = self.targets
+        if not isinstance(targets, Mapping):
+            msg = f"targets must be a mapping of metrics to means, not {targets!r}"
+            raise ConfigError(msg)
+        for name, target in targets.items():
+            check_targets(target)
+            if isinstance(target, Mapping) and self.stratum is None:
+                msg = f"the targets of {name} are for strata: set stratum, which returns a turn's"
+                raise ConfigError(msg)
 
-def learn_from(count: int) -> int:
-    """Return from how many of a file's ``count`` scores to learn: of few, from half."""
-    return min(_USUAL, max(_FEWEST, count // 2))
+    def make_detector(self, stream: Stream) -> Detector:
+        """Return a new detector for ``stream``."""
+        if stream.name == QUESTIONS:
+            return self._embedding()
+        if self.detector == "betting":
+            return self._betting(self.targets.get(stream.name))
+        return make_detector(self.detector, stream)
 
+    def _betting(self, target: float | Mapping[str, float] | None) -> BettingDetector:
+        return BettingDetector(
+            target=target,
+            every=self.every,
+            learn=self.learn,
+            tail=self.tail,
+            direction=self.direction,
+            cooldown=self.cooldown,
+        )
 
-def check_target(target: float | None) -> None:
-    """Raise `ConfigError` for a mean that scores in [0, 1] cannot fall from and rise from."""
-    if target is not None and not (usable(target) is not None and 0 < target < 1):
-        msg = f"target must be a mean between 0 and 1, as 0.8 is, not {target!r}"
-        raise ConfigError(msg)
-
-
-def check_targets(target: float | Mapping[str, float] | None) -> None:
-    """Raise `ConfigError` unless ``target``, or that of every stratum, is such a mean."""
-    if isinstance(target, Mapping) and not target:
-        msg = "target is a mapping without strata: give it a mean for each, or one mean for all"
-        raise ConfigError(msg)
-    for one in target.values() if isinstance(target, Mapping) else (target,):
-        check_target(one)
-
-
-def check_tail(tail: float) -> None:
-    """Raise `ConfigError` for a bound that no score is above, or none at or below."""
-    if usable(tail) is None or tail >= 1:
-        msg = f"tail must be a score from 0 to below 1, as 0.5 is, not {tail!r}"
-        raise ConfigError(msg)
-
-
-def check_every(every: float) -> None:
-    """Raise `ConfigError` unless ``every`` is a number of scores."""
-    if not _is_number(every) or not _FEWEST_EVERY <= every < math.inf:
-        msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
-        raise ConfigError(msg)
-
-
-def check_count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> None:
-    """Raise `ConfigError` unless ``value`` is a whole number from ``least`` to ``most``."""
-    whole = _is_number(value) and least <= value < math.inf and value == int(value)
-    if not whole or value > most:
-        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
-        msg = f"{name} must be a whole number, {allowed}, not {value!r}"
-        raise ConfigError(msg)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def check_direction(direction: str) -> None:
-    """Raise `ConfigError` for what is no direction."""
-    if direction not in _DIRECTIONS:
-        msg = f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}"
-        raise ConfigError(msg)
-
-
-_DIRECTIONS = ("both", "down", "up")
+    def _embedding(self) -> EmbeddingDrift:
+        return EmbeddingDrift(window=self.questions, every=self.every, cooldown=self.cooldown)

@@ -1,24 +1,27 @@
-"""What detectors and the monitor report."""
+"""The records of drift: streams, alarms, and the reports of the monitor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from rag_eval_otel.types import SpanRef
 
 View = Literal["level", "tail", "spread", "rise"]
 VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
 
+Directions: TypeAlias = Literal["both", "down", "up"]
+"""The changes that a detector looks for."""
+
 Direction = Literal["down", "up", "spread"]
-"""``spread``: the scores lie further from their mean than they did, which may be the same."""
+"""The change of an alarm. ``spread``: scores lie further from their mean than in the baseline."""
 
 Cause = Literal["judge", "system", "unknown"]
-"""Whose change it is, as the canary set tells; ``unknown`` without one."""
+"""The cause of a change, according to the canary set; ``unknown`` without one."""
 
-_DIRECTIONS: Mapping[View, Direction] = {
+_DIRECTION_OF_VIEW: Mapping[View, Direction] = {
     "level": "down",
     "tail": "down",
     "spread": "spread",
@@ -27,11 +30,14 @@ _DIRECTIONS: Mapping[View, Direction] = {
 
 
 def direction_of(view: View, interval: tuple[float, float]) -> Direction:
-    """Return where the mean has moved; where it may not have, what the view says."""
+    """Return the direction of a change with this ``interval``.
+
+    If the interval contains 0, the direction is the one that ``view`` looks for.
+    """
     low, high = interval
     if high < 0:
         return "down"
-    return "up" if low > 0 else _DIRECTIONS[view]
+    return "up" if low > 0 else _DIRECTION_OF_VIEW[view]
 
 
 _NORMAL = 2.8  # not 1.96: the onset is the one that makes the change look largest
@@ -39,11 +45,11 @@ _NORMAL = 2.8  # not 1.96: the onset is the one that makes the change look large
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A change that a detector found; indexes count the scores it was given, from 0.
+    """A change that a detector found. Indexes count the valid scores of the stream, from 0.
 
     ``before`` is the mean of the baseline, ``after`` the mean of the ``n`` scores since ``onset``,
-    the estimate of when it began. ``interval`` is for ``change``; it is wider than one for scores
-    that were not chosen.
+    which is the estimated start of the change. ``interval`` is a 95 % interval for ``change``,
+    widened because the onset was estimated from the same scores.
     """
 
     index: int
@@ -59,23 +65,23 @@ class Alarm:
 
     @property
     def change(self) -> float:
-        """By how much the mean has moved."""
+        """The change of the mean, ``after - before``."""
         return self.after - self.before
 
 
 def change_interval(
     change: float, *, variance: float, effect: float, n: int, baseline_error: float
 ) -> tuple[float, float]:
-    """Return about 95 % around ``change``, the mean of ``n`` scores less the baseline's."""
+    """Return a 95 % interval for ``change``, the mean of ``n`` scores less the baseline's mean."""
     half = _NORMAL * math.sqrt(variance * effect / max(n, 1) + baseline_error**2)
     return change - half, change + half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Whose scores these are: one detector each.
+    """The identity of a stream of scores; each stream has a detector of its own.
 
-    ``name`` is a metric's, or of what else is watched (`rag_eval_otel.drift.inputs`).
+    ``name`` is a metric, ``<metric>.scored``, ``answer_length`` or ``question_embedding``.
     """
 
     service: str
@@ -84,8 +90,8 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worst:
-    """A turn that scored badly since the onset."""
+class WorstTurn:
+    """One of the turns with the worst scores since the onset of a change."""
 
     score: float
     span: SpanRef | None
@@ -93,15 +99,14 @@ class Worst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm of the monitor: whose, what, since when, why, and the worst turns since then."""
+    """An alarm on a stream, with its cause and the worst turns since the onset."""
 
     stream: Stream
     alarm: Alarm
     cause: Cause = "unknown"
-    worst: tuple[Worst, ...] = ()
+    worst: tuple[WorstTurn, ...] = ()
 
     def __str__(self) -> str:
-        """Say it in one line."""
         alarm = self.alarm
         low, high = alarm.interval
         return (
@@ -114,7 +119,10 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBaseline:
-    """A stream came up in another version: what was normal is learned again."""
+    """A metric has another version than before; the detector of the new one learns a baseline."""
 
     stream: Stream
     previous: str
+
+
+Report: TypeAlias = Drift | NewBaseline

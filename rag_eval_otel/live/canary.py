@@ -1,32 +1,112 @@
-"""`watch_canary`: a small dataset scored on a schedule, so that a change of the judge shows."""
+"""`watch_canary`: scores a small dataset on a schedule, to detect a change of the judge."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from rag_eval_otel.dataset.read import open_dataset
-from rag_eval_otel.drift.canary import MAX_ROWS, CanaryWatch
+from rag_eval_otel.drift.betting import BettingDetector
+from rag_eval_otel.drift.records import Alarm, Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle
 from rag_eval_otel.live.score import build_measurement
 from rag_eval_otel.runtime.background import Sweeper
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.online import DriftSink
+from rag_eval_otel.sinks.drift import DriftSink
 from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
 
-_LONGEST = 60 * 24 * 366  # minutes between rounds; threads cannot wait much longer
+MAX_ROWS = 64  # each row is a stratum, and a baseline has at most 64
+_LEARNING_ROUNDS = 5
+_JUDGE_ROUNDS = 20  # rounds after a change of the judge in which it is the cause of other alarms
+_MAX_MINUTES = 60 * 24 * 366  # between rounds; the limit of a thread's timeout is near
+
+
+@dataclass(slots=True)
+class _CanaryMetric:
+    """One metric in one version: its detector, and the round of its last alarm."""
+
+    detector: BettingDetector
+    changed_in_round: int | None = None
+
+
+class CanaryMonitor:
+    """Compares each row of a canary set with its own earlier scores, and attributes changes.
+
+    The first five rounds are the baseline of each metric and version. The texts stay the same, so a
+    later alarm has the cause ``judge``; it is passed to ``report``. `cause` returns the cause of an
+    alarm on live scores: ``judge`` within twenty rounds after an alarm here, ``system`` if there
+    was none, ``unknown`` while the baseline is learned. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[Drift], object],
+        *,
+        rows: int,
+        every: float = 100_000,
+        service: str = "",
+    ) -> None:
+        self._report = report
+        self._service = service
+        self._make_detector = partial(
+            BettingDetector, every=every, learn=max(2, rows) * _LEARNING_ROUNDS, cooldown=rows
+        )
+        self._metrics: dict[tuple[str, str], _CanaryMetric] = {}
+        self._rounds = 0
+        self._create_lock()
+        call_in_child(self._create_lock)
+
+    def _create_lock(self) -> None:
+        """Create the lock; also in a forked child, where the parent's may stay locked."""
+        self._lock = threading.RLock()
+
+    def begin_round(self) -> None:
+        with self._lock:
+            self._rounds += 1
+
+    def add(self, row: int, evaluation: Evaluation) -> None:
+        """Add the scores of the ``row``-th row; failed scores are ignored."""
+        for score in evaluation.scores:
+            value = score.value if score.normalized is None else score.normalized
+            alarm = self._update((score.name, score.version), value, row)
+            if alarm is not None:
+                stream = Stream(
+                    service=self._service, name=f"canary.{score.name}", version=score.version
+                )
+                self._report(Drift(stream=stream, alarm=alarm, cause="judge"))
+
+    def _update(self, key: tuple[str, str], value: float | None, row: int) -> Alarm | None:
+        with self._lock:
+            metric = self._metrics.setdefault(key, _CanaryMetric(self._make_detector()))
+            if not metric.detector.update(value, stratum=str(row)):
+                return None
+            metric.changed_in_round = self._rounds
+            return metric.detector.alarm
+
+    def cause(self, stream: Stream) -> Cause:
+        """Return the cause of an alarm on the live scores of ``stream``."""
+        with self._lock:
+            metric = self._metrics.get((stream.name, stream.version))
+            if metric is None or metric.detector.baseline is None:
+                return "unknown"
+            changed = metric.changed_in_round
+            is_recent = changed is not None and self._rounds - changed <= _JUDGE_ROUNDS
+            return "judge" if is_recent else "system"
 
 
 class Canary:
-    """Scores ``samples`` with ``measure``, one after the other, and tells ``watch``.
+    """Scores ``samples`` with ``measure``, one after the other, and passes scores to ``monitor``.
 
-    What goes wrong in a round is kept in by ``edge``, and the next round comes all the same, until
-    ``is_over`` says that nobody is there any more.
+    ``edge`` handles exceptions, so that the next round still runs. Rounds end when ``is_over``
+    returns True.
     """
 
     def __init__(
@@ -34,15 +114,14 @@ class Canary:
         samples: Sequence[Sample],
         measure: Measure,
         *,
-        watch: CanaryWatch,
+        monitor: CanaryMonitor,
         edge: Edge,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Score nothing yet."""
         self._is_over = is_over
         self._samples = samples
         self._measure = measure
-        self._watch = watch
+        self._monitor = monitor
         self._edge = edge
         self._sweeper: Sweeper | None = None
 
@@ -55,19 +134,18 @@ class Canary:
             asyncio.run(self._round())
 
     async def _round(self) -> None:
-        self._watch.begin_round()
+        self._monitor.begin_round()
         for row, sample in enumerate(self._samples):
-            if self._is_over():  # a round cut short is none
+            if self._is_over():
                 return
-            self._watch.take(row, await self._measure(sample))
+            self._monitor.add(row, await self._measure(sample))
 
     def start(self, seconds: float) -> None:
-        """Score every ``seconds``, on a thread of its own, until `stop`."""
+        """Run a round every ``seconds`` on a thread of its own, until `stop`."""
         self._sweeper = Sweeper(self.run_once, seconds=seconds)
         self._sweeper.wake()
 
     def stop(self) -> None:
-        """Score no more."""
         if self._sweeper is not None:
             self._sweeper.stop()
 
@@ -75,14 +153,15 @@ class Canary:
 def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Canary:
     """Score the samples of ``data`` every ``minutes`` with the metrics and the judge of ``handle``.
 
-    ``data`` is what `evaluate_dataset` takes: a file, a list, a frame; at most 64 samples. From
-    then on alarms on live scores say whether the canary set has changed, too; its own are reported
-    like them, under ``canary.<metric>``, with cause ``judge``. Nothing comes from a cache. The
-    first five rounds are learned from. Raises `ConfigError` for data that cannot be used, and where
-    ``handle`` does not watch for drift. It ends with `Handle.shutdown`, or `Canary.stop`.
+    ``data`` is a file, a list or a frame, as for `evaluate_dataset`, with at most 64 samples.
+    Alarms on live scores then report the cause ``judge`` if the canary set has changed, too. Alarms
+    on the canary set itself are reported for ``canary.<metric>``, with the cause ``judge``. The
+    first five rounds are the baseline, and replies are not cached. Rounds end with
+    `Handle.shutdown` or `Canary.stop`. Raises `ConfigError` for invalid data, and if ``handle``
+    does not monitor drift.
     """
-    if not 0 < minutes < _LONGEST:
-        msg = f"minutes must be above 0 and below {_LONGEST:,}, not {minutes!r}"
+    if not 0 < minutes < _MAX_MINUTES:
+        msg = f"minutes must be above 0 and below {_MAX_MINUTES:,}, not {minutes!r}"
         raise ConfigError(msg)
     dataset = open_dataset(data)
     if not 0 < dataset.count <= MAX_ROWS:
@@ -90,18 +169,17 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
         raise ConfigError(msg)
     sink = next((s for s in handle.pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
     if sink is None:
-        msg = "a canary set needs drift='on': nobody would be told"
+        msg = "a canary set needs drift='on': its alarms are reported with those of live scores"
         raise ConfigError(msg)
     service = sink.monitor.service
-    watch = CanaryWatch(sink.monitor.report, rows=dataset.count, service=service)
-    sink.monitor.explain(watch.cause)
+    monitor = CanaryMonitor(sink.monitor.report, rows=dataset.count, service=service)
+    sink.monitor.explain(monitor.cause)
     measurement = replace(build_measurement(handle.config), cache=None)  # it would hide a change
-    edge = handle.pipeline.edge("canary")
     canary = Canary(
         list(dataset.samples()),
         measurement.of,
-        watch=watch,
-        edge=edge,
+        monitor=monitor,
+        edge=handle.pipeline.edge("canary"),
         is_over=lambda: handle.pipeline.evaluator.is_closed,
     )
     canary.start(minutes * 60)

@@ -18,13 +18,14 @@ from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
 from rag_eval_otel.redaction import redactor
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.providers import (
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
 from rag_eval_otel.sinks.attributes import ContentFilter
+from rag_eval_otel.sinks.factory import build_sinks, check_targets, find_sinks
 from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.sinks.online import DriftSink, check_targets, online_sinks
 from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
@@ -111,9 +112,8 @@ class Handle:
             self.seat.leave(self.processor)
         atexit.unregister(self.drain)
         for sink in self.pipeline.scorer.sinks:
-            if isinstance(sink, DriftSink):
-                with self.pipeline.edge("sink"):  # a detector of the user's own may have no state
-                    sink.close()
+            with self.pipeline.edge("sink"):
+                getattr(sink, "close", lambda: None)()
 
     def drain(self, timeout: float | None = None) -> None:
         """Finish, score and release what there is; nothing is held afterwards.
@@ -131,7 +131,7 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
     wrap: Downstream | None = None,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | str] = (),
     **options: Any,
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
@@ -139,7 +139,8 @@ def instrument(
     Without ``config`` it is read from the environment, ``options`` taking precedence. Without
     ``tracer_provider`` the global one is used; if the application has set none, one is made from
     the standard ``OTEL_*`` variables. A provider is instrumented once: a further call returns the
-    handle of the first. ``sinks`` get every `Evaluation` beside the built-in ones.
+    handle of the first. ``sinks`` get every `Evaluation` in addition to the built-in ones; a name
+    is that of an entry point in the group ``rag_eval_otel.sinks``.
 
     ``wrap`` is for those who put their provider together themselves: nothing is attached, and
     ``handle.processor`` stands in front of ``wrap``, to be added in its place (not beside it)::
@@ -152,6 +153,7 @@ def instrument(
     asked_for = config is not None or bool(options)
     config = config or Config.from_env(**options)
     check_targets(config)
+    own_sinks = find_sinks(sinks)
     if config.sdk_disabled:
         config = replace(config, sample_rate=0.0, spans="none")
     with _ATTACHING:
@@ -163,12 +165,19 @@ def instrument(
             if asked_for and seat.owner.config != config:
                 _log.warning("already instrumented: the options of the first call stay in force")
             return seat.owner
-        ours = online_sinks(config, provider=provider, meters=meter_provider, logs=logger_provider)
+        instruments = InstrumentSink(meter_provider)
+        ours = build_sinks(
+            config,
+            provider=provider,
+            meters=meter_provider,
+            logs=logger_provider,
+            guard=Edge("sink", on_error=instruments.internal_error, mode=config.errors),
+        )
         pipeline = Pipeline(
             config,
             provider=NoOpTracerProvider() if config.sdk_disabled else provider,
-            instruments=InstrumentSink(meter_provider),
-            sinks=(*sinks, *ours),
+            instruments=instruments,
+            sinks=(*own_sinks, *ours),
         )
         processor = _attached(pipeline, seat, wrap, provider=provider)
         handle = Handle(

@@ -26,7 +26,6 @@ from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
-from rag_eval_otel.sinks.online import DriftSink
 from rag_eval_otel.types import (
     Ending,
     Evaluation,
@@ -231,7 +230,8 @@ class TurnScorer:
         shown = replace(result, question_embedding=None)  # it gives away what was asked
         for sink in self.sinks:
             with self._sink_edge:
-                sink.emit(result if isinstance(sink, DriftSink) else shown)
+                sees_embedding = getattr(sink, "takes_question_embeddings", False)
+                sink.emit(result if sees_embedding else shown)
         reason = shown.reason if shown.status == "unscored" else None
         return Ending(shown.status, reason, evaluation=shown)
 

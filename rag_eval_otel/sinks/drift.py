@@ -1,24 +1,31 @@
-"""Drift as telemetry: a log event and a counter for each alarm, and a gauge of the evidence."""
+"""Drift detection as a sink: its events, counter and gauge, and the file that keeps its state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+import atexit
+import json
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import MeterProvider, Observation, get_meter_provider
 
 from rag_eval_otel import semconv
-from rag_eval_otel.drift.monitor import Report
-from rag_eval_otel.drift.records import Drift, Stream
+from rag_eval_otel.drift.monitor import DriftMonitor
+from rag_eval_otel.drift.options import DriftOptions
+from rag_eval_otel.drift.records import Drift, Report, Stream
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
-from rag_eval_otel.sinks.instruments import Gauge, watch
+from rag_eval_otel.sinks.instruments import Gauge, add_gauge_source
+from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.util.types import AttributeValue
 
-Evidence: TypeAlias = Callable[[], Iterable[tuple[Stream, float]]]
+_log = logging.getLogger("rag_eval_otel")
 
 _EVIDENCE = Gauge(
     name=semconv.DRIFT_EVIDENCE,
@@ -26,11 +33,12 @@ _EVIDENCE = Gauge(
     description="Evidence of drift, log10; an alarm is at log10 of the scores for one.",
     join=max,
 )
-_COLLECTIONS = 2  # for which an alarm stands in the gauge: whoever scrapes one late still sees it
+_COLLECTIONS = 2  # for which the gauge keeps the evidence of an alarm, so that no scrape misses it
+_SAVE_INTERVAL = 100  # evaluations
 
 
 class DriftTelemetry:
-    """Reports what a `DriftMonitor` finds."""
+    """Reports drift as log events, a counter of alarms, and a gauge of the evidence."""
 
     def __init__(
         self,
@@ -38,7 +46,6 @@ class DriftTelemetry:
         meter_provider: MeterProvider | None = None,
         logger_provider: LoggerProvider | None = None,
     ) -> None:
-        """Report through these providers, by default the global ones."""
         self._events = DriftEvents(logger_provider)
         self._meter_provider = meter_provider
         meter = (meter_provider or get_meter_provider()).get_meter(
@@ -64,17 +71,17 @@ class DriftTelemetry:
         }
         self._alarms.add(1, alarm)
 
-    def watch(self, evidence: Evidence) -> None:
-        """Report ``evidence()`` at every collection, until `stop` or the end of this object."""
-        self._evidence = evidence
-        self._stop = watch(self._meter_provider, _EVIDENCE, self._observe)
+    def observe(self, monitor: DriftMonitor) -> None:
+        """Report the evidence of ``monitor`` at each collection, until `stop`."""
+        self._monitor = monitor
+        self._stop = add_gauge_source(self._meter_provider, _EVIDENCE, self._observe)
 
     def stop(self) -> None:
-        """Report no evidence any more."""
+        """Report no more evidence."""
         self._stop()
 
     def _observe(self) -> list[Observation]:
-        return [self._observation(stream, value) for stream, value in self._evidence()]
+        return [self._observation(stream, value) for stream, value in self._monitor.evidence()]
 
     def _observation(self, stream: Stream, value: float) -> Observation:
         held, left = self._held.pop(stream, (0.0, 0))
@@ -87,3 +94,97 @@ class DriftTelemetry:
             ]
         )
         return Observation(max(value, held), attributes)
+
+
+class StateFile:
+    """A JSON file that is replaced as a whole; errors of reading and writing are logged."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._has_warned = False
+
+    def load(self) -> Any:
+        """Return the saved state, or None if there is none or it cannot be read."""
+        try:
+            return json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
+            _log.warning(
+                "drift: %s cannot be read (%s); baselines are learned anew", self._path, error
+            )
+            return None
+
+    def save(self, state: Any) -> None:
+        """Write ``state``; the first failure is logged."""
+        part = self._path.with_name(f"{self._path.name}.part")
+        try:
+            part.write_text(json.dumps(state), encoding="utf-8")
+            part.replace(self._path)
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning("drift: %s cannot be written (%s); logged once", self._path, error)
+
+
+class DriftSink:
+    """Monitors live scores for drift, reports it, and saves the state if ``options`` name a file.
+
+    ``guard`` handles exceptions of the user's detectors, as for `DriftMonitor`.
+    """
+
+    takes_question_embeddings = True
+
+    def __init__(
+        self,
+        options: DriftOptions,
+        telemetry: DriftTelemetry,
+        *,
+        service: str = "",
+        guard: AbstractContextManager[object, bool | None] | None = None,
+    ) -> None:
+        self._options = options
+        self._telemetry = telemetry
+        self.monitor = DriftMonitor(
+            self._report,
+            make=options.make_detector,
+            stratum=options.stratum,
+            service=service,
+            capacity=options.streams,
+            guard=guard,
+        )
+        self._file = StateFile(options.state) if options.state is not None else None
+        self._unsaved = 0
+        if self._file is not None:
+            state = self._file.load()
+            if state is not None:
+                self.monitor.restore(state)
+            # Registered before the pipeline's own, so it runs later and saves the last scores.
+            atexit.register(self.save)
+        telemetry.observe(self.monitor)
+
+    def _report(self, report: Report) -> None:
+        self._telemetry.report(report)
+        if self._options.on_drift is not None:
+            self._options.on_drift(report)
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Add the scores of ``evaluation``; exceptions of the user's functions are raised."""
+        try:
+            self.monitor.emit(evaluation)
+        finally:
+            self._unsaved += 1
+            if self._unsaved >= _SAVE_INTERVAL:
+                self.save()
+
+    def save(self) -> None:
+        """Write the state, if it has changed."""
+        if self._file is not None and self._unsaved:
+            self._unsaved = 0
+            self._file.save(self.monitor.to_state())
+
+    def close(self) -> None:
+        """Report no more evidence, and write the state a last time."""
+        atexit.unregister(self.save)
+        self._telemetry.stop()
+        self.save()

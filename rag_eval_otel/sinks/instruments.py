@@ -1,4 +1,4 @@
-"""Scores and counts as OpenTelemetry metrics."""
+"""Scores and counts as OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ from rag_eval_otel.sinks.attributes import span_context
 from rag_eval_otel.types import Evaluation, Reason, SkipReason
 
 Counted = Literal["turn", "source", "released", "failure"]
-"""Turns by outcome and reason; spans and turns by the dialect they were read in; held spans by
-the status they left with; failures of our own by place."""
+"""Turns by outcome and reason, sources by dialect, held spans by the status they were released
+with, and failures of this library by place."""
 
 
 class Tally:
-    """Counts by kind and name; thread-safe. A forked child begins at zero."""
+    """Counts by kind and name. Thread-safe; a forked child starts at zero."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        # Reentrant: a garbage collection under the lock may end a span, which is counted.
+        # Reentrant: a garbage collection while the lock is held may end a span, which is counted.
         self._lock = threading.RLock()
         self._counts: dict[Counted, Counter[str]] = {}
 
     def add(self, kind: Counted, name: str, number: int = 1) -> None:
-        """Count ``number`` more."""
         with self._lock:
             self._counts.setdefault(kind, Counter())[name] += number
 
@@ -51,7 +49,7 @@ Source: TypeAlias = Callable[[], Iterable[Observation]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """What a gauge is called, and how values with the same attributes are made one."""
+    """The description of a gauge; ``join`` merges values with equal attributes."""
 
     name: str
     unit: str
@@ -60,31 +58,36 @@ class Gauge:
 
 
 @dataclass(slots=True)
-class _Watched:
-    """A gauge of one meter provider, and who reports to it."""
+class _SharedGauge:
+    """A gauge of one meter provider, with the sources of its values."""
 
     gauge: Gauge
     sources: list[WeakMethod[Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Yield what the sources see together."""
+        """Yield the merged observations of all sources."""
         found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
         for source in filter(None, [reference() for reference in tuple(self.sources)]):
-            for one in source():
-                found.setdefault(frozenset((one.attributes or {}).items()), []).append(one)
+            for seen in source():
+                found.setdefault(frozenset((seen.attributes or {}).items()), []).append(seen)
         for same in found.values():
-            yield Observation(self.gauge.join(one.value for one in same), same[0].attributes)
+            yield Observation(self.gauge.join(seen.value for seen in same), same[0].attributes)
 
 
-_of_global: dict[str, _Watched] = {}  # which may be a stand-in now and another object later
-_of_others: WeakKeyDictionary[MeterProvider, dict[str, _Watched]] = WeakKeyDictionary()
+_of_global: dict[
+    str, _SharedGauge
+] = {}  # the global provider may be a proxy now and replaced later
+_of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyDictionary()
 
 
-def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Callable[[], None]:
-    """Report what ``source()`` sees at every collection, as ``gauge`` of ``provider``.
+def add_gauge_source(
+    provider: MeterProvider | None, gauge: Gauge, source: Source
+) -> Callable[[], None]:
+    """Report the values of ``source()`` at each collection, as ``gauge`` of ``provider``.
 
-    ``source`` is a bound method, whose object is not kept; what is returned ends it. None is the
-    global provider. To be called by one thread at a time, as `instrument` does.
+    ``source`` is a bound method; its object is referenced weakly. ``provider`` defaults to the
+    global one. Returns a function that removes the source. Not thread-safe: `instrument` calls it
+    under a lock.
     """
     used = provider or get_meter_provider()
     known = _of_others.get(used)
@@ -92,14 +95,14 @@ def watch(provider: MeterProvider | None, gauge: Gauge, source: Source) -> Calla
         is_global = used is get_meter_provider()
         known = _of_global if is_global else _of_others.setdefault(used, {})
     if gauge.name not in known:
-        watched = known[gauge.name] = _Watched(gauge)
+        shared = known[gauge.name] = _SharedGauge(gauge)
         used.get_meter(
             semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         ).create_observable_gauge(
-            gauge.name, callbacks=[watched.observe], unit=gauge.unit, description=gauge.description
+            gauge.name, callbacks=[shared.observe], unit=gauge.unit, description=gauge.description
         )
     sources, reference = known[gauge.name].sources, WeakMethod(source)
-    sources[:] = [*(one for one in sources if one() is not None), reference]
+    sources[:] = [*(kept for kept in sources if kept() is not None), reference]
 
     def stop() -> None:
         if reference in sources:
@@ -118,14 +121,13 @@ _SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
 class InstrumentSink:
-    """Records score histograms, with exemplars pointing at the evaluated spans, and the counters.
+    """Records the score histograms, with exemplars of the evaluated spans, and the counters.
 
-    ``rag.evaluation.turns`` counts every turn exactly once, by ``outcome`` and, where there is
-    one, ``reason``: what was not scored is counted beside what was.
+    ``rag.evaluation.turns`` counts every turn exactly once, scored or not, by ``outcome`` and, if
+    there is one, ``reason``.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
-        """Record through ``meter_provider``, by default the global one."""
         meter = (meter_provider or get_meter_provider()).get_meter(
             semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
@@ -175,7 +177,7 @@ class InstrumentSink:
                 attributes = {semconv.GEN_AI_EVALUATION_NAME: score.name, **judge}
                 if score.label is not None:
                     attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = score.label
-                # The buckets are those of [0, 1], on which some metrics are not.
+                # The buckets cover [0, 1]; some metrics have another scale.
                 value = score.value if score.normalized is None else score.normalized
                 self._score.record(value, attributes, context=context)
         self._duration.record(evaluation.duration, judge, context=context)
@@ -187,7 +189,6 @@ class InstrumentSink:
     def turn(
         self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
     ) -> None:
-        """Count one turn."""
         attributes: dict[str, str] = {semconv.OUTCOME: outcome}
         if reason is not None:
             attributes[semconv.REASON] = reason
@@ -195,17 +196,18 @@ class InstrumentSink:
         self.tally.add("turn", " ".join(attributes.values()))
 
     def internal_error(self, place: str) -> None:
-        """Count a failure of our own."""
+        """Count a failure of this library."""
         self.tally.add("failure", place)
         self._errors.add(1, {semconv.PLACE: place})
 
     def watch_held(self, count: Callable[[], int]) -> None:
-        """Report ``count()``, the number of spans that wait for scores, at every collection.
+        """Report ``count()``, the number of spans that wait for scores, at each collection.
 
-        ``count`` is a bound method, whose object is not kept; those of several pipelines add up.
+        ``count`` is a bound method; its object is referenced weakly. The counts of several
+        pipelines are added.
         """
         self._held = WeakMethod(count)
-        watch(self._meter_provider, _HELD, self._observe_held)
+        add_gauge_source(self._meter_provider, _HELD, self._observe_held)
 
     def _observe_held(self) -> list[Observation]:
         count = self._held()
@@ -223,7 +225,7 @@ class InstrumentSink:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | None]:
-    """Return what became of a turn, and why; of a scored one, the first failure's reason."""
+    """Return the outcome of a turn and its reason; for a scored turn, that of the first failure."""
     status = evaluation.status
     if status in {"unscored", "error"}:
         return ("unscored" if status == "unscored" else "error"), evaluation.reason

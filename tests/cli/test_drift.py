@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rag_eval_otel import registry
 from rag_eval_otel.cli import main
+from rag_eval_otel.drift.detectors import DETECTORS
 
 Rows = list[dict[str, Any]]
 
@@ -161,17 +164,60 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "too few scores: it takes 50" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("detector", ["betting", "cusum", "page-hinkley"])
-def test_detectors_can_be_chosen(
-    detector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_with_a_target_no_baseline_is_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a target, nothing has to be learned."""
+    """The target is the baseline."""
     values = scores((300, 0.8), (600, 0.3))
     path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
-    status, (one,) = found(path, "--detector", detector, "--target", 0.8, capsys=capsys)
+    status, (one,) = found(path, "--detector", "betting", "--target", 0.8, capsys=capsys)
     assert status == 1
     assert one["learned_from"] == 0
     assert one["baseline"] == 0.8
+
+
+class Threshold:
+    """A detector with river's interface that alarms at a score below 0.2."""
+
+    drift_detected = False
+
+    def update(self, x: float) -> None:
+        self.drift_detected = x < 0.2
+
+
+def test_a_detector_of_another_package_is_found_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns no baseline, and options of the default detector are refused."""
+    entry = EntryPoint("threshold", f"{__name__}:Threshold", DETECTORS.group)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: Threshold)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: (entry,))
+    values = [0.9] * 100 + [0.1]
+    path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
+    status, (one,) = found(path, "--detector", "threshold", capsys=capsys)
+    assert status == 1
+    assert (one["learned_from"], len(one["alarms"])) == (0, 1)
+    assert one["alarms"][0]["at"] == "row 100"
+    for option in ("--stratum", "--target", "--learn"):
+        assert main(["drift", str(path), "--detector", "threshold", option, "1"]) == 2
+        assert f"{option} needs --detector betting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cusum", "was removed, because it has no bound on false alarms; use 'betting'"),
+        ("page-hinkley", "DriftOptions(detector=PageHinkley())"),
+        ("betin", "did you mean 'betting'?"),
+    ],
+)
+def test_an_unknown_or_removed_detector_is_refused(
+    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the alternative."""
+    path = jsonl(tmp_path / "a.jsonl", [{"score": 1.0}] * 3)
+    assert main(["drift", str(path), "--detector", name]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_reference_file_says_what_is_normal(
@@ -228,7 +274,7 @@ def test_odd_values_are_passed_over(
     status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
     assert status == 0
     assert (one["scores"], one["without_score"]) == (1400, 140)
-    assert "85.0 is no score in [0, 1]" in caplog.text
+    assert "ignored 85.0, which is not a score in [0, 1]" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -250,15 +296,6 @@ def test_files_that_cannot_be_used_are_refused(
     path.write_text(content, encoding="utf-8")
     assert main(["drift", str(path)]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_strata_need_a_detector_that_knows_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rather than being passed over."""
-    path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
-    assert main(["drift", str(path), "--stratum", "route", "--detector", "cusum"]) == 2
-    assert "--stratum needs --detector betting" in capsys.readouterr().err
 
 
 def test_a_metric_that_is_not_there_is_named(

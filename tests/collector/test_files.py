@@ -18,6 +18,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT
 from drifts import drifted
 from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
+from rag_eval_otel.drift import DriftMonitor
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
@@ -50,7 +51,9 @@ def measured() -> Iterator[Metric]:
     scores = (Score(name="faithfulness", value=1.0),)
     drift = DriftTelemetry(meter_provider=meters)
     drift.report(drifted())
-    drift.watch(lambda: [(drifted().stream, 0.5)])
+    monitor = DriftMonitor(drift.report)
+    monitor.update(drifted().stream, 0.5)
+    drift.observe(monitor)
     sink.emit(
         Evaluation(span=INVALID_SPAN_CONTEXT, scores=scores, duration=1.0, lag=1.0, usage=usage)
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rag_eval_otel.dataset.charts import Axis, place_name, tick_label, ticks, time_ticks
 from rag_eval_otel.dataset.figures import Line, bins, find_drift, parts, running, window_of
 from rag_eval_otel.dataset.series import CounterTotals
-from rag_eval_otel.drift.options import learn_from
+from rag_eval_otel.drift.validation import default_learn
 from rag_eval_otel.results import CounterPoint
 from score_files import falling
 
@@ -122,7 +122,7 @@ def test_what_is_no_score_is_passed_over() -> None:
 @pytest.mark.parametrize(("count", "learn"), [(0, 50), (100, 50), (1000, 500), (99_999, 2000)])
 def test_of_few_scores_half_say_what_is_normal(count: int, learn: int) -> None:
     """For `rag-eval-otel drift` and the report alike."""
-    assert learn_from(count) == learn
+    assert default_learn(count) == learn
 
 
 # --- counters -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rag_eval_otel.drift.inputs import EmbeddingDrift
-from rag_eval_otel.drift.values import length_score
+from rag_eval_otel.drift.monitor import length_score
 from rag_eval_otel.errors import ConfigError
 
 

@@ -17,13 +17,14 @@ import pytest
 
 from rag_eval_otel.drift import (
     BettingDetector,
-    CusumDetector,
     Drift,
     DriftMonitor,
     DriftOptions,
     NewBaseline,
+    RiverDetector,
     Stream,
 )
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 
@@ -236,17 +237,55 @@ def test_scores_are_compared_with_their_own_kind() -> None:
     assert {drift.stream.name for drift in reports.drifts} == {"faithfulness"}
 
 
-def test_any_detector_can_watch() -> None:
-    """One that knows no evidence has none to show, and is kept for the next process."""
-    monitor, reports = watch(make=lambda _: CusumDetector(target=0.9, limit=8))
-    turns(monitor, 200, 0.9)
+class Threshold:
+    """A detector with river's interface that alarms at a score below 0.2."""
+
+    def __init__(self) -> None:
+        self.drift_detected = False
+
+    def update(self, x: float) -> None:
+        self.drift_detected = x < 0.2
+
+
+def test_a_detector_without_evidence_and_state_is_monitored() -> None:
+    """It has no value in the gauge, and nothing is saved for the next process."""
+    monitor, reports = watch(make=lambda _: RiverDetector(Threshold()))
+    monitor.emit(evaluation(0.9))
     assert not dict(monitor.evidence())
-    after, reports = restarted(
-        monitor.to_state(), make=lambda _: CusumDetector(target=0.9, limit=8)
+    assert monitor.to_state()["streams"] == []
+    monitor.emit(evaluation(0.1, at=7))
+    alarmed = next(drift for drift in reports.drifts if drift.stream == STREAM)
+    assert alarmed.alarm.log10_evidence is None
+    assert alarmed.worst[0].span == SpanRef(trace_id=7, span_id=7)
+
+
+class Failing(BettingDetector):
+    """A detector that cannot return evidence or state."""
+
+    @property
+    def log10_evidence(self) -> float:
+        raise RuntimeError
+
+    def to_state(self) -> Any:
+        raise RuntimeError
+
+
+def test_a_failing_detector_does_not_hide_the_evidence_and_state_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each failure is counted, and logged as a warning once."""
+    counted: list[str] = []
+    monitor, _ = watch(
+        make=lambda stream: Failing() if stream == STREAM else BettingDetector(),
+        guard=Edge("sink", on_error=counted.append),
     )
-    turns(after, 100, 0.3, first=200)
-    assert reports.drifts[0].alarm.log10_evidence is None
-    assert reports.drifts[0].worst
+    monitor.emit(evaluation(0.9))
+    for _ in range(2):
+        assert {stream.name for stream, _ in monitor.evidence()} == {"faithfulness.scored"}
+    assert {saved["name"] for saved in monitor.to_state()["streams"]} == {"faithfulness.scored"}
+    assert counted == ["sink"] * 3
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
 
 
 def test_scores_on_other_scales_are_brought_to_one() -> None:
@@ -290,7 +329,10 @@ def test_memory_is_bounded_and_the_loss_is_said(caplog: pytest.LogCaptureFixture
     assert len(dict(monitor.evidence())) == 100
     assert not reports
     (record,) = caplog.records
-    assert "more than 100 streams of scores; gave up 0 of 0" in record.getMessage()
+    assert (
+        "more than 100 streams of scores; removed the least recently used one, 0 of 0"
+        in record.getMessage()
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
 import pytest
 
 from pipeline import ANSWER, CONTEXT, QUESTION, OnesEmbedder, good_answers, running
-from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.drift import Drift, DriftOptions, Stream
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.live.canary import watch_canary
+from rag_eval_otel.live.canary import CanaryMonitor, watch_canary
 from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Evaluation, Score
 
 ROWS = [
     {"question": f"{QUESTION} {at}", "contexts": [CONTEXT], "answer": ANSWER} for at in range(12)
@@ -117,3 +119,77 @@ def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
     """They would ask the judge without end."""
     with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
         watch_canary(app.handle, ROWS, minutes=minutes)
+
+
+# --- the monitor of a canary set ------------------------------------------------------------------
+
+CANARY_ROWS = 10
+LEVELS = [at / (CANARY_ROWS - 1) for at in range(CANARY_ROWS)]
+STREAM = Stream(service="shop", name="faithfulness", version="1")
+
+
+def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
+    """Score the set so many times with a judge that is a little unsteady, and lower by ``fall``."""
+    dice = random.Random(seed)
+    for _ in range(count):
+        monitor.begin_round()
+        for row, level in enumerate(LEVELS):
+            value = min(1.0, max(0.0, level - fall + dice.uniform(-0.05, 0.05)))
+            monitor.add(
+                row, Evaluation(scores=(Score(name="faithfulness", value=value, version="1"),))
+            )
+
+
+def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
+    """Return a canary monitor and its reports."""
+    reports: list[Drift] = []
+    return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
+
+
+def test_a_change_of_the_judge_is_its_own() -> None:
+    """The same texts get other scores; what changes on live traffic then is the judge's, too."""
+    monitor, reports = canary_monitor()
+    assert monitor.cause(STREAM) == "unknown"
+    rounds(monitor, 30)
+    assert monitor.cause(STREAM) == "system"
+    rounds(monitor, 10, fall=0.15, seed=1)
+    assert reports[0].cause == "judge"
+    assert reports[0].stream.name == "canary.faithfulness"
+    assert reports[0].alarm.direction == "down"
+    assert monitor.cause(STREAM) == "judge"
+
+
+def test_a_steady_judge_is_no_alarm() -> None:
+    """However long, and although the rows differ from each other."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 200)
+    assert not reports
+
+
+def test_the_judge_explains_only_what_is_near() -> None:
+    """Twenty rounds after it has become steady again, a change is the system's."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 30)
+    rounds(monitor, 8, fall=0.3, seed=1)
+    assert reports
+    rounds(monitor, 30, seed=2)
+    assert monitor.cause(STREAM) == "system"
+
+
+def test_another_version_is_learned_anew() -> None:
+    """Of a measurement that the canary set has not seen nothing is known."""
+    monitor, _ = canary_monitor()
+    rounds(monitor, 10)
+    assert monitor.cause(Stream(service="shop", name="faithfulness", version="2")) == "unknown"
+
+
+def test_failed_scores_say_nothing() -> None:
+    """A judge that is out of reach has not changed its mind."""
+    monitor, reports = canary_monitor()
+    rounds(monitor, 10)
+    failed = Evaluation(
+        scores=(Score(name="faithfulness", status="error", reason="timeout", version="1"),)
+    )
+    for row in range(CANARY_ROWS * 20):
+        monitor.add(row % CANARY_ROWS, failed)
+    assert not reports

@@ -1,0 +1,101 @@
+"""Checks of scores and of the options of detectors."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from rag_eval_otel.drift.records import Directions
+from rag_eval_otel.errors import ConfigError
+
+_log = logging.getLogger("rag_eval_otel")
+
+_ROUNDING = 1e-6
+_MIN_REFERENCE = 2
+_MIN_EVERY = 10
+_MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # scores of a file that the baseline is learned from
+
+
+def valid_score(score: object) -> float | None:
+    """Return ``score`` as a float in [0, 1], or None if it is not a score.
+
+    A number that leaves the range by a rounding error is moved to the bound.
+    """
+    if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
+        return score
+    if isinstance(score, bool) or not isinstance(score, (float, int)):
+        return None
+    if not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
+        return None
+    return min(1.0, max(0.0, float(score)))
+
+
+def valid_reference(scores: Iterable[object]) -> list[float]:
+    """Return the valid ones of ``scores``; raise `ConfigError` if there are fewer than two."""
+    found = [value for value in map(valid_score, scores) if value is not None]
+    if len(found) < _MIN_REFERENCE:
+        msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(found)}"
+        raise ConfigError(msg)
+    return found
+
+
+def count_ignored(value: object, ignored: int) -> int:
+    """Return ``ignored`` plus one, and log a warning about the first invalid ``value``.
+
+    None stands for a failed evaluation: it is neither counted nor logged.
+    """
+    if value is None:
+        return ignored
+    if not ignored:
+        _log.warning("drift: ignored %.40r, which is not a score in [0, 1]; logged once", value)
+    return ignored + 1
+
+
+def default_learn(count: int) -> int:
+    """Return the number of scores to learn the baseline from, for a file of ``count`` scores."""
+    return min(_DEFAULT_LEARN, max(_MIN_LEARN, count // 2))
+
+
+def check_targets(target: float | Mapping[str, float] | None) -> None:
+    """Raise `ConfigError` unless ``target``, or the target of each stratum, is in (0, 1)."""
+    if isinstance(target, Mapping) and not target:
+        msg = "target is a mapping without strata: give it a mean for each, or one mean for all"
+        raise ConfigError(msg)
+    for mean in target.values() if isinstance(target, Mapping) else (target,):
+        if mean is not None and not (valid_score(mean) is not None and 0 < mean < 1):
+            msg = f"target must be a mean between 0 and 1, as 0.8 is, not {mean!r}"
+            raise ConfigError(msg)
+
+
+def check_tail(tail: float) -> None:
+    if valid_score(tail) is None or tail >= 1:
+        msg = f"tail must be a score from 0 to below 1, as 0.5 is, not {tail!r}"
+        raise ConfigError(msg)
+
+
+def check_every(every: float) -> None:
+    if not _is_number(every) or not _MIN_EVERY <= every < math.inf:
+        msg = f"every must be a number of scores for each false alarm, 10 or more, not {every!r}"
+        raise ConfigError(msg)
+
+
+def check_count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> None:
+    """Raise `ConfigError` unless ``value`` is a whole number from ``least`` to ``most``."""
+    whole = _is_number(value) and least <= value < math.inf and value == int(value)
+    if not whole or value > most:
+        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        msg = f"{name} must be a whole number, {allowed}, not {value!r}"
+        raise ConfigError(msg)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_direction(direction: str) -> None:
+    allowed = get_args(Directions)
+    if direction not in allowed:
+        msg = f"direction must be one of {', '.join(allowed)}, not {direction!r}"
+        raise ConfigError(msg)
