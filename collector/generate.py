@@ -84,8 +84,10 @@ def content() -> str:
 
 
 def _group(statements: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a group of ``statements``; of equal ones the last is kept."""
+    unique = reversed(list(dict.fromkeys(reversed([*statements]))))
     yield "      - statements:\n"
-    yield from (f"          - '{statement}'\n" for statement in statements)
+    yield from (f"          - '{statement}'\n" for statement in unique)
 
 
 def scores() -> str:
