@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.lexical.texts import features
-from rag_eval_otel.judge.openai_client import OpenAIClient
+from rag_eval_otel.judge.openai_client import OpenAIClient, connection
+from rag_eval_otel.providers import PROVIDERS, parts_of
 from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
@@ -34,6 +36,24 @@ def cosine(one: Vectors, other: Vectors) -> float | None:
         return None
     # Rounding may leave the range by a hair.
     return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))
+
+
+def named_embedder(model: str, config: Config) -> OpenAIEmbedder:
+    """Return ``model`` of the provider that ``config.embedder`` names, as an embedder.
+
+    Without an address of its own it is asked where a judge of the same provider is.
+    """
+    provider = PROVIDERS[str(config.embedder).partition("/")[0]]
+    judge = parts_of(config.judge) if isinstance(config.judge, str) else None
+    base_url, key = config.embedder_base_url, config.embedder_api_key
+    if base_url is None and (judge is None or judge[0] is provider):
+        base_url, key = config.judge_base_url, key or config.judge_api_key
+    return OpenAIEmbedder(model, **connection(provider, config, base_url=base_url, key=key))
+
+
+def offline_embedder(_model: str, _config: Config) -> HashingEmbedder:
+    """Return the offline embedder."""
+    return HashingEmbedder()
 
 
 class OpenAIEmbedder:

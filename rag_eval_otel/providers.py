@@ -1,49 +1,70 @@
-"""Judges and embedders by name: ``<provider>/<model>``, what each provider's server needs."""
+"""Providers of judges and embedders, which are named ``<provider>/<model>``.
+
+A judge or an embedder is made by a factory: a function of the model's name and the `Config`. To
+add a provider with an OpenAI-compatible endpoint, add its `Provider` below. To add one with a
+client of its own, name its factory there. Another package adds a provider by an entry point in
+the group ``rag_eval_otel.judges`` or ``rag_eval_otel.embedders``, which names a factory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import urlsplit
 
+from rag_eval_otel.registry import Registry
+
 SchemaMode = Literal["json_schema", "json_object", "text"]
-"""How a server is held to JSON: by a strict schema, as a JSON object, or by the prompt alone."""
+"""How a reply is kept to JSON: by a strict schema, as a JSON object, or by the prompt alone."""
 
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 """The field that limits the length of a reply."""
 
 
+_OFFLINE_JUDGE = "rag_eval_otel.judge.lexical:named_judge"
+_OFFLINE_EMBEDDER = "rag_eval_otel.embed:offline_embedder"
+_OPENAI_JUDGE = "rag_eval_otel.judge.openai:named_judge"
+_OPENAI_EMBEDDER = "rag_eval_otel.embed:named_embedder"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """Where a provider's models are asked, and with which key.
+    """How the models of a provider are reached.
 
-    - ``base_url``: its OpenAI-compatible endpoint; None leaves it to the client library.
+    - ``judge``, ``embedder``: where the factory of each is, as ``module:attribute``; an empty text
+      if the provider has none.
+    - ``base_url``: its OpenAI-compatible endpoint; None: the default of the client library.
     - ``keys``, ``addresses``: environment variables of key and address; the first one set counts.
-    - ``key``: sent where none is set, by servers that need none.
-    - ``seed``, ``limit``: its names of these fields.
-    - ``langchain``: the name for LangChain's ``init_chat_model``, where it has no such endpoint;
-      ``package`` and ``extra`` bring it.
-    - ``families``: how names of its models begin.
+      ``settings``: further variables that its client reads.
+    - ``key``: the key that is sent if none is set, to servers that need none.
+    - ``schema_mode``, ``seed``, ``limit``: how its requests differ from those of OpenAI.
+    - ``langchain``: its name for LangChain's ``init_chat_model``, if it has no such endpoint.
+    - ``package``, ``extra``: the package that it needs, and the extra that installs it.
+    - ``families``: prefixes of the names of its models, by which a missing provider is proposed.
+    - ``model``: what a model's name is called in error messages.
     """
 
     name: str
+    judge: str = _OPENAI_JUDGE
+    embedder: str = _OPENAI_EMBEDDER
     base_url: str | None = None
     keys: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     key: str | None = None
     schema_mode: SchemaMode = "json_schema"
     seed: str = "seed"
     limit: TokenLimit = "max_tokens"
-    embeds: bool = True
     langchain: str = ""
     package: str = ""
     extra: str = ""
     families: tuple[str, ...] = ()
+    model: str = "model"
 
     def address(self, given: str | None) -> str | None:
-        """Return the endpoint for an address as people write it: without a scheme, or a path."""
+        """Return the endpoint at the address ``given``, which may lack the scheme and the path."""
         if not given or self.base_url is None:
             return given or self.base_url
         url = given if "://" in given else f"http://{given}"
@@ -63,6 +84,8 @@ _ALL = (
         name="azure",
         keys=("AZURE_OPENAI_API_KEY",),
         addresses=("AZURE_OPENAI_ENDPOINT",),
+        settings=("OPENAI_API_VERSION",),
+        model="deployment",
         limit="max_completion_tokens",
     ),
     Provider(
@@ -84,7 +107,7 @@ _ALL = (
         base_url="https://api.anthropic.com/v1",
         keys=("ANTHROPIC_API_KEY",),
         schema_mode="text",  # the endpoint ignores response_format
-        embeds=False,
+        embedder="",
         families=("claude",),
     ),
     Provider(
@@ -96,7 +119,8 @@ _ALL = (
     Provider(
         name="bedrock",
         keys=("AWS_BEARER_TOKEN_BEDROCK",),
-        embeds=False,
+        judge="rag_eval_otel.judge.langchain:named_judge",
+        embedder="",
         langchain="bedrock_converse",
         package="langchain-aws",
         extra="bedrock",
@@ -109,11 +133,18 @@ _ALL = (
         seed="random_seed",
         families=("mistral", "ministral", "magistral"),
     ),
-    Provider(name="local", embeds=False, package="sentence-transformers", extra="local"),
+    Provider(
+        name="local",
+        judge="rag_eval_otel.judge.local:named_judge",
+        embedder="",
+        package="sentence-transformers",
+        extra="local",
+        model="name or path",
+    ),
 )
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _ALL}
 
-_OTHERWISE = {
+_SYNONYMS = {
     "aws": "bedrock",
     "azure_openai": "azure",
     "bedrock_converse": "bedrock",
@@ -124,55 +155,70 @@ _OTHERWISE = {
     "hf": "local",
     "mistralai": "mistral",
 }
-"""Other names that people know our providers by."""
+"""Other names of our providers."""
 
 Part = Literal["judge", "embedder"]
-_OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
+OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
+REGISTRIES: Mapping[Part, Registry] = {
+    "judge": Registry(
+        kind="judge",
+        built_in={"lexical": _OFFLINE_JUDGE, **{one.name: one.judge for one in _ALL}},
+    ),
+    "embedder": Registry(
+        kind="embedder",
+        built_in={
+            "hashing": _OFFLINE_EMBEDDER,
+            **{one.name: one.embedder for one in _ALL if one.embedder},
+        },
+    ),
+}
+"""The factories of judges and embedders, by provider."""
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:
-    """Return the provider and the model that ``name`` stands for; None where it is offline."""
+    """Return the provider and the model in ``name``; None for an offline or an unknown name."""
     provider, _, model = name.partition("/")
-    return (PROVIDERS[provider], model) if provider in PROVIDERS and model else None
+    if not model:
+        return None
+    if provider in PROVIDERS:
+        return PROVIDERS[provider], model
+    is_known = any(provider in registry for registry in REGISTRIES.values())
+    return (Provider(name=provider, judge="", embedder=""), model) if is_known else None
 
 
 def is_known(part: Part, name: str) -> bool:
-    """Tell whether ``name`` is that of a judge or embedder."""
-    found = parts_of(name)
-    if found is not None:
-        return part == "judge" or found[0].embeds
-    return name == _OFFLINE[part]
+    """Return True if ``name`` is the name of a judge or embedder."""
+    provider, _, model = name.partition("/")
+    return name == OFFLINE[part] or (bool(model) and provider in REGISTRIES[part])
 
 
-_CALLED = {"azure": "deployment", "local": "name or path"}
-
-
-def forms(part: Part) -> Sequence[str]:
-    """Return the forms that a name may have."""
-    providers = [one.name for one in _ALL if part == "judge" or one.embeds]
-    return [_OFFLINE[part], *(f"{name}/<{_CALLED.get(name, 'model')}>" for name in providers)]
+def forms(part: Part) -> list[str]:
+    """Return the forms of the names of judges or embedders."""
+    offline, *providers = REGISTRIES[part].names()
+    models = {name: PROVIDERS[name].model for name in providers if name in PROVIDERS}
+    return [offline, *(f"{name}/<{models.get(name, 'model')}>" for name in providers)]
 
 
 def nearest(part: Part, name: str) -> str | None:
-    """Return the right name that is most like the wrong ``name``, if one is."""
+    """Return the name of a judge or embedder that is most like the wrong ``name``, if one is."""
     head, _, model = name.replace(":", "/", 1).partition("/")
     if not model:
         family = _family(part, head)
         if family is not None:
             return f"{family}/{head}"
-    heads = [form.partition("/")[0] for form in forms(part)]
+    names = REGISTRIES[part].names()
     lowered = head.lower()
-    close = get_close_matches(lowered, heads, n=1, cutoff=0.6)
-    if lowered in _OTHERWISE and _OTHERWISE[lowered] in heads:
-        close = [_OTHERWISE[lowered]]
+    close = get_close_matches(lowered, names, n=1)
+    if _SYNONYMS.get(lowered) in names:
+        close = [_SYNONYMS[lowered]]
     if not close:
         return None
-    return close[0] if close[0] == _OFFLINE[part] else f"{close[0]}/{model or '<model>'}"
+    return close[0] if close[0] == OFFLINE[part] else f"{close[0]}/{model or '<model>'}"
 
 
 def _family(part: Part, model: str) -> str | None:
     """Return the provider whose models have names like ``model``."""
     for provider in _ALL:
-        if model.startswith(provider.families) and (part == "judge" or provider.embeds):
+        if model.startswith(provider.families) and provider.name in REGISTRIES[part].built_in:
             return provider.name
     return None

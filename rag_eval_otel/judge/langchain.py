@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
-from rag_eval_otel.providers import Provider
+from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
@@ -57,7 +58,25 @@ class LangChainJudge:
         )
 
 
-def named_model(
+def named_judge(model: str, config: Config) -> LangChainJudge:
+    """Return ``model`` of a provider without an OpenAI-compatible endpoint, as a judge."""
+    provider = PROVIDERS[str(config.judge).partition("/")[0]]
+    if config.seed is not None:
+        msg = f"{provider.name}/... takes no seed"
+        raise ConfigError(msg)
+    options = {
+        "base_url": config.judge_base_url,
+        "temperature": config.temperature,
+        "max_tokens": config.max_tokens,
+        "bedrock_api_key": config.judge_api_key,
+        "additional_model_request_fields": config.extra_body,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    llm = _chat_model(provider, model, timeout=config.judge_timeout, **given)
+    return LangChainJudge(llm, model=model, max_threads=config.concurrency)
+
+
+def _chat_model(
     provider: Provider, model: str, *, timeout: float, **options: Any
 ) -> Runnable[Any, Any]:
     """Return ``model`` of ``provider`` as LangChain's ``init_chat_model`` makes it.

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.lexical import LexicalJudge
@@ -108,6 +109,11 @@ class LocalJudge:
             questions=self._relevance.relevances(wanted.questions),
         )
         return [_answer(task, known) for task in tasks]
+
+
+def named_judge(model: str, config: Config) -> LocalJudge:
+    """Return the judge ``local/<model>`` of ``config``."""
+    return LocalJudge(model, device=config.device, batch_size=config.batch_size)
 
 
 def _name_of(model: str | os.PathLike[str]) -> str:

@@ -1,13 +1,16 @@
-"""The ``openai`` client as judge and embedder use it: one per event loop, errors in our words."""
+"""The ``openai`` client of judge and embedder: one per event loop, with `JudgeError`s."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+from urllib.parse import urlsplit
 
+from rag_eval_otel.config import Config, first_set
 from rag_eval_otel.errors import (
+    ConfigError,
     JudgeAuthError,
     JudgeError,
     JudgeRateLimitError,
@@ -16,14 +19,54 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
+from rag_eval_otel.providers import Provider
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
 
+_AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
 _QUOTED = 200  # characters of a server's message that go into an error
 _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
+
+
+class Connection(TypedDict):
+    """The arguments of `OpenAIJudge` and `OpenAIEmbedder` that say where models are asked."""
+
+    base_url: str | None
+    api_key: str | None
+    timeout: float
+    max_retries: int
+    key_variable: str
+    api_version: str | None
+
+
+def connection(
+    provider: Provider, config: Config, *, base_url: str | None, key: str | None
+) -> Connection:
+    """Return how a model of ``provider`` is reached: at ``base_url`` with ``key`` if given."""
+    is_plain = provider.name == "openai"  # whose variables the client reads itself
+    given = base_url if is_plain else base_url or first_set(provider.addresses)
+    address = provider.address(given)
+    return {
+        "base_url": address,
+        "api_key": key or (None if is_plain else first_set(provider.keys) or provider.key),
+        "timeout": config.judge_timeout,
+        "max_retries": config.judge_retries,
+        "key_variable": provider.keys[0],
+        "api_version": _azure_version(provider, address) if provider.name == "azure" else None,
+    }
+
+
+def _azure_version(provider: Provider, address: str | None) -> str | None:
+    """Return the API version of Azure's endpoint; None for the API without versions."""
+    if address is None:
+        msg = "azure/... needs an endpoint: set judge_base_url or AZURE_OPENAI_ENDPOINT"
+        raise ConfigError(msg)
+    if urlsplit(address).path.rstrip("/").endswith("/openai/v1"):
+        return None
+    return first_set(provider.settings) or _AZURE_VERSION
 
 
 class OpenAIClient:

@@ -12,8 +12,8 @@ from rag_eval_otel.errors import (
     JudgeUnavailableError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.breaker import CircuitBreaker
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.models import CircuitBreaker
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Replies

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge.logprobs import with_expectations
-from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.openai import OpenAIJudge, with_expectations
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
 from rag_eval_otel.metrics import (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, TypeAlias, cast
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.lexical import texts
@@ -42,6 +43,11 @@ class LexicalJudge:
         """Answer ``tasks`` at once; nothing is requested, so the usage is zero."""
         read = cache(Passages)  # the same contexts are shown with several tasks
         return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
+
+
+def named_judge(_model: str, _config: Config) -> LexicalJudge:
+    """Return the offline judge."""
+    return LexicalJudge()
 
 
 def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Answer:

@@ -1,8 +1,10 @@
 """Judges and embedders by name: address, authentication and reply, by the real client library."""
 
 import asyncio
+import importlib
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,9 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
 from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
+from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.replies import Rating
 from rag_eval_otel.providers import PROVIDERS
 from rag_eval_otel.types import Replies
@@ -330,6 +334,69 @@ def test_objects_beside_names() -> None:
     chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
     _, embedder = chosen_models(chat, "hashing")
     assert isinstance(embedder, HashingEmbedder)
+
+
+# --- of other packages ----------------------------------------------------------------------------
+
+MODULE = """
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.judge.lexical import LexicalJudge
+
+
+def judge(model, config):
+    found = LexicalJudge()
+    found.model = f"acme/{model}/{config.max_tokens}"
+    return found
+
+
+def embedder(model, config):
+    return HashingEmbedder(dimensions=int(model))
+"""
+ENTRIES = """[rag_eval_otel.judges]
+acme = acme_models:judge
+lexical = acme_models:judge
+openai = acme_models:judge
+[rag_eval_otel.embedders]
+acme = acme_models:embedder
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package that brings a provider, for the time of a test."""
+    info = tmp_path / "acme_models-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    (tmp_path / "acme_models.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.modules.pop("acme_models", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_provider_of_another_package(caplog: pytest.LogCaptureFixture) -> None:
+    """Its factories get the model's name and the configuration; its names are listed, too."""
+    config = Config(judge="acme/j", embedder="acme/7", max_tokens=9)
+    assert build_plain_judge(config).model == "acme/j/9"
+    assert asyncio.run(build_embedder(config).embed(["a"])).shape == (1, 7)
+    judge, embedder = chosen_models("acme/j", "acme/7")
+    assert (judge.model, type(embedder)) == ("acme/j/None", HashingEmbedder)
+    with pytest.raises(ConfigError, match=r"'acme/<model>'.*did you mean 'acme/j'\?"):
+        Config(judge="acm/j")
+    with caplog.at_level(logging.WARNING):
+        assert Config.from_env({}, judge="acme/j").embedder == "hashing"
+    assert "no embedder is named beside the judge acme/j" in caplog.text
+
+
+@pytest.mark.usefixtures("installed")
+def test_our_own_providers_stay_ours() -> None:
+    """A package cannot replace a judge of ours, and a provider needs a model."""
+    assert isinstance(build_plain_judge(Config(judge="lexical")), LexicalJudge)
+    assert isinstance(build_plain_judge(Config(judge="openai/m")), OpenAIJudge)
+    with pytest.raises(ConfigError, match="did you mean 'acme/<model>'"):
+        Config(judge="acme")
 
 
 SNIPPETS = re.findall(
