@@ -13,8 +13,8 @@ import numpy as np
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
-from rag_eval_otel.judge.lexical.texts import features
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
+from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
 from rag_eval_otel.runtime.background import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors

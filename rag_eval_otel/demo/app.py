@@ -19,7 +19,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from rag_eval_otel.judge.lexical.texts import STOP, terms
+from rag_eval_otel.judge.texts import STOP, terms
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
-from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge.evidence import ANSWERS, EVEN, EvidenceAnswers, Shown
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.lexical.texts import claims_of, evades
+from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.background import Workers
 from rag_eval_otel.types import Replies
@@ -33,8 +33,6 @@ _LABELS = (1, 2, 3)
 _OVERLAP = 4  # windows share a quarter of their tokens
 _LEAST = 8  # tokens of a window
 _SPECIAL = 4  # tokens around a pair, at most
-_FULL, _EVEN, _PART = 0.75, 0.5, 0.25
-_BY_THE_LEAST = 2  # the voice on groundedness that goes by one claim
 
 
 class LocalJudge:
@@ -99,16 +97,24 @@ class LocalJudge:
         )
         return Replies(parts=tuple(parts), model=self.model)
 
-    def _answers(self, tasks: Sequence[Task[Any]]) -> list[say.Reply]:
-        """Answer twice: to see which pairs are wanted, and with what the models say of them."""
-        wanted = _Probabilities(claims=_Wanted(), questions=_Wanted())
-        for task in tasks:
-            _answer(task, wanted)
-        known = _Probabilities(
-            claims=self._support.probabilities(wanted.claims),
-            questions=self._relevance.relevances(wanted.questions),
+    def _answers(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
+        """Answer twice: to find the pairs that are looked up, and with their probabilities."""
+        claims, questions = _Wanted(), _Wanted()
+        _answered(tasks, claims=claims, questions=questions)
+        return _answered(
+            tasks,
+            claims=self._support.probabilities(claims),
+            questions=self._relevance.relevances(questions),
         )
-        return [_answer(task, known) for task in tasks]
+
+
+def _answered(tasks: Sequence[Task[Any]], **probabilities: Mapping[Pair, float]) -> list[Reply]:
+    found = []
+    for task in tasks:
+        shown = Shown(task)
+        answers = EvidenceAnswers(task, shown, _ModelEvidence(shown, **probabilities))
+        found.append(ANSWERS[task.kind.family](answers))
+    return found
 
 
 def named_judge(model: str, config: Config) -> LocalJudge:
@@ -286,125 +292,44 @@ def _softmax(logits: Sequence[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-# --- the questions --------------------------------------------------------------------------------
+# --- evidence -------------------------------------------------------------------------------------
 
 
 class _Wanted(dict[Pair, float]):
-    """Takes note of the pairs that are looked up, and has a half for each."""
+    """Takes note of the pairs that are looked up; the probability of each is one half."""
 
     def __missing__(self, pair: Pair) -> float:
-        self[pair] = _EVEN
-        return _EVEN
+        self[pair] = EVEN
+        return EVEN
 
 
-class _Probabilities:
-    """What is known of (text, claim) and of (text, question); never looked up in part."""
+class _ModelEvidence:
+    """Evidence by the probabilities of (context, claim) and of (context, question)."""
 
-    def __init__(self, *, claims: dict[Pair, float], questions: dict[Pair, float]) -> None:
-        self.claims, self.questions = claims, questions
+    def __init__(
+        self, shown: Shown, *, claims: Mapping[Pair, float], questions: Mapping[Pair, float]
+    ) -> None:
+        self._shown, self._claims, self._questions = shown, claims, questions
+        self._texts = [text for text in shown.contexts if text.strip()]
 
-    def backed(self, texts: Sequence[str], claim: str) -> float:
-        return max([self.claims[text, claim] for text in texts], default=0.0)
+    def support(self, claim: str) -> float:
+        return max([self._claims[text, claim] for text in self._texts], default=0.0)
 
-    def relevant(self, texts: Sequence[str], question: str) -> float:
-        return max([self.questions[text, question] for text in texts], default=0.0)
+    new_support = support
 
+    def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
+        return self.support(sentence)
 
-def _answer(task: Task[Any], known: _Probabilities) -> say.Reply:
-    return _ANSWERS[task.kind.family](_Shown(task), known)
+    def relevances(self) -> list[float]:
+        return [self._questions[text, self._shown.question] for text in self._shown.contexts]
+
+    def relevance(self) -> float:
+        question = self._shown.question
+        return max([self._questions[text, question] for text in self._texts], default=0.0)
+
+    def reason(self, share: float) -> str:
+        return f"probability {share:.2f}"
 
 
 def _is_mine(task: Task[Any]) -> bool:
-    return task.kind.family in _ANSWERS and not task.kind.instructions
-
-
-class _Shown:
-    """What a task shows."""
-
-    def __init__(self, task: Task[Any]) -> None:
-        shown = dict(task.inputs)
-        self.task = task
-        self.question = task.text("question") if "question" in shown else ""
-        self.answer = next((task.text(n) for n in ("answer", "reference") if n in shown), "")
-        named = next((n for n in ("contexts", "context") if n in shown), "")
-        self.contexts = [text for text in (task.texts(named) if named else ()) if text.strip()]
-
-    @cached_property
-    def claims(self) -> list[str]:
-        return claims_of(self.answer, question=self.question)
-
-
-def _verdicts(shown: _Shown, known: _Probabilities) -> say.Reply:
-    claims = enumerate(shown.task.texts("statements"), start=1)
-    found = [say.Verdict.graded(known.backed(shown.contexts, one), index=i) for i, one in claims]
-    return say.Verdicts(verdicts=found)
-
-
-def _supported(shown: _Shown, known: _Probabilities) -> say.Reply:
-    found = []
-    sentences = shown.task.texts("sentences")
-    if not claims_of("\n".join(sentences), question=shown.question):
-        sentences = ("",) * len(sentences)  # a refusal, whose other sentences say whom to ask
-    for i, sentence in enumerate(sentences, start=1):
-        if claims_of(sentence, question=shown.question):
-            found.append(say.Sentence.graded(known.backed(shown.contexts, sentence), index=i))
-        else:
-            found.append(say.Sentence(index=i, verdict=2))
-    return say.SupportedSentences(verdicts=found)
-
-
-def _judged_statements(shown: _Shown, known: _Probabilities) -> say.JudgedStatements:
-    found = [
-        say.JudgedStatement.graded(known.backed(shown.contexts, one), statement=one)
-        for one in shown.claims
-    ]
-    return say.JudgedStatements(statements=found)
-
-
-def _groundedness(shown: _Shown, known: _Probabilities) -> say.Reply:
-    backed = [known.backed(shown.contexts, one) for one in shown.claims]
-    if not backed:
-        return _rating(0.0 if evades(shown.answer) else _EVEN)
-    least_counts = shown.task.kind.voice == _BY_THE_LEAST
-    return _rating(min(backed) if least_counts else sum(backed) / len(backed))
-
-
-def _response_supported(shown: _Shown, known: _Probabilities) -> say.Reply:
-    flags = [one.verdict for one in _judged_statements(shown, known).statements]
-    told = f"{sum(flags)} of {len(flags)} claims are backed"
-    return say.Decision(passing=bool(flags) and all(flags), reason=told)
-
-
-def _context_relevance(shown: _Shown, known: _Probabilities) -> say.Reply:
-    return _rating(known.relevant(shown.contexts, shown.question))
-
-
-def _relevant_contexts(shown: _Shown, known: _Probabilities) -> say.Reply:
-    texts = enumerate(shown.task.texts("contexts"), start=1)
-    found = [i for i, one in texts if known.relevant([one], shown.question) >= _EVEN]
-    return say.RelevantContexts(numbers=found)
-
-
-def _useful(shown: _Shown, known: _Probabilities) -> say.Reply:
-    relevance = known.relevant(shown.contexts, shown.question)
-    backed = [known.backed(shown.contexts, one) for one in shown.claims]
-    return say.Useful.graded(min(max(backed, default=0.0), relevance))
-
-
-def _rating(share: float) -> say.Reply:
-    rating: Literal[0, 1, 2] = 2 if share >= _FULL else 1 if share >= _PART else 0
-    return say.Rating(rating=rating, reason=f"probability {share:.2f}").expecting(2 * share)
-
-
-_ANSWERS: Mapping[str, Callable[[_Shown, _Probabilities], say.Reply]] = {
-    "verdicts": _verdicts,
-    "supported": _supported,
-    "judged_statements": _judged_statements,
-    "reference_statements": _judged_statements,
-    "groundedness": _groundedness,
-    "response_supported": _response_supported,
-    "context_relevance": _context_relevance,
-    "relevant_contexts": _relevant_contexts,
-    "useful_for_answer": _useful,
-    "useful_for_reference": _useful,
-}
+    return task.kind.family in ANSWERS and not task.kind.instructions

@@ -11,9 +11,9 @@ import questions
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.lexical.texts import sentences, terms
 from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements, Verdicts
 from rag_eval_otel.judge.tasks import Kind, Task
+from rag_eval_otel.judge.texts import sentences, terms
 from rag_eval_otel.types import Usage
 
 QUESTION = "How many days of paid leave does an employee get?"

@@ -1,0 +1,135 @@
+"""Answers by evidence: how far contexts support the claims of an answer and serve a question.
+
+`LexicalJudge` and `LocalJudge` answer the same tasks in the same way and differ in the evidence:
+the one compares words, the other asks a classifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.texts import claims_of, evades
+
+FULL, EVEN, PART = 0.75, 0.5, 0.25  # the highest rating, a yes, and the rating between
+_BY_THE_LEAST = 2  # the voice on groundedness that goes by one claim
+
+
+class Shown:
+    """The question, the answer (or the reference) and the contexts that a task shows."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        shown = dict(task.inputs)
+        self.question = task.text("question") if "question" in shown else ""
+        self.answer = next((task.text(n) for n in ("answer", "reference") if n in shown), "")
+        self.contexts = next((task.texts(n) for n in ("contexts", "context") if n in shown), ())
+
+    @cached_property
+    def claims(self) -> list[str]:
+        """The claims of the answer."""
+        return claims_of(self.answer, question=self.question)
+
+
+class Evidence(Protocol):
+    """How far the contexts of a task support claims and serve the question, from 0 to 1."""
+
+    def support(self, claim: str) -> float:
+        """Return how likely the contexts support ``claim``."""
+
+    def new_support(self, claim: str) -> float:
+        """Return how likely they support what ``claim`` says beyond the question."""
+
+    def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:
+        """Return how likely they support a sentence with ``claims``."""
+
+    def relevances(self) -> Sequence[float]:
+        """Return how far each context serves the question."""
+
+    def relevance(self) -> float:
+        """Return how far the contexts, taken together, serve the question."""
+
+    def reason(self, share: float) -> str:
+        """Return the reason of a rating."""
+
+
+class EvidenceAnswers:
+    """The answers to a task that follow from ``evidence``."""
+
+    def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:
+        self.task, self.shown, self.evidence = task, shown, evidence
+
+    def verdicts(self) -> say.Verdicts:
+        return verdicts(map(self.evidence.support, self.task.texts("statements")))
+
+    def supported(self) -> say.Reply:
+        sentences = self.task.texts("sentences")
+        if not claims_of("\n".join(sentences), question=self.shown.question):
+            sentences = ("",) * len(sentences)  # a refusal, which may also name whom to ask
+        found = [self._sentence(i, text) for i, text in enumerate(sentences, start=1)]
+        return say.SupportedSentences(verdicts=found)
+
+    def _sentence(self, index: int, sentence: str) -> say.Sentence:
+        claims = claims_of(sentence, question=self.shown.question)
+        if not claims:
+            return say.Sentence(index=index, verdict=2)
+        return say.Sentence.graded(self.evidence.sentence_support(sentence, claims), index=index)
+
+    def statements(self) -> say.JudgedStatements:
+        return judged(self.shown.claims, self.evidence.support)
+
+    def groundedness(self) -> say.Reply:
+        support = list(map(self.evidence.support, self.shown.claims))
+        if not support:  # a mere yes or no may be supported as well as not
+            return self._rating(0.0 if evades(self.shown.answer) else EVEN)
+        least_counts = self.task.kind.voice == _BY_THE_LEAST
+        return self._rating(min(support) if least_counts else sum(support) / len(support))
+
+    def response_supported(self) -> say.Decision:
+        flags = [one.verdict for one in self.statements().statements]
+        told = f"{sum(flags)} of {len(flags)} claims are backed"
+        return say.Decision(passing=bool(flags) and all(flags), reason=told)
+
+    def context_relevance(self) -> say.Reply:
+        return self._rating(self.evidence.relevance())
+
+    def relevant_contexts(self) -> say.Reply:
+        relevances = enumerate(self.evidence.relevances(), start=1)
+        return say.RelevantContexts(numbers=[i for i, one in relevances if one >= EVEN])
+
+    def useful(self) -> say.Reply:
+        support = max(map(self.evidence.new_support, self.shown.claims), default=0.0)
+        return say.Useful.graded(min(support, self.evidence.relevance()))
+
+    def _rating(self, share: float) -> say.Reply:
+        rating: Literal[0, 1, 2] = 2 if share >= FULL else 1 if share >= PART else 0
+        return say.Rating(rating=rating, reason=self.evidence.reason(share)).expecting(2 * share)
+
+
+def verdicts(probabilities: Iterable[float]) -> say.Verdicts:
+    """Return graded verdicts, numbered from 1."""
+    numbered = enumerate(probabilities, start=1)
+    return say.Verdicts(verdicts=[say.Verdict.graded(one, index=i) for i, one in numbered])
+
+
+def judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
+    """Return ``claims`` with verdicts, graded by the probability of each."""
+    found = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
+    return say.JudgedStatements(statements=found)
+
+
+ANSWERS: Mapping[str, Callable[[EvidenceAnswers], say.Reply]] = {
+    "verdicts": EvidenceAnswers.verdicts,
+    "supported": EvidenceAnswers.supported,
+    "judged_statements": EvidenceAnswers.statements,
+    "reference_statements": EvidenceAnswers.statements,
+    "groundedness": EvidenceAnswers.groundedness,
+    "response_supported": EvidenceAnswers.response_supported,
+    "context_relevance": EvidenceAnswers.context_relevance,
+    "relevant_contexts": EvidenceAnswers.relevant_contexts,
+    "useful_for_answer": EvidenceAnswers.useful,
+    "useful_for_reference": EvidenceAnswers.useful,
+}
+"""The answer to each family of tasks."""

@@ -1,0 +1,186 @@
+"""`LexicalJudge`: answers the metrics' questions offline, by comparing words.
+
+No key, no network, no model, always the same reply. It sees whether words and numbers recur, not
+what they mean: good for wiring, demos and a free first look, not an LLM judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, Literal, TypeAlias, cast
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge import texts
+from rag_eval_otel.judge.evidence import (
+    ANSWERS,
+    EVEN,
+    FULL,
+    PART,
+    EvidenceAnswers,
+    Shown,
+    judged,
+    verdicts,
+)
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.texts import Passages, claims_of, keys_of, within_limit
+from rag_eval_otel.types import Replies
+
+Answer: TypeAlias = say.Reply | UnparsableReplyError
+
+_INTENT = "To know: "
+
+
+class LexicalJudge:
+    """Answers by comparing words: offline, free, the same every time.
+
+    Verdicts and ratings carry how far the words agree; a half is as likely right as wrong. What
+    takes reading (a rubric, a guideline, own instructions) gets an `UnparsableReplyError`. Texts
+    are read up to `texts.MAX_CHARACTERS`. What they say never changes how they are judged.
+    """
+
+    model = "lexical"
+    label_metrics = frozenset(
+        {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
+    )  # what the overall label goes by: those whose half tells good answers from bad ones
+    revision = 4  # to be raised with every change of what it answers: a part of a score's version
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Answer ``tasks`` at once; nothing is requested, so the usage is zero."""
+        read = cache(Passages)  # several tasks show the same contexts
+        return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
+
+
+def named_judge(_model: str, _config: Config) -> LexicalJudge:
+    """Return the offline judge."""
+    return LexicalJudge()
+
+
+class _WordEvidence:
+    """Evidence by comparing words."""
+
+    def __init__(self, shown: Shown, read: Callable[[tuple[str, ...]], Passages]) -> None:
+        self._shown, self._read = shown, read
+
+    def support(self, claim: str) -> float:
+        return self._read(self._shown.contexts).probability(claim)
+
+    def new_support(self, claim: str) -> float:
+        passages, beyond = self._read(self._shown.contexts), keys_of(self._shown.question)
+        return passages.probability(claim, beyond=beyond)
+
+    def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
+        return sum(map(self.support, claims)) / len(claims)
+
+    def relevances(self) -> list[float]:
+        coverage = partial(texts.coverage, self._shown.question)
+        contexts = map(texts.sentences, within_limit(self._shown.contexts))
+        return [max(map(coverage, sentences), default=0.0) for sentences in contexts]
+
+    def relevance(self) -> float:
+        coverage = partial(texts.coverage, self._shown.question)
+        return max(map(coverage, within_limit(self._shown.contexts)), default=0.0)
+
+    def reason(self, share: float) -> str:
+        return f"{share:.0%} agree"
+
+
+def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Answer:
+    shown = Shown(task)
+    answers = EvidenceAnswers(task, shown, _WordEvidence(shown, read))
+    family = "" if task.kind.instructions else task.kind.family
+    if family in ANSWERS:
+        return ANSWERS[family](answers)
+    if hasattr(_Answers, f"to_{family}"):
+        return cast("Answer", getattr(_Answers(answers), f"to_{family}")())
+    told = f"the lexical judge cannot answer {task.prompt!r}: it compares words, and cannot"
+    return UnparsableReplyError(f"{told} follow instructions; take a judge that is a model")
+
+
+class _Answers:
+    """The other answers to a task; each method is named after the family of the task."""
+
+    def __init__(self, by_evidence: EvidenceAnswers) -> None:
+        self._by_evidence = by_evidence
+        self._task, self._evidence = by_evidence.task, by_evidence.evidence
+        self._shown = by_evidence.shown
+        self._question, self._said = self._shown.question, self._shown.answer
+
+    def to_reverse_question(self) -> say.Reply:
+        written = texts.reverse_questions(self._said) or [""]
+        question = written[self._task.draw % len(written)]
+        return say.ReverseQuestion(
+            question=question, noncommittal=1 if texts.evades(self._said) else 0
+        )
+
+    def to_similarities(self) -> say.Reply:
+        near = (texts.similarity(self._question, q) for q in self._task.texts("questions"))
+        found = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
+        return say.Similarities(similarities=found)
+
+    def to_direct_relevancy(self) -> say.Reply:
+        return say.UnitRating(rating=texts.relevancy(self._question, self._said))
+
+    def to_sub_questions(self) -> say.Reply:
+        return say.SubQuestions(sub_questions=texts.sub_questions(self._question))
+
+    def to_addressed(self) -> say.Reply:
+        asked = self._task.texts("sub_questions")
+        return verdicts(texts.relevancy(question, self._said) for question in asked)
+
+    def to_intent(self) -> say.Reply:
+        return say.Intent(intent=_INTENT + " ".join(self._question[: texts.MAX].split()))
+
+    def to_intent_fulfilment(self) -> say.Reply:
+        question = self._task.text("intent").removeprefix(_INTENT)
+        return say.UnitRating(rating=texts.relevancy(question, self._said))
+
+    def to_answer_relevancy_rubric(self) -> say.Reply:
+        rating = texts.relevancy(self._question, self._said)
+        return say.TwoFlags(subject=1 if rating >= EVEN else 0, focus=1 if rating >= FULL else 0)
+
+    def to_context_relevancy_rubric(self) -> say.Reply:
+        mark = 2 * self._evidence.relevance()
+        return say.TwoMarks(subject=mark, sufficiency=mark)
+
+    def to_context_statements(self) -> say.JudgedStatements:
+        told = [one for text in within_limit(self._shown.contexts) for one in texts.sentences(text)]
+        return judged(told, partial(texts.coverage, self._question))
+
+    def to_relevant_statements(self) -> say.Reply:
+        told = self.to_context_statements().statements
+        return say.RelevantStatements(relevant_statements=[t.statement for t in told if t.verdict])
+
+    def to_statements(self) -> say.Reply:
+        return say.Statements(statements=self._shown.claims)
+
+    def to_response_relevancy(self) -> say.Reply:
+        supported = self._by_evidence.response_supported()
+        return supported if self._evidence.relevance() >= EVEN else say.Decision(passing=False)
+
+    def to_compared_statements(self) -> say.ComparedStatements:
+        beyond, sides = keys_of(self._question), map(self._task.text, ("answer", "reference"))
+        said, wanted = (claims_of(text, question=self._question) for text in sides)
+        in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
+        return say.ComparedStatements(
+            answer_statements=judged(said, in_wanted).statements,
+            reference_statements=judged(wanted, in_said).statements,
+        )
+
+    def _agreement(self) -> float:
+        compared = self.to_compared_statements()
+        sides = (compared.answer_statements, compared.reference_statements)
+        said, wanted = (sum(c.probability for c in side) / max(1, len(side)) for side in sides)
+        return 2 * said * wanted / (said + wanted) if said + wanted else 0.0
+
+    def to_accuracy(self) -> say.Reply:
+        share = self._agreement()
+        rating: Literal[0, 2, 4] = 4 if share >= FULL else 2 if share >= PART else 0
+        return say.Accuracy(rating=rating).expecting(4 * share)
+
+    def to_correctness(self) -> Answer:
+        if not dict(self._task.inputs).get("reference"):
+            return UnparsableReplyError("without a reference, the lexical judge cannot tell")
+        return say.FivePoint(rating=1 + 4 * self._agreement())
