@@ -7,9 +7,8 @@ from collections import Counter
 from typing import Any
 
 from rag_eval_otel.adaptors.one import the_one
-from rag_eval_otel.dataset.progress import Progress
-from rag_eval_otel.dataset.report import Report
-from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
+from rag_eval_otel.dataset.result import DatasetResult
+from rag_eval_otel.dataset.run import Progress, aevaluate_dataset, evaluate_dataset
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.types import Score
@@ -93,8 +92,8 @@ def _given(*columns: list[Any] | None) -> dict[str, list[Any]]:
     return {name: column for name, column in named if column is not None}
 
 
-def _result(report: Report) -> dict[str, Any]:
-    scores = [row.scores[0] for row in report.rows]
+def _result(result: DatasetResult) -> dict[str, Any]:
+    scores = [row.scores[0] for row in result.rows]
     values = [score.value for score in scores if score.value is not None]
     results = [_row(score) for score in scores]
     statuses = [result["status"] for result in results]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_eval_otel.adaptors.one import the_one
-from rag_eval_otel.dataset.blocking import run_now
-from rag_eval_otel.dataset.cells import is_missing, sample_of
-from rag_eval_otel.dataset.columns import COLUMNS, check_chosen
+from rag_eval_otel.dataset.read import COLUMNS, check_chosen, is_missing, sample_of
+from rag_eval_otel.dataset.run import run_now
 from rag_eval_otel.evaluation import evaluate
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge, chosen_models
 from rag_eval_otel.judge.tasks import Judge

@@ -1,4 +1,4 @@
-"""``rag-eval-otel calibrate``: the scores of a file against its human labels."""
+"""``rag-eval-otel calibrate``: compare the scores of a file with its human labels."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rag_eval_otel.calibration.calibrate import FULL, Calibration, calibration_of, form_agreement
+from rag_eval_otel.calibration.labels import Observation, observations, scores_of
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.results.files import source_of
 from rag_eval_otel.thresholds import written_thresholds
 
-if TYPE_CHECKING:
-    from rag_eval_otel.calibration import Calibration
-    from rag_eval_otel.calibration.labels import Observation
-
-
 DESCRIPTION = """\
-Says how far the scores of a metric can be trusted: agreement with human labels, the errors of its
-pass and fail, the threshold that fits, and the pass rate of the rows without a label, corrected
-for those errors. FILE is .jsonl, .csv or .parquet, each row one of
+Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
+threshold that fits the labels best, and the pass rate of the rows without a label, corrected for
+these errors. FILE is .jsonl, .csv or .parquet, each row one of
 
   {"score": 0.8, "label": "pass"}
   {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
@@ -34,12 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
     parser.add_argument("--metric", metavar="NAME", help="this metric alone")
     parser.add_argument(
-        "--threshold", type=float, help="a score passes from here (default: the metric's own)"
+        "--threshold", type=float, help="lowest score that passes (default: the metric's own)"
     )
     parser.add_argument(
         "--label-threshold",
         type=float,
-        help="a label passes from here, where labels are a scale of more than pass and fail",
+        help="lowest label that passes, if labels are numbers on a scale",
     )
     parser.add_argument(
         "--write",
@@ -59,9 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the calibration of each metric in the file."""
-    from rag_eval_otel.calibration.calibrate import calibration_of  # noqa: PLC0415  # numpy
-    from rag_eval_otel.calibration.labels import observations  # noqa: PLC0415
-
     rows = list(_rows(options.file))
     found = [
         _with_full_form(
@@ -85,10 +81,7 @@ def run(options: argparse.Namespace) -> int:
 def _with_full_form(
     found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
 ) -> Calibration:
-    """Add how the metric agrees with its full form, where each row has its place for both."""
-    from rag_eval_otel.calibration.calibrate import FULL, form_agreement  # noqa: PLC0415
-    from rag_eval_otel.calibration.labels import scores_of  # noqa: PLC0415
-
+    """Add the agreement of the metric with its full form, if each row may have both."""
     full = scores_of(f"{found.metric}{FULL}", rows)
     if len(full) != len(seen) or not any(one.score is not None for one in full):
         return found
@@ -96,17 +89,16 @@ def _with_full_form(
 
 
 def _write(path: Path, found: Iterable[Calibration]) -> None:
-    """Write the thresholds that fit; say of which metrics there is none, and why."""
+    """Write the thresholds that fit; name on stderr the metrics without one, and the reason."""
     chosen = []
     for one in found:
         threshold, expected = one.fit.threshold, one.fit.cross_validated
         if threshold.value is None:
-            told = f"no threshold for {one.metric}: {threshold.reason}"
-            sys.stderr.write(f"rag-eval-otel: {told}\n")
+            sys.stderr.write(f"rag-eval-otel: no threshold for {one.metric}: {threshold.reason}\n")
             continue
         youden = "unknown" if expected.value is None else f"{expected.value:.2f}"
-        told = f"chosen on {one.labelled} labelled rows; Youden's J to expect: {youden}"
-        chosen.append((one.metric, threshold.value, told))
+        comment = f"chosen on {one.labelled} labelled rows; Youden's J to expect: {youden}"
+        chosen.append((one.metric, threshold.value, comment))
     if not chosen:
         msg = f"nothing was written to {path}: no threshold fits"
         raise ConfigError(msg)
@@ -118,18 +110,13 @@ def _write(path: Path, found: Iterable[Calibration]) -> None:
 
 
 def _rows(file: str) -> Iterator[tuple[str, Any]]:
-    from rag_eval_otel.results.files import source_of  # noqa: PLC0415
-
     for index, record in enumerate(source_of(file).records()):
         line = "" if record.line is None else f" (line {record.line})"
         yield f"{file}, row {index}{line}", record.cells
 
 
 def _threshold(name: str) -> float | None:
-    """Return the threshold of our metric of that name; None for any other."""
-    from rag_eval_otel.calibration.calibrate import FULL  # noqa: PLC0415
-    from rag_eval_otel.metrics import METRICS  # noqa: PLC0415
-
+    """Return the threshold of the built-in metric ``name``; None for any other."""
     plain = name.removesuffix(FULL)
     made = METRICS[plain]() if plain in METRICS else None
     return getattr(made, "threshold", None)

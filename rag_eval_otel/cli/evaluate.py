@@ -9,16 +9,21 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rag_eval_otel.cli.options import THRESHOLDS, chosen_thresholds, names
+from rag_eval_otel.config import Config
+from rag_eval_otel.dataset.export import Exported, Targets, export
+from rag_eval_otel.dataset.read import open_dataset
+from rag_eval_otel.dataset.run import Budget, Plan
+from rag_eval_otel.dataset.summary import Totals
 from rag_eval_otel.errors import ConfigError, FailedRowError
-from rag_eval_otel.thresholds import read_thresholds, thresholds_of
-
-if TYPE_CHECKING:
-    from rag_eval_otel.config import Config
-    from rag_eval_otel.dataset.export import Exported, Targets
-    from rag_eval_otel.dataset.stream import Plan
-    from rag_eval_otel.dataset.summary import Totals
+from rag_eval_otel.evaluation import chosen_labelling
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_prompts
+from rag_eval_otel.judge.prices import load_prices
+from rag_eval_otel.metrics import resolve_metrics, with_thresholds
+from rag_eval_otel.redaction import redactor
+from rag_eval_otel.results.files import check_output
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -29,10 +34,6 @@ def _pairs(text: str) -> dict[str, str]:
     return {field: column for field, _, column in pairs}
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def _count(text: str) -> int:
     if not text.isdecimal():
         msg = f"must be a whole number, 0 or more, not {text!r}"
@@ -40,56 +41,26 @@ def _count(text: str) -> int:
     return int(text)
 
 
-THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
-    "--threshold": {
-        "action": "append",
-        "default": [],
-        "dest": "pairs",
-        "metavar": "METRIC=SCORE",
-        "help": "a metric passes from this score; may be given several times",
-    },
-    "--thresholds": {
-        "type": Path,
-        "metavar": "FILE.toml",
-        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
-    },
-    "--label-metrics": {
-        "type": _names,
-        "metavar": "METRICS",
-        "help": "what the overall label goes by, by comma (default: what the judge is good for)",
-    },
-}
-"""Options of every command that labels scores."""
-
-
-def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
-    """Return those of ``--thresholds``, ``--threshold`` taking precedence; None for neither."""
-    if options.thresholds is None and not options.pairs:
-        return None
-    found = {} if options.thresholds is None else read_thresholds(options.thresholds)
-    return found | thresholds_of(",".join(options.pairs), where="--threshold")
-
-
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "--metrics": {"type": _names, "help": "metrics or sets of them, by comma (default: default)"},
+    "--metrics": {"type": names, "help": "metrics or sets of them, by comma (default: default)"},
     **THRESHOLDS,
     "--judge": {
         "metavar": "lexical|PROVIDER/MODEL",
-        "help": "who judges (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
+        "help": "the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     },
     "--embedder": {
         "metavar": "hashing|PROVIDER/MODEL",
-        "help": "who embeds (default: RAG_EVAL_EMBEDDER, else as the judge)",
+        "help": "the embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
     },
-    "--judge-base-url": {"metavar": "URL", "help": "where the judge's server answers"},
-    "--prompts": {"metavar": "FOLDER", "help": "files in place of the built-in prompts"},
+    "--judge-base-url": {"metavar": "URL", "help": "address of the judge's server"},
+    "--prompts": {"metavar": "FOLDER", "help": "prompt files that replace the built-in ones"},
     "--fusion": {
         "choices": ("on", "off"),
-        "help": "whether questions of one row may share a judge request (default: on)",
+        "help": "questions of one row may share a judge request (default: on)",
     },
     "--explanations": {
         "choices": ("on", "off"),
-        "help": "whether the judge gives reasons, which cost most of its tokens (default: off)",
+        "help": "ask the judge for reasons, which cost most of its tokens (default: off)",
     },
     "--prices": {
         "metavar": "FILE",
@@ -99,21 +70,21 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "type": _count,
         "default": 1,
         "metavar": "N",
-        "help": "how often to ask again what came back unusable (default: 1)",
+        "help": "repeat a request at most N times if its reply is not usable (default: 1)",
     },
     "--concurrency": {"type": _count, "metavar": "N", "help": "rows at once (default: 16)"},
     "--timeout": {
         "type": float,
         "dest": "evaluation_timeout",
         "metavar": "SECONDS",
-        "help": "for one row (default: 60)",
+        "help": "time limit of a row (default: 60)",
     },
     "--columns": {
         "type": _pairs,
         "metavar": "FIELD=COLUMN,...",
-        "help": "columns that are not called as elsewhere: question=prompt,answer=output",
+        "help": "columns with other names: question=prompt,answer=output",
     },
-    "--limit": {"type": _count, "metavar": "N", "help": "take the first N rows only"},
+    "--limit": {"type": _count, "metavar": "N", "help": "evaluate the first N rows only"},
     "--output": {
         "type": Path,
         "metavar": "FILE",
@@ -128,14 +99,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--cache": {
         "type": Path,
         "metavar": "FILE",
-        "help": "keep scores here for good (default: OUTPUT.cache, until all rows are scored)",
+        "help": "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
     },
-    "--max-requests": {"type": _count, "metavar": "N", "help": "judge requests to send at most"},
-    "--max-tokens": {"type": _count, "metavar": "N", "help": "tokens after which to ask no more"},
+    "--max-requests": {"type": _count, "metavar": "N", "help": "send at most N judge requests"},
+    "--max-tokens": {
+        "type": _count,
+        "metavar": "N",
+        "help": "send no judge request after N tokens",
+    },
     "--progress": {
         "choices": ("auto", "on", "off"),
         "default": "auto",
-        "help": "a bar on stderr (default: auto, where that is a terminal)",
+        "help": "a bar on stderr; needs tqdm (default: auto, on a terminal)",
     },
     "--raise-on-failure": {
         "action": "store_true",
@@ -149,30 +124,30 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "help": "print the summary as JSON",
     },
 }
-"""What ``add_argument`` is told of each option."""
+"""The arguments of ``add_argument`` for each option."""
 
 
 DESCRIPTION = """\
-Scores every row of FILE (.jsonl, .csv or .parquet) and prints what the scores come to. Columns of
-ragas, LlamaIndex and Haystack are recognised. Rows stream through: memory does not grow with FILE.
+Scores every row of FILE (.jsonl, .csv or .parquet) and prints a summary. Columns of ragas,
+LlamaIndex and Haystack are recognised. Memory does not grow with FILE.
 
-Scores are kept on disk as they come. After an interrupt or a kill, run the same command again: it
-asks for what is missing or failed, and writes the output whole.
+Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
+again: it asks for missing and failed scores only, and writes the complete output.
 
-Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use what the
-judge said of a row; 2 misuse; 130 interrupted.
+Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use the judge's
+replies on a row; 2 misuse; 130 interrupted.
 """
 _INTERRUPTED = 130  # as shells have it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
-    for name, told in OPTIONS.items():
-        parser.add_argument(name, **told)
+    for name, arguments in OPTIONS.items():
+        parser.add_argument(name, **arguments)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows and print what they come to."""
+    """Score the rows and print their summary."""
     cache = _cache(options)
     try:
         config = _config(options)
@@ -194,14 +169,14 @@ def run(options: argparse.Namespace) -> int:
             f"rag-eval-otel: {totals.failed} rows have failed scores; {_kept(cache)}\n"
         )
     if totals.unscored:
-        sys.stderr.write(f"rag-eval-otel: {_useless(totals)}; {_kept(cache)}\n")
+        sys.stderr.write(f"rag-eval-otel: {_unscored(totals)}; {_kept(cache)}\n")
     if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
         cache.unlink(missing_ok=True)
     return 1 if totals.failed or totals.unscored or exported.unsent else 0
 
 
-def _useless(totals: Totals) -> str:
-    """Say how many rows have no score, though the judge answered, and why."""
+def _unscored(totals: Totals) -> str:
+    """Return a message on the rows whose judge replies no metric could use."""
     reasons: Counter[str] = Counter()
     for metric in totals.metrics:
         reasons.update(metric.reasons)
@@ -211,28 +186,24 @@ def _useless(totals: Totals) -> str:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    from rag_eval_otel.config import Config  # noqa: PLC0415  # --help is to be quick
-
     given = {name: getattr(options, name) for name in _OF_CONFIG}
     given["thresholds"] = chosen_thresholds(options)
     return Config.from_env(**{name: value for name, value in given.items() if value is not None})
 
 
 def _shown(totals: Totals, config: Config, form: str) -> str:
-    """Return the totals, with what the judge's tokens cost where its price is known."""
-    from rag_eval_otel.judge.prices import load_prices  # noqa: PLC0415
-
+    """Return the totals, and the cost of the judge's tokens if its price is known."""
     prices = load_prices(config.prices)
     cost = prices.cost(totals.judge, totals.usage)
     if form == "json":
         spent = {"cost": cost, "currency": prices.currency}
         return json.dumps({**totals.to_dict(), **spent}, indent=2)
-    told = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
-    return f"{totals!r}{told}"
+    price = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
+    return f"{totals!r}{price}"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
-    """Return where scores are kept: where told to, else beside the output."""
+    """Return the path of the cache: ``--cache``, else beside the output."""
     if options.cache is not None or options.output is None:
         given: Path | None = options.cache
         return given
@@ -247,10 +218,6 @@ def _kept(cache: Path | None) -> str:
 
 
 def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
-    from rag_eval_otel.dataset.export import export  # noqa: PLC0415
-    from rag_eval_otel.dataset.read import open_dataset  # noqa: PLC0415
-    from rag_eval_otel.results.files import check_output  # noqa: PLC0415
-
     if options.output is not None:
         check_output(options.output)
         _require_another_file(options.output, Path(options.file))
@@ -281,17 +248,6 @@ def _require_another_file(output: Path, file: Path) -> None:
 
 
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
-    from rag_eval_otel.dataset.budget import Budget  # noqa: PLC0415
-    from rag_eval_otel.dataset.stream import Plan  # noqa: PLC0415
-    from rag_eval_otel.evaluation import chosen_labelling  # noqa: PLC0415
-    from rag_eval_otel.judge.models import (  # noqa: PLC0415
-        build_embedder,
-        build_plain_judge,
-        chosen_prompts,
-    )
-    from rag_eval_otel.metrics import resolve_metrics, with_thresholds  # noqa: PLC0415
-    from rag_eval_otel.redaction import redactor  # noqa: PLC0415
-
     metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
     return Plan(
         metrics=metrics,
@@ -312,8 +268,6 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
 
 
 def _targets(config: Config, options: argparse.Namespace) -> Targets:
-    from rag_eval_otel.dataset.export import Targets  # noqa: PLC0415
-
     return Targets(
         output=options.output,
         otlp=options.otlp,

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from rag_eval_otel.dataset.table import aligned
+from rag_eval_otel.dataset.summary import aligned
 from rag_eval_otel.metrics import metric_names, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric
 

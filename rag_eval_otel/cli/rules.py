@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from rag_eval_otel.alerting.rules import Target, render
-from rag_eval_otel.cli.evaluate import THRESHOLDS, chosen_thresholds
+from rag_eval_otel.cli.options import THRESHOLDS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS, with_thresholds
 from rag_eval_otel.metrics.registry import bounds_of

@@ -1,7 +1,6 @@
-"""Offline evaluation of datasets: read, score, sum up, compare, write."""
+"""Offline evaluation of datasets, and the HTML page on their scores."""
 
-from rag_eval_otel.dataset.budget import Budget
-from rag_eval_otel.dataset.report import Report
-from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
+from rag_eval_otel.dataset.result import Comparison, DatasetResult
+from rag_eval_otel.dataset.run import Budget, aevaluate_dataset, evaluate_dataset
 
-__all__ = ["Budget", "Report", "aevaluate_dataset", "evaluate_dataset"]
+__all__ = ["Budget", "Comparison", "DatasetResult", "aevaluate_dataset", "evaluate_dataset"]

@@ -1,4 +1,4 @@
-"""`ScoreCache`: scores on disk, written as they come, so that a run can be taken up again."""
+"""`ScoreCache`: scores on disk, written as each row ends, so that a run can be continued."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SETTINGS = (
     f"PRAGMA application_id = {_OURS}",
     _CREATE,
 )
-_TO_BE_TRIED_AGAIN = frozenset({"unparsable", "judge_incomplete"})
+_RETRIED = frozenset({"unparsable", "judge_incomplete"})
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
 _GET = "SELECT judge, score FROM scores WHERE key = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What makes a score of one sample the same measurement as another."""
+    """The part of a run that decides what a score of a sample will be."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -48,27 +48,27 @@ class Measure:
     reasons: Reasons = "off"
 
     def definitions(self) -> dict[str, str]:
-        """Return for each metric a text that differs where its scores may."""
-        asked = [_identity(one) for one in (self.judge, self.embedder)]
-        version = partial(version_of, fusion=self.fusion, model=asked[0], reasons=self.reasons)
+        """Return for each metric a text that is equal only if its scores are comparable."""
+        models = [_identity(model) for model in (self.judge, self.embedder)]
+        version = partial(version_of, fusion=self.fusion, model=models[0], reasons=self.reasons)
         with self.prompts.in_use():
             return {
-                m.name: " ".join([version(m), *asked, _release(), *_labelling(m)])
+                m.name: " ".join([version(m), *models, _release(), *_labelling(m)])
                 for m in self.metrics
             }
 
 
 def _labelling(metric: Metric) -> list[str]:
-    """Return the threshold of a function, which may label by a rule of its own: it is asked anew.
+    """Return the threshold of a function metric, which may label its scores itself.
 
-    Scores of other metrics are labelled anew when they are read.
+    Scores of other metrics get their label when they are read from the cache.
     """
     return [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
 
 
-def _identity(one: object) -> str:
-    model, revision = getattr(one, "model", ""), getattr(one, "revision", None)
-    return f"{model or type(one).__qualname__}@{revision}"
+def _identity(model: object) -> str:
+    name, revision = getattr(model, "model", ""), getattr(model, "revision", None)
+    return f"{name or type(model).__qualname__}@{revision}"
 
 
 def _release() -> str:
@@ -79,28 +79,26 @@ def _release() -> str:
 
 
 class ScoreCache:
-    """The scores in one SQLite file, by what was measured of which sample.
+    """Scores in an SQLite file, by the content of the sample and the definition of the metric.
 
-    Scores that failed, or of which the judge's reply was not usable, are not kept: they are tried
-    again. Every row is written at once; a process that is killed loses what it had not finished,
-    nothing else.
+    Failed scores, and those whose judge reply was not usable, are not kept, so that they are tried
+    again. Each row is committed when it ends: a killed process loses the rows under way only.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
-        """Read and write the open ``database`` at ``path``."""
         self._path = path
         self._database = database
         self._definitions = measure.definitions()
         self._thresholds: dict[str, float | None] = {
-            one.name: one.threshold
-            for one in measure.metrics
-            if hasattr(one, "threshold") and not isinstance(one, FunctionMetric)
+            metric.name: metric.threshold
+            for metric in measure.metrics
+            if hasattr(metric, "threshold") and not isinstance(metric, FunctionMetric)
         }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
-        """Return the scores there are of ``sample``, each with the judge that answered."""
+        """Return the known scores of ``sample``, each with the judge model that answered."""
         found: dict[str, tuple[Score, str | None]] = {}
-        with _told(self._path):
+        with _cache_errors(self._path):
             for name, key in self._keys(sample).items():
                 row = self._database.execute(_GET, (key,)).fetchone()
                 if row is not None:
@@ -109,21 +107,25 @@ class ScoreCache:
         return found
 
     def _labelled(self, score: Score) -> Score:
-        """Return ``score`` by the threshold of today: it is no part of what was measured.
+        """Return ``score`` with the label of its metric's present threshold.
 
-        A label that was given without a threshold stays.
+        A label without a threshold was given by the metric itself, and stays.
         """
-        own = score.label is not None and score.threshold is None
-        if own or score.value is None or score.name not in self._thresholds:
+        has_own_label = score.label is not None and score.threshold is None
+        if has_own_label or score.value is None or score.name not in self._thresholds:
             return score
         threshold = self._thresholds[score.name]
         return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Keep those of ``scores`` that would be the same again."""
+        """Keep the ``scores`` that would be the same if they were asked for again."""
         keys = self._keys(sample)
-        rows = [(keys[s.name], judge, _text(s)) for s in scores if _is_final(s)]
-        with _told(self._path), self._database:
+        rows = [
+            (keys[s.name], judge, json.dumps(score_to_dict(s), default=str))
+            for s in scores
+            if _is_final(s)
+        ]
+        with _cache_errors(self._path), self._database:
             self._database.executemany(_PUT, rows)
 
     def _keys(self, sample: Sample) -> dict[str, str]:
@@ -132,21 +134,20 @@ class ScoreCache:
 
 
 def _is_final(score: Score) -> bool:
-    """Tell whether ``score`` is one that asking again, or with more repairs, would not change."""
-    return score.status != "error" and score.reason not in _TO_BE_TRIED_AGAIN
-
-
-def _text(score: Score) -> str:
-    return json.dumps(score_to_dict(score), default=str)
+    """Return True if asking again, or with more repairs, would not change ``score``."""
+    return score.status != "error" and score.reason not in _RETRIED
 
 
 @contextmanager
-def open_cache(path: Path, *, measure: Measure) -> Iterator[ScoreCache]:
-    """Open the cache at ``path``, making it where there is none.
+def open_cache(path: Path | None, *, measure: Measure) -> Iterator[ScoreCache | None]:
+    """Open or create the cache at ``path``; without a path there is none.
 
     Raises `ConfigError` for a file that is no cache or is damaged.
     """
-    with _told(path):
+    if path is None:
+        yield None
+        return
+    with _cache_errors(path):
         database = _connect(path)
     with closing(database):
         yield ScoreCache(path, database, measure=measure)
@@ -173,8 +174,8 @@ def _require_ours(database: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turn what SQLite and damaged content raise into a `ConfigError`."""
+def _cache_errors(path: Path) -> Iterator[None]:
+    """Raise a `ConfigError` for any error of SQLite, or of damaged content."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:

@@ -1,23 +1,142 @@
-"""`export`: the rows of a dataset scored and sent on, none of them kept in memory."""
+"""`export`: score the rows of a dataset and write or send each, without keeping it in memory."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from rag_eval_otel.dataset.otlp import sending
-from rag_eval_otel.dataset.progress import Progress, progress_bar
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from rag_eval_otel import semconv
 from rag_eval_otel.dataset.read import Dataset, check_needs
-from rag_eval_otel.dataset.stream import Plan, scored_rows
+from rag_eval_otel.dataset.run import Plan, Progress, progress_bar, scored_rows
 from rag_eval_otel.dataset.summary import Summary, Totals
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import writing
+from rag_eval_otel.results.rows import Row
+from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.sinks.attributes import score_attributes
+from rag_eval_otel.sinks.events import EventSink
+from rag_eval_otel.types import Ending, SpanRef
+
+_EVENTS = 1000  # sent at once: half of the SDK's queue, which drops events when it is full
+_SPAN = "evaluate row"
+
+
+class TraceSender:
+    """Sends each row as a trace with its scores, in batches that are waited for.
+
+    So no queue overflows. ``failed`` is the number of rows whose trace an exporter refused.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        *,
+        traces: Sequence[Any],
+        providers: Providers,
+        explanations: Literal["off", "on"] = "off",
+    ) -> None:
+        self.failed = 0
+        self._dataset = dataset
+        self._exporters = traces
+        self._providers = providers
+        self._explanations: Literal["off", "on"] = explanations
+        self._events = EventSink(providers.logger_provider, explanations=explanations)
+        self._resource = Resource.create()
+        self._ids = RandomIdGenerator()
+        self._spans: list[ReadableSpan] = []
+        self._waiting = 0
+
+    async def send(self, row: Row) -> None:
+        """Add the trace of ``row`` to the batch, and send the batch if it is full."""
+        context = self._context()
+        self._spans.append(self._span(row, context))
+        ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
+        self._events.emit(replace(row.evaluation, span=ref))
+        self._waiting += len(row.scores)
+        if self._waiting >= _EVENTS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send the batch, in a thread: the event loop is busy with judge requests."""
+        spans, self._spans, self._waiting = self._spans, [], 0
+        await asyncio.to_thread(self._export, spans)
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        if spans:
+            results = [exporter.export(spans) for exporter in self._exporters]
+            self.failed += len(spans) * any(result.name != "SUCCESS" for result in results)
+        self._providers.logger_provider.force_flush()
+
+    def close(self) -> None:
+        for exporter in self._exporters:
+            exporter.shutdown()
+        self._providers.shutdown()
+
+    def _context(self) -> SpanContext:
+        return SpanContext(
+            self._ids.generate_trace_id(),
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        )
+
+    def _span(self, row: Row, context: SpanContext) -> ReadableSpan:
+        end = time.time_ns()
+        scored = row.evaluation
+        return ReadableSpan(
+            name=_SPAN,
+            context=context,
+            resource=self._resource,
+            attributes={
+                semconv.DATASET_NAME: self._dataset,
+                semconv.DATASET_ROW: row.index,
+                **score_attributes(
+                    Ending(scored.status, evaluation=scored), explanations=self._explanations
+                ),
+            },
+            start_time=end - int(scored.duration * 1e9),
+            end_time=end,
+            instrumentation_scope=InstrumentationScope(
+                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+            ),
+        )
+
+
+@asynccontextmanager
+async def sending(
+    dataset: str, *, explanations: Literal["off", "on"] = "off"
+) -> AsyncIterator[TraceSender]:
+    """Return a context that gives a sender for the exporters of the ``OTEL_*`` variables.
+
+    All rows are sent when it ends. Raises `ConfigError` if no trace exporter is configured.
+    """
+    traces = list(exporters("traces"))
+    if not traces:
+        msg = "OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to"
+        raise ConfigError(msg)
+    providers = Providers.exporting(traces=(), metrics=(), logs=exporters("logs"))
+    sender = TraceSender(dataset, traces=traces, providers=providers, explanations=explanations)
+    try:
+        yield sender
+    finally:
+        await sender.flush()
+        await asyncio.to_thread(sender.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Where rows go: to a file, over OTLP, or nowhere; and whether a bar says how many."""
+    """The output file of scored rows, whether they are sent over OTLP, and the progress bar."""
 
     output: Path | None = None
     otlp: Literal["off", "on"] = "off"
@@ -27,14 +146,14 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What the rows come to, and how many traces could not be sent."""
+    """The summary of the rows, and the number of traces that could not be sent."""
 
     totals: Totals
     unsent: int = 0
 
 
 async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
-    """Score ``dataset`` by ``plan`` and hand each row to ``targets``, in constant memory."""
+    """Score ``dataset`` by ``plan`` and write and send each row, in constant memory."""
     check_needs(plan.metrics, dataset)
     async with AsyncExitStack() as stack:
         summary = stack.enter_context(closing(Summary(plan.names)))

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from rag_eval_otel.dataset.series import Series
-from rag_eval_otel.dataset.student import mean_interval
+from rag_eval_otel.dataset.summary import mean_interval
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.drift.validation import default_learn, valid_score

@@ -33,8 +33,7 @@ from rag_eval_otel.dataset.figures import (
     window_of,
 )
 from rag_eval_otel.dataset.series import FileScores, Low, Series
-from rag_eval_otel.dataset.table import interval, number
-from rag_eval_otel.dataset.tally import MetricSummary
+from rag_eval_otel.dataset.summary import MetricSummary, interval, number
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import EMBEDDING_CALLS, GEN_AI_TOKEN_TYPE, JUDGE_CALLS, JUDGE_TOKENS

@@ -1,25 +1,31 @@
-"""`open_dataset`: rows of any kind as `Sample`s, looked through once before anything is asked."""
+"""`open_dataset`: rows of any kind as `Sample`s, all of them checked before a judge is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
+from typing import Any
 
-from rag_eval_otel.dataset.cells import is_missing, sample_of
-from rag_eval_otel.dataset.columns import COLUMNS, check_chosen, fields_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.results.files import Record, Source, source_of
-from rag_eval_otel.types import Sample
+from rag_eval_otel.types import Passage, Sample
+
+_TEXT_KEYS = ("text", "page_content", "content")
+_PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # equal to nothing, not even themselves
+_SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
     """Samples that can be read any number of times, one at a time.
 
-    ``columns`` are those found, ``fields`` maps fields of `Sample` to their columns, and
-    ``filled`` are the fields (and names in ``extra``) that some row has a value for.
+    ``columns`` are the columns found, ``fields`` maps fields of `Sample` to their columns, and
+    ``filled`` are the fields, and names in ``extra``, that have a value in at least one row.
     """
 
     source: Source
@@ -31,23 +37,23 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """What it is called in messages: its path, or its type."""
+        """The path or type of the data, for messages."""
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample, in order."""
         for index, record in enumerate(islice(self.source.records(), self.limit)):
-            yield _sample(record, self.fields, where=_where(self.source, index, record))
+            yield _sample(record, self.fields, where=_row_name(self.source, index, record))
 
 
 def open_dataset(
     data: object, columns: Mapping[str, str] | None = None, *, limit: int | None = None
 ) -> Dataset:
-    """Look through the first ``limit`` rows of ``data`` and return them as a `Dataset`.
+    """Check the first ``limit`` rows of ``data`` and return them as a `Dataset`.
 
-    ``columns`` maps fields of `Sample` to columns, where these have names of their own. Every row
-    is checked here, in constant memory: `ConfigError` names file, row (from 0) and column of the
-    first that cannot be used.
+    ``columns`` maps fields of `Sample` to columns that are not recognised by name. Every row is
+    checked, in constant memory: `ConfigError` names file, row (from 0) and column of the first cell
+    that cannot be used.
     """
     if isinstance(data, Dataset):
         return data
@@ -55,7 +61,7 @@ def open_dataset(
     source = source_of(data)
     survey = _Survey(columns or {})
     for index, record in enumerate(islice(source.records(), limit)):
-        survey.see(record, where=_where(source, index, record))
+        survey.add(record, where=_row_name(source, index, record))
     survey.require_chosen(source.name)
     return Dataset(
         source=source,
@@ -68,16 +74,16 @@ def open_dataset(
 
 
 def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
-    """Raise `ConfigError` for metrics that need what no row of ``dataset`` has."""
+    """Raise `ConfigError` for metrics that need a field for which no row has a value."""
     if not dataset.count:
         return
     missing = {metric.name: sorted(metric.needs - dataset.filled) for metric in metrics}
-    told = [f"{name} needs {', '.join(fields)}" for name, fields in missing.items() if fields]
-    if told:
-        lacking = sorted({field for fields in missing.values() for field in fields})
+    needs = [f"{name} needs {', '.join(lacks)}" for name, lacks in missing.items() if lacks]
+    if needs:
+        lacking = sorted({name for lacks in missing.values() for name in lacks})
         names = [f"{name} ({' or '.join(COLUMNS.get(name, (name,)))})" for name in lacking]
         msg = (
-            f"{dataset.name} has no values for what is needed: {'; '.join(told)}."
+            f"{dataset.name} has no values for what is needed: {'; '.join(needs)}."
             f" Columns found: {', '.join(dataset.columns) or 'none'}."
             f" Add {', '.join(names)}, name the column with columns={{field: column}}"
             " (in a shell --columns field=column), or leave these metrics out"
@@ -85,7 +91,7 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
         raise ConfigError(msg)
 
 
-def _where(source: Source, index: int, record: Record) -> str:
+def _row_name(source: Source, index: int, record: Record) -> str:
     line = f" (line {record.line})" if record.line is not None else ""
     return f"{source.name}, row {index}{line}"
 
@@ -98,15 +104,15 @@ def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
 
 @dataclass(slots=True)
 class _Survey:
-    """What is known of a dataset after the rows seen so far."""
+    """Collects columns, fields and filled fields of a dataset, row by row."""
 
     chosen: Mapping[str, str]
-    columns: dict[str, None] = field(default_factory=dict)  # in the order in which they came up
+    columns: dict[str, None] = field(default_factory=dict)  # in the order in which they are found
     fields: dict[str, str] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
     count: int = 0
 
-    def see(self, record: Record, *, where: str) -> None:
+    def add(self, record: Record, *, where: str) -> None:
         self.count += 1
         if isinstance(record.cells, Sample):
             sample = record.cells
@@ -124,13 +130,231 @@ class _Survey:
         return sample_of(cells, self.fields, where=where)
 
     def require_chosen(self, name: str) -> None:
-        for one, column in self.chosen.items():
+        for chosen, column in self.chosen.items():
             if self.count and column not in self.columns:
                 msg = (
-                    f"{name} has no column {column!r} for the {one};"
+                    f"{name} has no column {column!r} for the {chosen};"
                     f" columns found: {', '.join(self.columns) or 'none'}"
                 )
                 raise ConfigError(msg)
 
 
-_SAMPLE_FIELDS = tuple(one.name for one in fields(Sample))
+# --- columns --------------------------------------------------------------------------------------
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "question": ("question", "questions", "query", "queries", "user_input"),
+    "contexts": ("contexts", "context", "retrieved_contexts"),
+    "answer": ("answer", "response", "responses", "predicted_answer", "predicted_answers"),
+    "reference": (
+        "reference",
+        "reference_answer",
+        "ground_truth",
+        "ground_truths",
+        "ground_truth_answer",
+        "ground_truth_answers",
+    ),
+    "retrieved_ids": ("retrieved_ids", "retrieved_context_ids"),
+    "relevant_ids": ("relevant_ids", "expected_ids", "reference_context_ids"),
+    "grades": ("grades",),
+    "rubric": ("rubric", "rubrics"),
+    "extra": ("extra",),
+}
+"""The column names of each field of `Sample`, in any case, with ``-``, ``_`` or a blank."""
+
+_FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
+
+
+def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each field that has one; ``chosen`` columns come first.
+
+    Raises `ConfigError` if two columns hold the same field.
+    """
+    taken = {column: name for name, column in chosen.items()}
+    found: dict[str, str] = {}
+    for column in columns:
+        name = taken.get(column) or _recognised(column)
+        if name is None or (column not in taken and name in chosen):
+            continue
+        if name in found:
+            msg = (
+                f"columns {found[name]!r} and {column!r} both hold the {name};"
+                f" drop one, or choose with columns={{{name!r}: {column!r}}}"
+            )
+            raise ConfigError(msg)
+        found[name] = column
+    return found
+
+
+def _recognised(column: str) -> str | None:
+    return _FIELDS.get(column.strip().lower().replace("-", "_").replace(" ", "_"))
+
+
+def check_chosen(chosen: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless ``chosen`` maps fields, each to another column."""
+    for name in chosen:
+        if name not in COLUMNS:
+            msg = f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
+            raise ConfigError(msg)
+    if len(set(chosen.values())) < len(chosen):
+        msg = f"columns gives one column to several fields: {dict(chosen)}"
+        raise ConfigError(msg)
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str) -> Sample:
+    """Return the sample in ``cells``; ``fields`` maps its fields to columns.
+
+    Texts in other columns become ``extra``. Raises `ConfigError` naming ``where`` and the column.
+    """
+    found: dict[str, Any] = {}
+    for name, column in fields.items():
+        value = _plain(cells.get(column))
+        if is_missing(value):
+            continue
+        try:
+            found[name] = _CONVERT[name](value)
+        except (TypeError, ValueError) as error:
+            msg = f"{where}, column {column!r}: {error}"
+            raise ConfigError(msg) from error
+    known = set(fields.values())
+    further = {k: v for k, v in cells.items() if k not in known and isinstance(v, str)}
+    found["extra"] = {**further, **found.get("extra", {})}
+    try:
+        return Sample(**found)
+    except (TypeError, ValueError) as error:
+        msg = f"{where}: {error}"
+        raise ConfigError(msg) from error
+
+
+def is_missing(value: object) -> bool:
+    """Return True for None, NaN, and the missing values of pandas."""
+    nan = isinstance(value, float) and math.isnan(value)
+    return value is None or nan or type(value).__name__ in _PANDAS_MISSING
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays and scalars of numpy as lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"must be text, not {type(value).__name__}"
+        raise TypeError(msg)
+    return value
+
+
+def _reference(value: object) -> str | None:
+    """Accept a list of one reference, but not of several, which would have to be chosen from."""
+    if not isinstance(value, list):
+        return _text(value)
+    if len(value) > 1:
+        msg = f"must be one text, not {len(value)}; keep one of them"
+        raise ValueError(msg)
+    return _text(value[0]) if value else None
+
+
+def _contexts(value: object) -> list[Passage]:
+    items = _listed(value) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        msg = f"must be a list of texts, or one text, not {type(value).__name__}"
+        raise TypeError(msg)
+    return [_passage(item) for item in items]
+
+
+def _listed(text: str) -> list[Any]:
+    """Return a list in JSON or Python syntax; other text is one context, blank text none."""
+    bare = text.strip()
+    if not (bare.startswith("[") and bare.endswith("]")):
+        return [text] if bare else []
+    found = _decoded(bare)
+    if isinstance(found, list):
+        return found
+    if bare[1:2] in {"'", '"'}:
+        msg = f'looks like a list, but is no JSON list like ["a", "b"]: {bare[:40]!r}'
+        raise ValueError(msg)
+    return [text]
+
+
+def _decoded(text: str) -> Any:
+    """Return the value of ``text`` as JSON or as a Python literal, None if it is neither."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    # A printed numpy array has no commas: Python would join its strings into one.
+    return found if repr(found) == text else None
+
+
+def _passage(item: object) -> Passage:
+    if isinstance(item, Passage):
+        return item
+    if isinstance(item, Mapping):
+        key = next((key for key in _TEXT_KEYS if key in item), None)
+        if key is None:
+            msg = f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
+            raise ValueError(msg)
+        name = item.get("id")
+        return Passage(text=item[key], id=None if name is None else str(name))
+    if isinstance(item, str):
+        return Passage(text=item)
+    msg = f"each context must be text, not {type(item).__name__}"
+    raise TypeError(msg)
+
+
+def _ids(value: object) -> object:
+    found = _decoded(value.strip()) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(i, str | int) for i in found):
+        msg = f'must be a list of ids, in text a JSON list like ["a", "b"], not {_shown(value)}'
+        raise TypeError(msg)
+    return found
+
+
+def _relevant_ids(value: object) -> object:
+    """Accept a mapping from ids to grades too."""
+    found = _decoded(value.strip()) if isinstance(value, str) else value
+    return _without_missing(found) if isinstance(found, Mapping) else _ids(value)
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    found = _decoded(value.strip()) if isinstance(value, str) else value
+    if not isinstance(found, Mapping):
+        msg = f"must be a mapping to texts, in text a JSON object, not {_shown(value)}"
+        raise TypeError(msg)
+    return _without_missing(found)
+
+
+def _without_missing(found: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Leave out keys without a value, which columnar formats add from other rows."""
+    return {key: value for key, value in found.items() if not is_missing(value)}
+
+
+def _grades(value: object) -> object:
+    found = _decoded(value.strip()) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple):
+        msg = f"must be a list of numbers, not {_shown(value)}"
+        raise TypeError(msg)
+    return found
+
+
+def _shown(value: object) -> str:
+    return repr(value[:40]) if isinstance(value, str) else type(value).__name__
+
+
+_CONVERT: Mapping[str, Callable[[Any], Any]] = {
+    "question": _text,
+    "contexts": _contexts,
+    "answer": _text,
+    "reference": _reference,
+    "retrieved_ids": _ids,
+    "relevant_ids": _relevant_ids,
+    "grades": _grades,
+    "rubric": _mapping,
+    "extra": _mapping,
+}

@@ -1,22 +1,36 @@
-"""`evaluate_dataset`: every row of a dataset scored, and a `Report` on them."""
+"""`evaluate_dataset`: score every row of a dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import aclosing, closing
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import Future, wait
+from contextlib import aclosing, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import get_args
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
-from rag_eval_otel.dataset.blocking import blocking
-from rag_eval_otel.dataset.budget import Budget
-from rag_eval_otel.dataset.progress import Progress, progress_bar
-from rag_eval_otel.dataset.read import open_dataset
-from rag_eval_otel.dataset.report import Report
-from rag_eval_otel.dataset.stream import Plan, scored_rows
+from rag_eval_otel.dataset.cache import Measure, ScoreCache, open_cache
+from rag_eval_otel.dataset.read import Dataset, check_needs, open_dataset
+from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.summary import Summary
-from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import chosen_labelling
+from rag_eval_otel.errors import BudgetSpentError, ConfigError, FailedRowError
+from rag_eval_otel.evaluation import chosen_labelling, evaluate, labelling_of
+from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
@@ -24,11 +38,298 @@ from rag_eval_otel.judge.models import (
     chosen_models,
     chosen_prompts,
 )
+from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.results.rows import Row
+from rag_eval_otel.runtime.background import DaemonExecutor
+from rag_eval_otel.runtime.guard import silence
+from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import Fusion, Reasons
+from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Replies, Sample
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Progress = Literal["auto", "on", "off"]
+"""``auto``: a bar if stderr is a terminal and tqdm is installed."""
+
+Advance: TypeAlias = Callable[[], object]
+
+_POLL = 0.2  # seconds; a signal that comes just before the wait is seen after it
+_LOOKAHEAD = 4  # results that may wait for a slow one before them, for each row under way
+_REPLIES = 1024  # kept for rows that ask the same question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of one run: judge requests, and tokens (prompt and completion together).
+
+    No request is sent once a limit is reached. Requests under way are finished, so tokens may
+    exceed the limit by what these take. Scores beyond the budget are errors, reason ``budget``.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a limit that is no whole number from 0."""
+        for name in ("requests", "tokens"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_number and value >= 0):
+                msg = f"Budget.{name} must be a whole number, 0 or more, not {value!r}"
+                raise ConfigError(msg)
+
+
+class BudgetedJudge:
+    """Asks ``judge`` until ``budget`` is spent."""
+
+    def __init__(self, judge: Judge, budget: Budget) -> None:
+        self._judge = judge
+        self._budget = budget
+        self._requests = 0
+        self._tokens = 0
+
+    @property
+    def model(self) -> str:
+        return self._judge.model
+
+    @property
+    def revision(self) -> object:
+        return getattr(self._judge, "revision", None)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Pass ``tasks`` on; raise `BudgetSpentError` without asking once a limit is reached."""
+        budget = self._budget
+        if budget.requests is not None and self._requests >= budget.requests:
+            msg = f"not asked: the budget of {budget.requests} judge requests is spent"
+            raise BudgetSpentError(msg)
+        if budget.tokens is not None and self._tokens >= budget.tokens:
+            msg = f"not asked: the budget of {budget.tokens} tokens is spent"
+            raise BudgetSpentError(msg)
+        self._requests += 1
+        replies = await self._judge.reply(tasks)
+        usage = replies.usage
+        self._requests += max(0, usage.judge_requests - 1)
+        self._tokens += usage.prompt_tokens + usage.completion_tokens
+        return replies
+
+
+# --- scoring rows ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The metrics of each row, the models, and the limits; see `evaluate_dataset`."""
+
+    metrics: tuple[Metric, ...]
+    judge: Judge
+    embedder: Embedder
+    fusion: Fusion = "on"
+    repairs: int = 1
+    concurrency: int = 16
+    timeout: float | None = None
+    raise_on_failure: bool = False
+    cache: Path | None = None
+    budget: Budget | None = None
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    prompts: Prompts = BUILT_IN
+    explanations: Reasons = "off"
+    label_metrics: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an option that cannot be used."""
+        if isinstance(self.concurrency, bool) or self.concurrency < 1:
+            msg = f"concurrency must be 1 or more, not {self.concurrency!r}"
+            raise ConfigError(msg)
+        if self.fusion not in get_args(Fusion):
+            msg = f"fusion must be 'on' or 'off', not {self.fusion!r}"
+            raise ConfigError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(metric.name for metric in self.metrics)
+
+
+async def scored_rows(dataset: Dataset, plan: Plan) -> AsyncGenerator[Row, None]:
+    """Yield the rows of ``dataset`` in order as they are scored, in constant memory.
+
+    Raises `ConfigError`, before anything is asked, for metrics whose needs ``dataset`` cannot meet,
+    and `FailedRowError` at the first failed row if ``plan`` says so.
+    """
+    check_needs(plan.metrics, dataset)
+    measure = Measure(
+        metrics=plan.metrics,
+        judge=plan.judge,
+        embedder=plan.embedder,
+        fusion=plan.fusion,
+        prompts=plan.prompts,
+        reasons=plan.explanations,
+    )
+    with open_cache(plan.cache, measure=measure) as cache:
+        score = _RowScorer(plan, cache)
+        samples = enumerate(dataset.samples())
+        async with aclosing(in_order(samples, score, at_once=plan.concurrency)) as rows:
+            async for row in rows:
+                if plan.raise_on_failure and row.failed:
+                    raise _failure(dataset, row)
+                yield row
+
+
+def _failure(dataset: Dataset, row: Row) -> FailedRowError:
+    score = row.failed[0]
+    details = score.detail.get("error", "no details")
+    return FailedRowError(
+        f"{dataset.name}, row {row.index}: {score.name} failed ({score.reason}): {details}"
+    )
+
+
+class _RowScorer:
+    """Scores one row; scores in the cache are not asked for again."""
+
+    def __init__(self, plan: Plan, cache: ScoreCache | None) -> None:
+        self._plan = plan
+        self._cache = cache
+        self._judge = BudgetedJudge(plan.judge, plan.budget) if plan.budget else plan.judge
+        self._replies = ReplyCache(_REPLIES)
+        self._label_metrics = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
+
+    async def __call__(self, item: tuple[int, Sample]) -> Row:
+        index, sample = item[0], self._plan.redactor.sample(item[1])
+        silence()  # each row is a task, with a context of its own
+        known = self._cache.get(sample) if self._cache else {}
+        missing = [metric for metric in self._plan.metrics if metric.name not in known]
+        fresh = await self._evaluate(sample, missing) if missing else Evaluation(scores=())
+        if self._cache and missing:
+            self._cache.put(sample, fresh.scores, judge=fresh.judge)
+        scores = {name: score for name, (score, _) in known.items()}
+        scores |= {score.name: score for score in fresh.scores}
+        judges = [fresh.judge, *(judge for _, judge in known.values())]
+        evaluation = replace(
+            fresh,
+            scores=tuple(scores[name] for name in self._plan.names),
+            judge=next((judge for judge in judges if judge is not None), None),
+            label_metrics=self._label_metrics,
+        )
+        return Row(index=index, sample=sample, evaluation=evaluation)
+
+    async def _evaluate(self, sample: Sample, metrics: Iterable[Metric]) -> Evaluation:
+        plan = self._plan
+        return await evaluate(
+            sample,
+            metrics,
+            judge=self._judge,
+            embedder=plan.embedder,
+            fusion=plan.fusion,
+            repairs=plan.repairs,
+            timeout=plan.timeout,
+            cache=self._replies,
+            prompts=plan.prompts,
+            explanations=plan.explanations,
+        )
+
+
+async def in_order(
+    items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once: int
+) -> AsyncGenerator[R, None]:
+    """Yield the result of ``work`` for each of ``items``, in their order, ``at_once`` at a time.
+
+    Memory does not grow with the number of items: a few times ``at_once`` are held. Work under way
+    is cancelled when the generator is closed or an item fails.
+    """
+    running: deque[asyncio.Task[R]] = deque()
+    semaphore = asyncio.Semaphore(at_once)
+
+    async def limited(item: T) -> R:
+        async with semaphore:
+            return await work(item)
+
+    try:
+        for item in items:
+            running.append(asyncio.create_task(limited(item)))
+            if len(running) >= at_once * _LOOKAHEAD:
+                yield await running[0]
+                running.popleft()
+        while running:
+            yield await running[0]
+            running.popleft()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+@contextmanager
+def progress_bar(total: int, mode: Progress) -> Iterator[Advance]:
+    """Return a context that gives a function to move tqdm's bar by one row.
+
+    ``on`` raises `MissingDependencyError` without tqdm; with ``auto`` there is no bar then.
+    """
+    if mode == "off" or (mode == "auto" and not find_spec("tqdm")):
+        yield lambda: None
+        return
+    disable = None if mode == "auto" else False  # None: no bar if stderr is no terminal
+    with require("tqdm").tqdm(total=total, desc="evaluating", unit="row", disable=disable) as bar:
+        yield bar.update
+
+
+# --- from code that does not await ----------------------------------------------------------------
+
+
+def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end: here, or in its own thread if an event loop runs here.
+
+    An interrupt (^C) cancels the coroutine, and is raised when that has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    return _in_thread(make)
+
+
+def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    cancel: list[Callable[[], object]] = []
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(make())
+        loop = asyncio.get_running_loop()
+        cancel.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await task
+
+    executor = DaemonExecutor(1)
+    context = contextvars.copy_context()
+    future: Future[T] = executor.submit(context.run, asyncio.run, cancellable())
+    try:
+        while not wait([future], timeout=_POLL).done:
+            pass
+    except KeyboardInterrupt:
+        for stop in cancel:
+            stop()
+        wait([future])
+        raise
+    finally:
+        executor.shutdown()
+    return future.result()
+
+
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
+    """Return ``function``, called ``name``, for code that does not await."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_now(lambda: function(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+# --- the public functions -------------------------------------------------------------------------
 
 
 async def aevaluate_dataset(
@@ -51,8 +352,8 @@ async def aevaluate_dataset(
     limit: int | None = None,
     prompts: AnyPrompts = None,
     explanations: Reasons = "off",
-) -> Report:
-    """Score every row of ``samples`` with ``metrics`` and return the `Report`.
+) -> DatasetResult:
+    """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
     `evaluate_dataset` blocks until it is done; it may be called where an event loop is running, as
     in a notebook. `aevaluate_dataset` is the same, to be awaited.
@@ -115,7 +416,7 @@ async def aevaluate_dataset(
                     summary.add(row.evaluation)
                     rows.append(row)
                     advance()
-        return Report(rows=tuple(rows), totals=summary.totals())
+        return DatasetResult(rows=tuple(rows), totals=summary.totals())
 
 
-evaluate_dataset = blocking(aevaluate_dataset, "evaluate_dataset")
+evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")

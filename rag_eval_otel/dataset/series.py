@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rag_eval_otel.dataset.tally import Moments, Tally
+from rag_eval_otel.dataset.summary import Moments, Tally
 from rag_eval_otel.results.rows import CounterPoint, Row, ScoreRecord, UnscoredTurn, unit_value
 from rag_eval_otel.types import Score
 

@@ -1,25 +1,260 @@
-"""`Summary`: what the scores of many rows come to, in constant memory."""
+"""`Summary`: counts, means and intervals of the scores of many rows, in constant memory."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
+from textwrap import shorten
 from typing import Any
 
-from rag_eval_otel.dataset.table import metrics_table
-from rag_eval_otel.dataset.tally import MetricSummary, Tally
-from rag_eval_otel.types import Evaluation, Usage
+from rag_eval_otel.types import Evaluation, Score, Usage
+
+_EXACT_TO = 200  # degrees of freedom; from there the expansion is off by less than 1e-10
+_STEPS = 80  # of bisection
+
+
+def mean_interval(
+    mean: float, deviation: float, *, n: int, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Return the confidence interval of the mean of ``n`` values with this sample deviation.
+
+    ``mean`` plus and minus ``t(n - 1) * deviation / sqrt(n)``, Student's t. It is not cut off at
+    the bounds of a metric's range. None for fewer than two values; values all alike give an
+    interval of width 0, although the mean is not known that well.
+    """
+    if n < 2:  # noqa: PLR2004  # one value has no deviation
+        return None
+    half = t_quantile((1 + confidence) / 2, n - 1) * deviation / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def t_quantile(p: float, df: int) -> float:
+    """Return the ``p`` quantile, p above .5, of Student's t with ``df`` degrees of freedom."""
+    return _expansion(p, df) if df > _EXACT_TO else _bisected(p, df)
+
+
+def _bisected(p: float, df: int) -> float:
+    """Find the angle whose tangent is t / sqrt(df): the distribution is a finite sum in it."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if (1 + _two_sided(middle, df)) / 2 < p:
+            low = middle
+        else:
+            high = middle
+    return math.tan(low) * math.sqrt(df)
+
+
+def _two_sided(angle: float, df: int) -> float:
+    """Return P(-t < T < t): Abramowitz & Stegun 26.7.3 (odd) and 26.7.4 (even)."""
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = df % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0 if df == 1 else term
+    for k in range(2 + odd, df - 1, 2):
+        term *= (k - 1) / k * square
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _expansion(p: float, df: int) -> float:
+    """Return the quantile by the normal one: Abramowitz & Stegun 26.7.5."""
+    x = NormalDist().inv_cdf(p)
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return x + sum(term / float(df) ** power for power, term in enumerate(terms, start=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """One metric over a dataset.
+
+    ``mean``, ``median`` and ``interval`` are over the ``ok`` scores alone, on the metric's own
+    scale; None where there are none (the interval: fewer than two), never NaN. A mean means little
+    without the counts beside it: ``undefined`` and ``error`` scores are in neither.
+
+    ``interval`` is the 95 % confidence interval of the mean by Student's t; it is not cut off at
+    the ends of the metric's range. ``median`` is exact. ``normalized_mean`` is the mean on [0, 1],
+    for metrics with another scale. ``passed`` of ``labelled`` scores reached the threshold.
+    ``reasons`` counts the reasons of the scores, ``first_failure`` is the first error message.
+    Scores of several ``versions`` are different measurements, so their mean is of a mixture.
+    """
+
+    name: str
+    mean: float | None = None
+    median: float | None = None
+    interval: tuple[float, float] | None = None
+    normalized_mean: float | None = None
+    ok: int = 0
+    undefined: int = 0
+    error: int = 0
+    passed: int = 0
+    labelled: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    first_failure: str | None = None
+    versions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        found = asdict(self)
+        lists = {name: value for name, value in found.items() if isinstance(value, tuple)}
+        return {**found, **{name: list(value) for name, value in lists.items()}}
+
+
+@dataclass(slots=True)
+class Moments:
+    """Running mean and deviation of numbers (Welford)."""
+
+    count: int = 0
+    centre: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        away = value - self.centre
+        self.centre += away / self.count
+        self.squares += away * (value - self.centre)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None without numbers."""
+        return self.centre if self.count else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean; None for fewer than two numbers."""
+        deviation = math.sqrt(self.squares / max(1, self.count - 1))
+        return mean_interval(self.centre, deviation, n=self.count)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts and sums of the scores of one metric."""
+
+    values: Moments = field(default_factory=Moments)
+    normalized: Moments = field(default_factory=Moments)
+    counts: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    first_failure: str | None = None
+    versions: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> int:
+        """The number of scores with status ``ok``."""
+        return self.counts["ok"]
+
+    def add(self, score: Score) -> None:
+        self.counts[score.status] += 1
+        if score.label is not None:
+            self.labels[score.label] += 1
+        if score.reason is not None:
+            self.reasons[score.reason] += 1
+        if score.value is None:
+            self.first_failure = self.first_failure or score.detail.get("error")
+        else:
+            self.values.add(score.value)
+            self.versions[score.version] = None
+        if score.value is not None and score.normalized is not None:
+            self.normalized.add(score.normalized)
+
+    def summary(self, name: str, *, median: float | None) -> MetricSummary:
+        """Return the summary of the scores so far, with this ``median``."""
+        return MetricSummary(
+            name=name,
+            mean=self.values.mean,
+            median=median,
+            interval=self.values.interval,
+            normalized_mean=self.normalized.mean,
+            ok=self.ok,
+            undefined=self.counts["undefined"],
+            error=self.counts["error"],
+            passed=self.labels["pass"],
+            labelled=self.labels.total(),
+            reasons=dict(self.reasons),
+            first_failure=self.first_failure,
+            versions=tuple(self.versions),
+        )
+
+
+_COLUMNS = ("metric", "mean", "95 % interval", "median", "ok", "undefined", "error", "pass")
+_MAX_MESSAGE = 300  # characters of an error message
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Return ``rows`` as lines of text; the first ``left`` columns are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_line(row, widths, left=left) for row in rows)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], *, left: int) -> str:
+    cells = [
+        cell.ljust(width) if i < left else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def metrics_table(metrics: Sequence[MetricSummary]) -> str:
+    """Return a line for each metric, a dash for a missing number, and the reasons below."""
+    lines = [aligned([_COLUMNS, *map(_cells, metrics)])]
+    printed: set[str | None] = {None}
+    for metric in metrics:
+        lines += _remarks(metric)
+        if metric.first_failure not in printed:
+            lines.append(f"    the first: {shorten(metric.first_failure or '', _MAX_MESSAGE)}")
+        printed.add(metric.first_failure)
+    return "\n".join(lines)
+
+
+def _cells(metric: MetricSummary) -> tuple[str, ...]:
+    return (
+        metric.name,
+        number(metric.mean),
+        interval(metric.interval),
+        number(metric.median),
+        str(metric.ok),
+        str(metric.undefined),
+        str(metric.error),
+        f"{metric.passed}/{metric.labelled}" if metric.labelled else "-",
+    )
+
+
+def _remarks(metric: MetricSummary) -> Iterator[str]:
+    if metric.normalized_mean is not None:
+        yield f"  {metric.name}: mean on the scale 0 to 1: {number(metric.normalized_mean)}"
+    if metric.reasons:
+        counted = ", ".join(f"{n} {reason}" for reason, n in sorted(metric.reasons.items()))
+        yield f"  {metric.name}: {counted}"
+    if len(metric.versions) > 1:
+        yield f"  {metric.name}: a mixture of versions: {', '.join(metric.versions)}"
+
+
+def number(value: float | None) -> str:
+    """Return ``value`` to three places, or a dash."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def interval(value: tuple[float, float] | None) -> str:
+    """Return both ends, or a dash."""
+    return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Totals:
-    """What all rows of a dataset come to: ``totals["faithfulness"]`` is one metric's summary.
+    """The summary of a dataset: ``totals["faithfulness"]`` is the summary of one metric.
 
-    ``failed`` counts the rows with a score that is an error, ``unscored`` those for which the judge
-    answered and no metric could use what it said. ``usage`` is what this run asked of
-    judge and embedder: scores from the cache took nothing. ``judge`` is the model that answered,
-    all of them where there were several, None where none was asked.
+    ``failed`` is the number of rows with a failed score, ``unscored`` that of rows whose judge
+    replies no metric could use. ``usage`` are the requests and tokens of this run, without those of
+    cached scores. ``judge`` names the models that answered, None if none was asked.
     """
 
     rows: int
@@ -30,7 +265,7 @@ class Totals:
     metrics: tuple[MetricSummary, ...]
 
     def __getitem__(self, name: str) -> MetricSummary:
-        """Return the summary of the metric ``name``; `KeyError` names those there are."""
+        """Return the summary of the metric ``name``; `KeyError` lists the names there are."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -38,19 +273,20 @@ class Totals:
         raise KeyError(msg)
 
     def __repr__(self) -> str:
-        """Return the table."""
+        """Return a table."""
         usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
-        told = (
-            f"{rows}, {self.failed} with failed scores{_without(self.unscored)};"
+        unscored = f", {self.unscored} without a score" if self.unscored else ""
+        head = (
+            f"{rows}, {self.failed} with failed scores{unscored};"
             f" judge {self.judge or '-'},"
             f" {usage.judge_requests} judge requests,"
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
             f" {usage.embedding_requests} embedding requests"
         )
-        return f"{told}\n{metrics_table(self.metrics)}"
+        return f"{head}\n{metrics_table(self.metrics)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON; metrics by name."""
+        """Return the fields for JSON; metrics by name."""
         metrics = {metric.name: metric.to_dict() for metric in self.metrics}
         return {
             "row_count": self.rows,
@@ -62,18 +298,13 @@ class Totals:
         }
 
 
-def _without(unscored: int) -> str:
-    return f", {unscored} without a score" if unscored else ""
-
-
 class Summary:
-    """Takes one evaluation after the other; values wait for their median in a file of SQLite's.
+    """Sums up evaluations; their values are kept in a temporary SQLite file for the median.
 
-    Memory is bounded by SQLite's page cache (2 MB), whatever the number of rows. Close it.
+    Memory is bounded by SQLite's page cache (2 MB) for any number of rows. Must be closed.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
-        """Sum up ``metrics``, each by its name."""
         self._rows = 0
         self._failed = 0
         self._unscored = 0
@@ -84,7 +315,6 @@ class Summary:
         self._values.execute("CREATE TABLE scores (metric TEXT, value REAL)")
 
     def add(self, evaluation: Evaluation) -> None:
-        """Count the scores of one more row."""
         self._rows += 1
         self._failed += any(score.status == "error" for score in evaluation.scores)
         self._unscored += evaluation.is_useless
@@ -97,7 +327,7 @@ class Summary:
         self._values.executemany("INSERT INTO scores VALUES (?, ?)", values)
 
     def totals(self) -> Totals:
-        """Return what there is so far."""
+        """Return the summary of the evaluations so far."""
         return Totals(
             rows=self._rows,
             failed=self._failed,
@@ -111,7 +341,7 @@ class Summary:
         )
 
     def close(self) -> None:
-        """Let the temporary file go."""
+        """Delete the temporary file."""
         self._values.close()
 
     def _median(self, name: str, count: int) -> float | None:

@@ -15,7 +15,7 @@ import pytest
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
 from rag_eval_otel.dataset.export import Exported, Targets, export
 from rag_eval_otel.dataset.read import open_dataset
-from rag_eval_otel.dataset.stream import Plan
+from rag_eval_otel.dataset.run import Plan
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.testing import OtlpReceiver

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,18 +14,28 @@ from typing import Any
 import pytest
 
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.dataset.blocking import run_now
-from rag_eval_otel.dataset.budget import Budget
-from rag_eval_otel.dataset.ordered import in_order
-from rag_eval_otel.dataset.report import Report
-from rag_eval_otel.dataset.run import aevaluate_dataset, evaluate_dataset
-from rag_eval_otel.errors import ConfigError, FailedRowError, JudgeTransportError
+from rag_eval_otel.dataset.result import DatasetResult
+from rag_eval_otel.dataset.run import (
+    Budget,
+    Progress,
+    aevaluate_dataset,
+    evaluate_dataset,
+    in_order,
+    progress_bar,
+    run_now,
+)
+from rag_eval_otel.errors import (
+    ConfigError,
+    FailedRowError,
+    JudgeTransportError,
+    MissingDependencyError,
+)
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.types import Replies, Sample, Usage
 
 
-def evaluated(samples: object, *metrics: Any, **options: Any) -> Report:
+def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
     """Evaluate ``samples`` with a judge that says yes."""
     given = {"judge": judge(), "embedder": EMBEDDER, **options}
     return evaluate_dataset(samples, metrics or (Reads(),), **given)
@@ -31,21 +43,21 @@ def evaluated(samples: object, *metrics: Any, **options: Any) -> Report:
 
 def test_every_row_is_scored_in_order() -> None:
     """Rows come in the order of the dataset, each with its sample and its scores."""
-    report = evaluated(numbers(3, 1, 2), Reads(), Reads(factor=10, name="tenfold"))
-    assert [row.index for row in report.rows] == [0, 1, 2]
-    assert [row["reads"].value for row in report.rows] == [3, 1, 2]
-    assert [row["tenfold"].value for row in report.rows] == [30, 10, 20]
-    assert report.rows[1].sample.question == "Number 1?"
+    result = evaluated(numbers(3, 1, 2), Reads(), Reads(factor=10, name="tenfold"))
+    assert [row.index for row in result.rows] == [0, 1, 2]
+    assert [row["reads"].value for row in result.rows] == [3, 1, 2]
+    assert [row["tenfold"].value for row in result.rows] == [30, 10, 20]
+    assert result.rows[1].sample.question == "Number 1?"
 
 
 def test_what_cannot_be_measured_is_no_number() -> None:
     """Undefined and failed scores are counted beside the mean, and are in none."""
-    report = evaluated(numbers(1, "?", "wrong", 3))
-    found = report["reads"]
+    result = evaluated(numbers(1, "?", "wrong", 3))
+    found = result["reads"]
     assert (found.ok, found.undefined, found.error) == (2, 1, 1)
     assert (found.mean, found.median, found.passed, found.labelled) == (2.0, 2.0, 2, 2)
     assert found.reasons == {"no_claims": 1, "internal": 1}
-    assert report.totals.failed == 1
+    assert result.totals.failed == 1
 
 
 def test_a_failure_can_be_an_error() -> None:
@@ -56,11 +68,11 @@ def test_a_failure_can_be_an_error() -> None:
 
 def test_an_empty_dataset_has_a_report_without_means() -> None:
     """Nothing was measured: None, never NaN or 0."""
-    report = evaluated([])
-    assert report.rows == ()
-    assert report["reads"].mean is report["reads"].median is report["reads"].interval is None
-    assert report.judge is None
-    assert "0 rows" in repr(report)
+    result = evaluated([])
+    assert result.rows == ()
+    assert result["reads"].mean is result["reads"].median is result["reads"].interval is None
+    assert result.judge is None
+    assert "0 rows" in repr(result)
 
 
 def test_needs_are_checked_before_anything_is_asked() -> None:
@@ -91,26 +103,26 @@ def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:
 
 def test_usage_and_judge_are_summed_up() -> None:
     """The report says what was asked, and who answered."""
-    report = evaluated(asked_rows(3), JUDGED)
-    assert report.usage == Usage(judge_requests=3)
-    assert report.judge == "fake"
-    assert report[JUDGED.name].mean == 1.0
+    result = evaluated(asked_rows(3), JUDGED)
+    assert result.usage == Usage(judge_requests=3)
+    assert result.judge == "fake"
+    assert result[JUDGED.name].mean == 1.0
 
 
 def test_a_budget_of_requests_is_kept() -> None:
     """No request is sent beyond it; what is left unscored says why, the rest is measured."""
     asked = judge()
-    report = evaluated(
+    result = evaluated(
         [{**row, "answer": "1"} for row in asked_rows(5)],
         JUDGED,
         Reads(),
         judge=asked,
         budget=Budget(requests=2),
     )
-    assert len(asked.requests) == report.usage.judge_requests == 2
-    assert (report[JUDGED.name].ok, report[JUDGED.name].error) == (2, 3)
-    assert report[JUDGED.name].reasons == {"budget": 3}
-    assert report["reads"].ok == 5
+    assert len(asked.requests) == result.usage.judge_requests == 2
+    assert (result[JUDGED.name].ok, result[JUDGED.name].error) == (2, 3)
+    assert result[JUDGED.name].reasons == {"budget": 3}
+    assert result["reads"].ok == 5
 
 
 class Wordy:
@@ -134,9 +146,9 @@ class Wordy:
 def test_a_budget_counts_what_the_judge_says_it_took(budget: Budget) -> None:
     """Tokens, and requests that one reply took more of, count when they are known."""
     wordy = Wordy()
-    report = evaluated(asked_rows(5), JUDGED, judge=wordy, budget=budget, concurrency=1)
-    assert wordy.asked == report[JUDGED.name].ok == 2
-    assert report[JUDGED.name].reasons == {"budget": 3}
+    result = evaluated(asked_rows(5), JUDGED, judge=wordy, budget=budget, concurrency=1)
+    assert wordy.asked == result[JUDGED.name].ok == 2
+    assert result[JUDGED.name].reasons == {"budget": 3}
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True])
@@ -177,17 +189,17 @@ class Gate:
 def test_rows_are_under_way_at_once_and_no_more_than_told() -> None:
     """Three requests wait for each other; a fourth never comes beside them."""
     gate = Gate(opens_at=3)
-    report = evaluated(asked_rows(9), JUDGED, judge=gate, concurrency=3)
-    assert (report[JUDGED.name].ok, gate.most) == (9, 3)
+    result = evaluated(asked_rows(9), JUDGED, judge=gate, concurrency=3)
+    assert (result[JUDGED.name].ok, gate.most) == (9, 3)
 
 
 def test_a_row_that_takes_too_long_fails_alone() -> None:
     """Over ``timeout`` a row's missing scores are errors; what it had is kept."""
     gate = Gate(opens_at=-1)
     rows = [{**row, "answer": "1"} for row in asked_rows(2)]
-    report = evaluated(rows, JUDGED, Reads(), judge=gate, timeout=0.0)
-    assert report[JUDGED.name].reasons == {"timeout": 2}
-    assert report["reads"].ok == 2
+    result = evaluated(rows, JUDGED, Reads(), judge=gate, timeout=0.0)
+    assert result[JUDGED.name].reasons == {"timeout": 2}
+    assert result["reads"].ok == 2
 
 
 def test_few_items_are_held() -> None:
@@ -233,13 +245,57 @@ def test_what_is_under_way_ends_with_the_one_who_waits() -> None:
     assert sorted(ended) == [0, 1, 2]
 
 
+# --- the progress bar -----------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "stream", "is_shown"),
+    [
+        ("on", io.StringIO, True),
+        ("off", Terminal, False),
+        ("auto", Terminal, True),
+        ("auto", io.StringIO, False),
+    ],
+)
+def test_progress_bar_is_shown_on_a_terminal_or_on_demand(
+    mode: Progress,
+    stream: Callable[[], io.StringIO],
+    is_shown: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bar counts rows on stderr."""
+    monkeypatch.setattr(sys, "stderr", stream())
+    with progress_bar(3, mode) as advance:
+        for _ in range(3):
+            advance()
+    assert ("3/3" in sys.stderr.getvalue()) == is_shown  # type: ignore[attr-defined]
+
+
+def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``auto`` goes without; ``on`` is an error that names the extra."""
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert evaluated(numbers(1), progress="auto")["reads"].ok == 1
+    assert "1/1" not in sys.stderr.getvalue()  # type: ignore[attr-defined]
+    with pytest.raises(MissingDependencyError, match="dataset"):
+        evaluated(numbers(1), progress="on")
+
+
 # --- where it runs --------------------------------------------------------------------------------
 
 
 def test_it_can_be_awaited_and_called_within_a_loop() -> None:
     """In a notebook, where a loop is running, the blocking form works too."""
 
-    async def both() -> list[Report]:
+    async def both() -> list[DatasetResult]:
         options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
         awaited = await aevaluate_dataset(numbers(1, 2), [Reads()], **options)
         return [awaited, evaluate_dataset(numbers(1, 2), [Reads()], **options)]
@@ -320,11 +376,11 @@ def test_only_what_is_missing_is_measured(tmp_path: Any) -> None:
     rows = [{**row, "answer": "1"} for row in asked_rows(3)]
     evaluated(rows, JUDGED, cache=cache)
     asked = judge()
-    report = evaluated(
+    result = evaluated(
         [*reversed(rows), *asked_rows(4)[3:]], Reads(), JUDGED, judge=asked, cache=cache
     )
     assert len(asked.requests) == 1
-    assert [score.name for score in report.rows[0].scores] == ["reads", JUDGED.name]
+    assert [score.name for score in result.rows[0].scores] == ["reads", JUDGED.name]
 
 
 class Differs:

@@ -1,4 +1,4 @@
-"""`Report`: the numbers beside their counts, as table, dict and frame, and against another."""
+"""`DatasetResult`: summary, table, dict, frame, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.dataset.report import Report
+from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.run import evaluate_dataset
-from rag_eval_otel.dataset.student import mean_interval, t_quantile
-from rag_eval_otel.dataset.summary import Summary
+from rag_eval_otel.dataset.summary import Summary, mean_interval, t_quantile
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.types import Evaluation, Score
 
 T_975 = {1: 12.7062047364, 2: 4.3026527297, 9: 2.2621571628, 30: 2.0422724563, 200: 1.9718962236}
 
 
-def report_on(*answers: object, **options: Any) -> Report:
-    """Return the report on rows with these answers."""
+def result_on(*answers: object, **options: Any) -> DatasetResult:
+    """Return the result of evaluating rows with these answers."""
     metrics = [Reads(**options)]
     return evaluate_dataset(numbers(*answers), metrics, judge=judge(), embedder=EMBEDDER)
 
@@ -58,8 +57,8 @@ def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
 
 def test_one_value_has_no_interval() -> None:
     """There is nothing to tell a deviation from."""
-    report = report_on(1)
-    assert (report["reads"].mean, report["reads"].interval) == (1.0, None)
+    result = result_on(1)
+    assert (result["reads"].mean, result["reads"].interval) == (1.0, None)
 
 
 # --- sums -----------------------------------------------------------------------------------------
@@ -86,9 +85,9 @@ def test_sums_agree_with_those_over_all_values(values: list[float]) -> None:
 
 def test_both_scales_are_shown() -> None:
     """A metric with a scale of its own has its mean on it, and from 0 to 1."""
-    report = report_on(2, 4, scale=4.0)
-    assert (report["reads"].mean, report["reads"].normalized_mean) == (3.0, 0.75)
-    assert "reads: mean on the scale 0 to 1: 0.750" in repr(report)
+    result = result_on(2, 4, scale=4.0)
+    assert (result["reads"].mean, result["reads"].normalized_mean) == (3.0, 0.75)
+    assert "reads: mean on the scale 0 to 1: 0.750" in repr(result)
 
 
 def test_a_mixture_of_versions_is_told() -> None:
@@ -102,8 +101,8 @@ def test_a_mixture_of_versions_is_told() -> None:
 
 
 def test_the_table_has_counts_beside_every_mean() -> None:
-    """A report shows itself, with dashes where there is no number."""
-    lines = repr(report_on(1, 2, "?", "wrong")).splitlines()
+    """A result shows itself, with dashes where there is no number."""
+    lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
     assert lines[0].startswith("4 rows, 1 with failed scores; judge -, 0 judge requests")
     assert lines[1].split() == (
         ["metric", "mean", "95", "%", "interval", "median", "ok", "undefined", "error", "pass"]
@@ -111,15 +110,15 @@ def test_the_table_has_counts_beside_every_mean() -> None:
     assert lines[2].split()[:2] == ["reads", "1.500"]
     assert lines[2].split()[-4:] == ["2", "1", "1", "2/2"]
     assert lines[3] == "  reads: 1 internal, 1 no_claims"
-    assert repr(report_on("?")).splitlines()[2].split() == (
+    assert repr(result_on("?")).splitlines()[2].split() == (
         ["reads", "-", "-", "-", "0", "1", "0", "-"]
     )
-    assert repr(report_on(1)).startswith("1 row,")
+    assert repr(result_on(1)).startswith("1 row,")
 
 
 def test_a_dict_is_json_without_the_texts() -> None:
     """Everything but the samples' texts, of which a digest stands for each."""
-    found = json.loads(json.dumps(report_on(1, "?").to_dict()))
+    found = json.loads(json.dumps(result_on(1, "?").to_dict()))
     assert found["row_count"] == 2
     assert found["metrics"]["reads"]["undefined"] == 1
     assert found["rows"][0]["scores"]["reads"]["value"] == 1.0
@@ -135,25 +134,25 @@ def test_a_dict_is_json_without_the_texts() -> None:
 
 def test_a_frame_has_a_line_for_each_row() -> None:
     """Values are floats; what has none is missing, with its status and reason beside."""
-    frame = report_on(1, "?").to_pandas()
+    frame = result_on(1, "?").to_pandas()
     assert frame["reads"].dtype == "float64"
     assert frame["reads"].isna().tolist() == [False, True]
     assert frame["reads.status"].tolist() == ["ok", "undefined"]
     assert frame["reads.reason"].tolist()[1] == "no_claims"
-    assert list(report_on().to_pandas().columns) == list(frame.columns)
+    assert list(result_on().to_pandas().columns) == list(frame.columns)
 
 
 def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is named."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'rag-eval-otel\[dataset\]'"):
-        report_on(1).to_pandas()
+        result_on(1).to_pandas()
 
 
 def test_an_unknown_metric_is_named() -> None:
     """The error says which there are."""
     with pytest.raises(KeyError, match=r"there are.*reads"):
-        report_on(1)["other"]
+        result_on(1)["other"]
 
 
 def test_frames_are_imported_on_use() -> None:
@@ -170,7 +169,7 @@ def test_frames_are_imported_on_use() -> None:
 
 def test_paired_differences() -> None:
     """The difference of pairs that are ok in both, with its interval; the rest is counted."""
-    here, there = report_on(2, 4, "?", 5), report_on(2, 4, 1, "?")
+    here, there = result_on(2, 4, "?", 5), result_on(2, 4, 1, "?")
     rows = [
         {**row, "answer": str(a)} for row, a in zip(numbers(0, 0, 0, 0), (1, 2, 1, 1), strict=True)
     ]
@@ -183,14 +182,14 @@ def test_paired_differences() -> None:
 
 
 def test_a_comparison_shows_itself() -> None:
-    """As a table and as a dict; metrics that only one report has are named."""
+    """As a table and as a dict; metrics that only one result has are named."""
     data = [{**row, "answer": "1"} for row in asked_rows(2)]
     options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
     here = evaluate_dataset(data, [Reads(), Reads(name="mine")], **options)
     there = evaluate_dataset(data, [Reads(), Reads(name="yours")], **options)
     found = here.compare(there)
     assert (found.only_here, found.only_there) == (("mine",), ("yours",))
-    assert "mine: only in this report" in repr(found)
+    assert "mine: only in this result" in repr(found)
     assert "+0.000" in repr(found)
     assert found.to_dict()["metrics"][0]["pairs"] == 2
     with pytest.raises(KeyError, match="no metric 'mine' in both"):
@@ -199,10 +198,10 @@ def test_a_comparison_shows_itself() -> None:
 
 def test_nothing_compared_is_no_number() -> None:
     """Without pairs there is no difference, and no 0 either."""
-    found = report_on("?").compare(report_on(1))["reads"]
+    found = result_on("?").compare(result_on(1))["reads"]
     assert (found.mean, found.interval, found.pairs) == (None, None, 0)
-    assert report_on().compare(report_on()).metrics == ()
-    assert repr(report_on("?").compare(report_on(1))).splitlines()[1].split()[1] == "-"
+    assert result_on().compare(result_on()).metrics == ()
+    assert repr(result_on("?").compare(result_on(1))).splitlines()[1].split()[1] == "-"
 
 
 def test_different_measurements_are_compared_on_demand_only() -> None:
@@ -222,11 +221,11 @@ def test_different_measurements_are_compared_on_demand_only() -> None:
 def test_other_rows_are_not_compared() -> None:
     """Reports on other questions, or more of them, or without a metric in common, are refused."""
     with pytest.raises(ConfigError, match="2 rows here, 1 there"):
-        report_on(1, 2).compare(report_on(1))
+        result_on(1, 2).compare(result_on(1))
     other = evaluate_dataset(
         [{"question": "Another?", "answer": "1"}], [Reads()], judge=judge(), embedder=EMBEDDER
     )
     with pytest.raises(ConfigError, match="row 0 has another question"):
-        report_on(1).compare(other)
+        result_on(1).compare(other)
     with pytest.raises(ConfigError, match="no metric in common: reads here, mine there"):
-        report_on(1).compare(report_on(1, name="mine"))
+        result_on(1).compare(result_on(1, name="mine"))

@@ -1,4 +1,4 @@
-"""Two reports on the same questions: what changed, and whether it is more than chance."""
+"""`DatasetResult`: the scored rows of a dataset, their summary, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rag_eval_otel.dataset.table import aligned, interval
-from rag_eval_otel.dataset.tally import Moments
+from rag_eval_otel.dataset.summary import MetricSummary, Moments, Totals, aligned, interval
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.results.rows import Row
-from rag_eval_otel.types import Score
+from rag_eval_otel.results.rows import Row, flat_columns
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.types import Score, Usage
 
 Versions = Literal["same", "any"]
 
@@ -19,11 +19,11 @@ _COLUMNS = ("metric", "difference", "95 % interval", "pairs", "unpaired", "highe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One metric in two reports, over the ``pairs`` of rows whose scores are ok in both.
+    """One metric in two results, over the ``pairs`` of rows whose scores are ok in both.
 
     ``mean`` is the mean difference, None without pairs; ``interval`` its 95 % confidence interval
-    by Student's t on the paired differences, None for fewer than two. ``higher`` and ``lower``
-    count the pairs that went up and down, ``unpaired`` the rows with a score in one or neither.
+    by Student's t on the paired differences, None for fewer than two. ``higher`` and ``lower`` are
+    the numbers of pairs that went up and down, ``unpaired`` that of rows without two ok scores.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
-    """The differences of the metrics that two reports have in common.
+    """The differences in the metrics that two results share.
 
-    ``only_here`` and ``only_there`` name the others.
+    ``only_here`` and ``only_there`` name the other metrics.
     """
 
     metrics: tuple[Difference, ...]
@@ -47,7 +47,7 @@ class Comparison:
     only_there: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Difference:
-        """Return the difference in the metric ``name``; `KeyError` names those there are."""
+        """Return the difference in the metric ``name``; `KeyError` lists the names there are."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -55,16 +55,16 @@ class Comparison:
         raise KeyError(msg)
 
     def __repr__(self) -> str:
-        """Return the table."""
-        told = [
+        """Return a table."""
+        remarks = [
             f"  {name}: only in {where}"
-            for where, names in (("this report", self.only_here), ("the other", self.only_there))
+            for where, names in (("this result", self.only_here), ("the other", self.only_there))
             for name in names
         ]
-        return "\n".join([aligned([_COLUMNS, *map(_cells, self.metrics)]), *told])
+        return "\n".join([aligned([_COLUMNS, *map(_cells, self.metrics)]), *remarks])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
@@ -75,7 +75,7 @@ def _cells(metric: Difference) -> tuple[str, ...]:
 
 
 def compare_rows(here: Sequence[Row], there: Sequence[Row], *, versions: Versions) -> Comparison:
-    """Compare row by row; `ConfigError` where the rows are not of the same questions."""
+    """Compare row by row; raise `ConfigError` if the rows are not of the same questions."""
     if versions not in ("same", "any"):
         msg = f"versions must be 'same' or 'any', not {versions!r}"
         raise ConfigError(msg)
@@ -137,3 +137,72 @@ def _require_one_version(name: str, scores: Iterable[Score]) -> None:
             " Evaluate both with the same metric, fusion and judge, or pass versions='any'"
         )
         raise ConfigError(msg)
+
+
+_PANDAS = {int: "int64", float: "float64", str: "object"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DatasetResult:
+    """The result of `evaluate_dataset`: ``rows`` in the order of the dataset, and their ``totals``.
+
+    ``result["faithfulness"]`` is the summary of that metric. The repr is a table. A dataset without
+    rows has a result without means.
+    """
+
+    rows: tuple[Row, ...]
+    totals: Totals
+
+    @property
+    def metrics(self) -> tuple[MetricSummary, ...]:
+        """The summaries of the metrics, in the order in which they were asked for."""
+        return self.totals.metrics
+
+    @property
+    def usage(self) -> Usage:
+        """The requests and tokens of this run."""
+        return self.totals.usage
+
+    @property
+    def judge(self) -> str | None:
+        """The judge model that answered."""
+        return self.totals.judge
+
+    def __getitem__(self, name: str) -> MetricSummary:
+        """Return the summary of the metric ``name``; `KeyError` lists the names there are."""
+        return self.totals[name]
+
+    def __repr__(self) -> str:
+        """Return a table."""
+        return repr(self.totals)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the texts of the samples for JSON."""
+        return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}
+
+    def to_pandas(self) -> Any:
+        """Return a ``DataFrame`` with one line per row; columns as in CSV and Parquet files.
+
+        ``<metric>`` is the value, NaN if there is none; the other columns are ``<metric>.status``,
+        ``.reason``, ``.label``, ``.normalized``, ``.explanation`` and ``.version``.
+        Raises `MissingDependencyError` without pandas.
+        """
+        pandas = require("pandas")
+        columns = flat_columns([metric.name for metric in self.metrics])
+        flat = [row.to_flat() for row in self.rows]
+        return pandas.DataFrame(
+            {
+                name: pandas.Series([row[name] for row in flat], dtype=_PANDAS[kind])
+                for name, kind in columns.items()
+            }
+        )
+
+    def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
+        """Return the change of each metric from ``other`` to this result, on the same rows.
+
+        A difference is this result's score minus the other's. Answers and contexts may differ;
+        questions and references must be the same, in the same order. Raises `ConfigError` if they
+        are not, if no metric is in both, or if versions of scores differ; ``versions="any"``
+        compares these too: the difference then comes from prompts, fusion or judge as well.
+        """
+        return compare_rows(self.rows, other.rows, versions=versions)

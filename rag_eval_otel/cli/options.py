@@ -1,0 +1,44 @@
+"""Options of the commands that label scores: `evaluate` and `rules`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.thresholds import read_thresholds, thresholds_of
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
+    "--threshold": {
+        "action": "append",
+        "default": [],
+        "dest": "pairs",
+        "metavar": "METRIC=SCORE",
+        "help": "lowest score with which a metric passes; may be given several times",
+    },
+    "--thresholds": {
+        "type": Path,
+        "metavar": "FILE.toml",
+        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
+    },
+    "--label-metrics": {
+        "type": names,
+        "metavar": "METRICS",
+        "help": "metrics that decide the label of a row (default: those the judge can tell)",
+    },
+}
+"""Options of every command that labels scores."""
+
+
+def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
+    """Return the thresholds of both options, of which ``--threshold`` has precedence, or None."""
+    if options.thresholds is None and not options.pairs:
+        return None
+    found = {} if options.thresholds is None else read_thresholds(options.thresholds)
+    return found | thresholds_of(",".join(options.pairs), where="--threshold")
