@@ -32,7 +32,8 @@ def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
         span = tracer.start_span(kind.lower(), context=context, attributes={KIND: kind, **values})
         watch.open_spans.note_start(span)
         span.end()
-        watch.ended(span)
+        if watch.concerns(span):
+            watch.take(span)
     return spans
 
 
@@ -40,7 +41,7 @@ def main() -> None:
     """Print what is kept, with and without the watch."""
     traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     tracer = TracerProvider().get_tracer("app")
-    watch = TraceBuffer(lambda _: None, hold=lambda _span, _size: True)
+    watch = TraceBuffer()
     tracemalloc.start()
     kept = [open_trace(tracer, watch, number) for number in range(traces)]
     gc.collect()

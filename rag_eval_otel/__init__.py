@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.judge.local import LocalJudge
     from rag_eval_otel.judge.openai import OpenAIJudge
     from rag_eval_otel.live.handler import RagEvalCallbackHandler
-    from rag_eval_otel.live.instrument import Handle, instrument
-    from rag_eval_otel.live.processor import RagEvalSpanProcessor
+    from rag_eval_otel.live.instrument import Handle, RagEvalSpanProcessor, instrument
     from rag_eval_otel.live.recorded import record_answer, record_question, record_retrieval
     from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 
@@ -66,7 +65,7 @@ _HOMES = {
     "OpenAIJudge": "judge.openai",
     "Passage": "types",
     "RagEvalCallbackHandler": "live.handler",
-    "RagEvalSpanProcessor": "live.processor",
+    "RagEvalSpanProcessor": "live.instrument",
     "Sample": "types",
     "Score": "types",
     "evaluate": "evaluation",

@@ -24,7 +24,8 @@ from opentelemetry.trace import Span, Tracer, set_span_in_context
 from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
 from rag_eval_otel.capture.buffer import TraceBuffer
-from rag_eval_otel.live.processor import RagEvalSpanProcessor
+from rag_eval_otel.live.instrument import RagEvalSpanProcessor, pipeline_of
+from rag_eval_otel.live.pipeline import Pipeline
 
 try:
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
@@ -58,7 +59,12 @@ class App:
     @property
     def buffer(self) -> TraceBuffer:
         """The buffer of the traces under way."""
-        return self.handle.pipeline.buffer
+        return self.pipeline.buffer
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline behind the handle."""
+        return pipeline_of(self.handle)
 
     @staticmethod
     def below(parent: Span | None) -> Context:

@@ -28,11 +28,10 @@ from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ContentCapture, ErrorMode, Spans
+from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.processor import RagEvalSpanProcessor
 from rag_eval_otel.live.score import Measurement, TurnScorer, build_measurement
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
-from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
 
@@ -149,7 +148,7 @@ class Capture:
     def flush(self) -> None:
         """Finish what has ended, and read the traces of the application's spans."""
         self.recorder.flush()
-        self.pipeline.buffer.flush()
+        self.pipeline.submit_ended()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +167,10 @@ class NotingIntake:
         """Hand ``tree`` on."""
         self.on_call("evicted")
         self.inner.evicted(tree)
+
+    def waiting(self) -> None:
+        """Note the call."""
+        self.on_call("waiting")
 
 
 def capture(
@@ -195,27 +198,23 @@ def capture(
     usual = build_measurement(config)
     measurement = NotingMeasurement(metrics=(), judge=usual.judge, embedder=usual.embedder)
     object.__setattr__(measurement, "samples", [])
-    pipeline = Pipeline(config, provider=provider, instruments=instruments)
     scorer = NotingScorer(
         measurement,
         evaluator=evaluator or InlineEvaluator(),
         instruments=instruments,
-        edge=pipeline.edge,
+        errors=config.errors,
     )
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
     pipeline.sweeper.stop()
     pipeline.hold._start_reaper = lambda: True  # type: ignore[method-assign]  # noqa: SLF001  # no deadline
-    intake = NotingIntake(inner=pipeline.recorder._intake, on_call=on_intake)  # noqa: SLF001
-    pipeline.recorder = RunRecorder(intake, **options)
-    processor = RagEvalSpanProcessor(
-        SimpleSpanProcessor(exporter), pipeline, content=ContentFilter(own=config.capture_content)
-    )
+    pipeline.recorder = RunRecorder(NotingIntake(inner=pipeline, on_call=on_intake), **options)
+    processor = RagEvalSpanProcessor.of_pipeline(SimpleSpanProcessor(exporter), pipeline)
     provider.add_span_processor(processor)
     return Capture(
         exporter=exporter,
         pipeline=pipeline,
-        handler=LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback")),
+        handler=LangChainCapture(pipeline.current_recorder, edge=pipeline.edge("callback")),
         provider=provider,
         tracer=provider.get_tracer("test"),
         samples=measurement.samples,

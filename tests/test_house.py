@@ -42,7 +42,7 @@ ONLY_IN = {
 """A library, and the only modules that may import it; for annotations all may."""
 
 PRIVATE_SDK_NAME = "_active_span_processor"
-PRIVATE_SDK_NAME_IN = {"live/processor.py"}
+PRIVATE_SDK_NAME_IN = {"runtime/providers.py"}
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
 ENVIRONMENT_IN = {"config.py", "doctor/report.py"}

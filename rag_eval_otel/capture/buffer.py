@@ -16,9 +16,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import LOG_EVENTS, MARKS, UNMARKED_SCOPES, kind_of
@@ -49,12 +48,12 @@ _MARK = "_rag_eval_otel_tap"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listener:
-    """Who hears of log records: ``heard(trace_id, span_id, record)``, kept in by ``edge``.
+    """Adds log records to ``buffer``, except those that are written on ``own_threads``.
 
-    What is written on ``own_threads`` is the judge's.
+    ``edge`` keeps errors from the application.
     """
 
-    heard: Callable[[int, int, LogView], None]
+    buffer: TraceBuffer
     edge: Edge
     own_threads: Collection[int] = ()
 
@@ -64,7 +63,7 @@ class Listener:
             return
         with self.edge:
             view = LogView(event=name, body=record.body, attributes=record.attributes or {})
-            self.heard(record.trace_id, record.span_id, view)
+            self.buffer.add_log(record.trace_id, record.span_id, view)
 
 
 class LogTap:
@@ -113,20 +112,8 @@ def may_be_read(event: object) -> bool:
     return event.startswith(LOG_EVENTS) and event != semconv.EVALUATION_EVENT
 
 
-def listen(provider: object, listener: Listener) -> Callable[[], None]:
-    """Let ``listener`` hear of a logger provider's records, if it is the SDK's; return the end."""
-    tap = _tap_of(provider)
-    if tap is None:
-        return _nothing
-    tap.open(listener)
-    return partial(tap.close, listener)
-
-
-def _nothing() -> None:
-    """There is nothing to end."""
-
-
-def _tap_of(provider: Any) -> LogTap | None:
+def log_tap(provider: Any) -> LogTap | None:
+    """Return the `LogTap` of a logger provider; None if the provider is not the SDK's."""
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _MARK, None)
     if add is None or isinstance(known, LogTap):
@@ -139,38 +126,45 @@ def _tap_of(provider: Any) -> LogTap | None:
 
 
 _LOST = 4096  # traces that had to go, and are remembered to be passed over
-Fate: TypeAlias = Literal["held", "no room", "passes"]
-"""What becomes of an ended span; there may be no room for one that stands for a turn."""
 
 _MOST = 4  # the part of all bytes that one trace may take, as a divisor
 
 
-class TraceBuffer:
-    """Collects the spans of traces with a step of RAG, and hands complete traces to ``on_ready``.
+class Taken(NamedTuple):
+    """The trace that has taken in a span or a run tree, and the consequences for the caller.
 
-    ``note_start`` and ``ended`` run on the application's thread; ``sweep``, which must be called
-    now and then once ``on_begun`` has been, on ours. ``hold(span, size)`` holds a span back, or
-    says that it can't. ``on_evicted`` is called for each trace that had to go early; what comes
-    of its trace after that is passed over until nothing of it is open.
+    ``anchor`` is the span, if it may stand for a turn and should be held. ``is_new``: the trace
+    is new, so that `TraceBuffer.sweep` must be called from now on. The caller counts the traces
+    in ``evicted`` and releases their held spans.
+    """
+
+    trace: Trace | None = None
+    anchor: SdkSpan | None = None
+    is_new: bool = False
+    evicted: Sequence[Trace] = ()
+
+
+_NOT_TAKEN = Taken()
+
+
+class TraceBuffer:
+    """Collects the spans of traces with a step of RAG, and returns the traces that are complete.
+
+    ``concerns``, ``take`` and ``join`` run on the application's thread, ``sweep`` on a background
+    thread. Later spans of an evicted trace are ignored until none of its spans is open.
+
+    ``lock`` is held by a caller that takes a span and holds it back: otherwise another thread
+    could read the trace in between.
     """
 
     def __init__(
         self,
-        on_ready: Callable[[Trace], None],
         *,
-        hold: Callable[[ReadableSpan, int], bool],
         limits: TraceLimits | None = None,
-        on_begun: Callable[[], object] = lambda: None,
-        on_evicted: Callable[[Trace], None] = lambda _: None,
         contexts_from_prompt: ContextsFromPrompt = "off",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start empty."""
-        self._on_ready = on_ready
-        self._hold = hold
-        self._on_begun = on_begun
         self._limits = limits or TraceLimits()
-        self._on_evicted = on_evicted
         self._contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
         self._clock = clock
         self._is_open = True
@@ -180,7 +174,7 @@ class TraceBuffer:
 
     def clear(self) -> None:
         """Forget everything (in a forked child: it is the parent's)."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self.traces: OrderedDict[int, Trace] = OrderedDict()
         """The traces under way, by id."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
@@ -198,15 +192,11 @@ class TraceBuffer:
         """About how many bytes are kept."""
         return self._bytes + self._logs.size
 
-    def logged(self, trace_id: int, span_id: int, record: LogView) -> None:
+    def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
         """Keep a log record written within a span that has not ended yet."""
         if self._is_open:
-            with self._lock:
+            with self.lock:
                 self._logs.add((trace_id, span_id), record)
-
-    def ended(self, span: ReadableSpan) -> Fate:
-        """Take in ``span``, which has ended; tell whether it was held: it may stand for a turn."""
-        return self.take(span) if self.concerns(span) else "passes"
 
     def concerns(self, span: ReadableSpan) -> bool:
         """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
@@ -221,50 +211,36 @@ class TraceBuffer:
         self._ended.append(span)
         return False
 
-    def take(self, span: ReadableSpan) -> Fate:
-        """Take in ``span``, of which `concerns` has said yes."""
+    def take(self, span: ReadableSpan) -> Taken:
+        """Add ``span``, for which `concerns` has returned True, to its trace."""
         context = span.context
         if context is None or not self._is_open:
-            return "passes"
-        with self._lock:
+            return _NOT_TAKEN
+        with self.lock:
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
                 self._ended.append(span)
-                return "passes"
+                return _NOT_TAKEN
             trace = self._trace_of(context.trace_id)
             stands = self._add(trace, view, kind)
             evicted = self._evict(trace)
-            stands = stands and not trace.is_lost
-            held = stands and self._hold(span, trace.unheld)
-            if held:
-                trace.held[view.span_id] = view
-                trace.unheld = 0
-        if is_new:
-            self._on_begun()
-        for one in evicted:
-            self._on_evicted(one)
-        return "held" if held else "no room" if stands else "passes"
+        return Taken(trace, view if stands and not trace.is_lost else None, is_new, evicted)
 
-    def join(self, tree: RunTree, around: SdkSpan) -> bool:
-        """Add LangChain runs that ran below the open span ``around``; False if they are refused."""
+    def join(self, tree: RunTree, around: SdkSpan) -> Taken:
+        """Add LangChain runs that ran below the open span ``around`` to its trace."""
         if not (self._is_open and self.is_fed):
-            return False
-        with self._lock:
+            return _NOT_TAKEN
+        with self.lock:
             is_new = around.trace_id not in self.traces
             trace = self._trace_of(around.trace_id)
             if trace.is_lost:
-                return False
+                return _NOT_TAKEN
             size = OVERHEAD + tree.size
             trace.join(tree, around.span_id, size=size, now=self._clock())
             self._bytes += size
-            evicted = self._evict(trace)
-        if is_new:
-            self._on_begun()
-        for one in evicted:
-            self._on_evicted(one)
-        return True
+            return Taken(trace, None, is_new, self._evict(trace))
 
     def _trace_of(self, trace_id: int) -> Trace:
         """Return the trace with this id, which may be lost, or begin one."""
@@ -295,44 +271,40 @@ class TraceBuffer:
             contexts_from_prompt=self._contexts_from_prompt,
         )
 
-    def sweep(self) -> None:
-        """Hand on the traces, and the parts of them, that are complete."""
+    def sweep(self) -> list[Trace]:
+        """Remove and return the traces, and the parts of traces, that are complete."""
         now = self._clock()
         self.open_spans.look()
-        with self._lock:
+        with self.lock:
             self._add_gone()
             ready = [one for one in self.traces.values() if self._is_complete(one, now)]
             ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
                 del self._lost[one.trace_id]
-        self._hand_on(ready)
+        return ready
 
-    def flush(self) -> None:
-        """Hand on whatever of the traces is over, without waiting any longer."""
+    def flush(self) -> list[Trace]:
+        """Remove and return the traces, and the parts of traces, of which no span is open."""
         self.open_spans.look()
-        with self._lock:
+        with self.lock:
             self._add_gone()
             opened = self.open_spans.of
             ready = [one for one in self.traces.values() if not opened(one.trace_id)]
             ready += self._parted(self._clock(), opened, ready=ready)
             self._finish(ready)
-        self._hand_on(ready)
+        return ready
 
-    def close(self) -> None:
-        """Hand on all traces, complete or not, and begin no more."""
+    def close(self) -> list[Trace]:
+        """Remove and return all traces, complete or not; take no more spans."""
         self._is_open = False
         self.open_spans.look()
-        with self._lock:
+        with self.lock:
             self._add_gone()
             ready = list(self.traces.values())
             self._finish(ready)
             self._logs.clear()
-        self._hand_on(ready)
-
-    def _hand_on(self, ready: Iterable[Trace]) -> None:
-        for trace in ready:
-            self._on_ready(trace)
+        return ready
 
     def _add_gone(self) -> None:
         """Add what had ended before anybody knew of its trace."""

@@ -246,6 +246,9 @@ class TreeIntake(Protocol):
     def evicted(self, tree: RunTree) -> None:
         """Take ``tree``, which was given up before it was complete."""
 
+    def waiting(self) -> None:
+        """Call `RunRecorder.sweep` from now on: the root of a tree has ended before its runs."""
+
 
 class RunRecorder:
     """Keeps the runs of every root run that has not ended, at most ``max_trees`` of them.
@@ -260,19 +263,13 @@ class RunRecorder:
         self,
         intake: TreeIntake,
         *,
-        on_waiting: Callable[[], object] = lambda: None,
         max_trees: int = 4096,
         max_size: int = 256 * 1024 * 1024,
         max_age: float = 3600.0,
         grace: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Hand finished trees to ``intake``.
-
-        ``on_waiting`` is called when a tree waits for its grace to pass: `sweep` must follow.
-        """
         self._intake = intake
-        self._on_waiting = on_waiting
         self._max_trees = max_trees
         self._max_size = max_size
         self._max_age = max_age
@@ -375,7 +372,7 @@ class RunRecorder:
         if is_finished:
             self._intake.finished(tree)
         elif is_root:
-            self._on_waiting()
+            self._intake.waiting()
 
     def sweep(self) -> None:
         """Finish the trees whose root ended ``grace`` seconds ago."""

@@ -256,6 +256,11 @@ class Trace:
         self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
         self.is_slow = self.is_slow or is_exported_late(view)
 
+    def hold(self, anchor: SdkSpan) -> None:
+        """Note that ``anchor`` is held back until the trace has been read."""
+        self.held[anchor.span_id] = anchor
+        self.unheld = 0
+
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
         """Take in LangChain runs that ran below the open span ``span_id``."""
         self.last = now

@@ -13,7 +13,7 @@ from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.records import Alarm, Cause, Drift, Stream
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.live.instrument import Handle
+from rag_eval_otel.live.instrument import Handle, pipeline_of
 from rag_eval_otel.live.score import build_measurement
 from rag_eval_otel.runtime.background import Sweeper
 from rag_eval_otel.runtime.fork import call_in_child
@@ -167,7 +167,8 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     if not 0 < dataset.count <= MAX_ROWS:
         msg = f"{dataset.name}: a canary set has 1 to {MAX_ROWS} samples, not {dataset.count}"
         raise ConfigError(msg)
-    sink = next((s for s in handle.pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
+    pipeline = pipeline_of(handle)
+    sink = next((s for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
     if sink is None:
         msg = "a canary set needs drift='on': its alarms are reported with those of live scores"
         raise ConfigError(msg)
@@ -179,8 +180,8 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
         list(dataset.samples()),
         measurement.of,
         monitor=monitor,
-        edge=handle.pipeline.edge("canary"),
-        is_over=lambda: handle.pipeline.evaluator.is_closed,
+        edge=pipeline.edge("canary"),
+        is_over=lambda: pipeline.evaluator.is_closed,
     )
     canary.start(minutes * 60)
     return canary

@@ -1,4 +1,4 @@
-"""`RagEvalCallbackHandler`: the one line that a LangChain application needs."""
+"""`RagEvalCallbackHandler`: the LangChain callback handler, which attaches on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.live.instrument import Handle, instrument
+from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
 
 
@@ -19,46 +19,44 @@ class RagEvalCallbackHandler(LangChainCapture):
 
         chain.invoke(question, config={"callbacks": [RagEvalCallbackHandler()]})
 
-    Takes the options of `Config`, or a whole one; without any, the environment's. Raises
+    Takes the options of `Config`, or a whole ``config``; without any, the environment's. Raises
     `ConfigError` for options that cannot be used. The tracer provider is looked up at the first
-    run, so it may be set later than the handler is made. Any number of handlers on one provider
-    share one pipeline, the first one's.
+    run, so the application may set it later than it makes the handler. All handlers on one provider
+    share one pipeline, with the options of the first.
     """
 
     def __init__(self, config: Config | None = None, **options: Any) -> None:
-        """Check the options; attach nothing yet."""
         self._config = config or Config.from_env(**options)
-        self._asked_for = self._config if config or options else None
+        self._given = self._config if config or options else None
         self._attached: Handle | None = None
-        self._failed = False
-        edge = Edge("callback", on_error=self._count, mode=self._config.errors)
+        self._recorder_of_handle: RunRecorder | None = None
+        self._has_failed = False
+        edge = Edge("callback", on_error=self._count_error, mode=self._config.errors)
         super().__init__(self._connect, edge=edge)
         self.enabled = not self._config.sdk_disabled
 
     @property
     def handle(self) -> Handle:
-        """The pipeline this handler reports to; attached on first use."""
+        """The handle of the pipeline that this handler reports to; attaches on first use."""
         if self._attached is None:
-            self._attached = instrument(self._asked_for)
+            self._attached = instrument(self._given)
         return self._attached
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Finish, score and export what has ended so far; see `Handle.flush`."""
+        """Read what has ended, wait for its scores, and export; see `Handle.flush`."""
         return self.handle.flush(timeout)
 
     def _connect(self) -> RunRecorder:
-        """Attach, once: where that fails it would fail again at every event of every run."""
-        if self._attached is None:
-            if self._failed:
+        """Attach once: an attempt that fails would fail again at every event of every run."""
+        if self._recorder_of_handle is None:
+            if self._has_failed:
                 msg = "not attached: the first attempt has failed"
                 raise ConfigError(msg)
-            try:
-                self.handle.record_searches()
-                return self.handle.pipeline.recorder
-            finally:
-                self._failed = self._attached is None
-        return self._attached.pipeline.recorder
+            self._has_failed = True
+            self._recorder_of_handle = recorder_of(self.handle)
+            self._has_failed = False
+        return self._recorder_of_handle
 
-    def _count(self, place: str) -> None:
+    def _count_error(self, place: str) -> None:
         if self._attached is not None:
-            self._attached.pipeline.instruments.internal_error(place)
+            pipeline_of(self._attached).instruments.internal_error(place)

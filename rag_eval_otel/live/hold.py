@@ -1,4 +1,15 @@
-"""`Holdback`: spans that wait for their scores, each released exactly once."""
+"""`Holdback`: ended spans that wait for their scores. Each is released exactly once.
+
+A held item has one of three states::
+
+    collecting ──► scoring ──► released
+        └──────────────────────►┘
+
+- ``collecting``: the span has ended; its trace is not complete, or has not been read yet.
+- ``scoring``: a turn was found for it, and the evaluation of that turn is under way.
+- ``released``: it was handed on, with its scores or with the reason why it has none. Scores, the
+  deadline, a flush, a shutdown and an eviction may release it; the first of them does.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +17,41 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from rag_eval_otel.types import Ending, HoldStatus
 
 Key: TypeAlias = "tuple[int, int]"
-"""Trace id and span id; trace 0 for run trees, whose spans are not made yet."""
+"""Trace id and span id; trace 0 for run trees, whose spans do not exist yet."""
+
+State: TypeAlias = Literal["collecting", "scoring", "released"]
 
 _NAP = 0.01  # seconds
 CHUNK = 256  # items released between two flushes, so that the next queue does not overflow
 
 
-class Waiting(Protocol):
-    """What is held: a span, or the spans of a run tree."""
+class Releasable(Protocol):
+    """A span, or the spans of a run tree or of one of its turns, that waits for scores."""
 
     def release(self, ending: Ending) -> None:
-        """Hand the span on; called once, outside of any lock. Must not raise."""
+        """End or export the span; called once, outside of any lock. Must not raise."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class _Held:
-    item: Waiting
+    item: Releasable
     deadline: float
     size: int
     number: int
+    state: State = "collecting"
 
 
 class Holdback:
-    """Items by key, released by the first that comes: scores, deadline, flush or shutdown.
+    """Held items by key: at most ``max_spans`` of them, of ``max_bytes`` in total.
 
-    Bounded by ``max_spans`` items and ``max_bytes``. Until `Waiting.release` has returned the item
-    counts as in transit, and `release_all` waits for it: otherwise a shutdown could overtake a span
-    that has been claimed but not handed over.
+    A thread of its own releases each item ``seconds`` after it was held. Until `Releasable.release`
+    has returned the item is in transit, and `release_all` waits for it: otherwise a shutdown could
+    close the exporter before the item reaches it.
     """
 
     def __init__(
@@ -48,7 +62,6 @@ class Holdback:
         max_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Hold each item for at most ``seconds``."""
         self._seconds = seconds
         self._max_spans = max_spans
         self._max_bytes = max_bytes
@@ -57,7 +70,7 @@ class Holdback:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything (in a forked child: the parent releases its spans itself)."""
+        """Forget all items, after a fork: the parent releases them."""
         # Reentrant: a garbage collection may end spans while it is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -68,11 +81,16 @@ class Holdback:
         self._reaper: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """Return how many items wait."""
+        """Return the number of held items."""
         return len(self._held)
 
-    def hold(self, key: Key, item: Waiting, *, size: int) -> bool:
-        """Keep ``item``; False where there is no room, or the key is taken."""
+    def count(self, state: State) -> int:
+        """Return the number of held items in this state."""
+        with self._lock:
+            return sum(held.state == state for held in self._held.values())
+
+    def hold(self, key: Key, item: Releasable, *, size: int) -> bool:
+        """Hold ``item``; False if there is no room, or an item has this key already."""
         with self._lock:
             room = len(self._held) < self._max_spans and self._bytes + size <= self._max_bytes
             if not (room and self.is_open and key not in self._held):
@@ -84,13 +102,29 @@ class Holdback:
             self._bytes += size
         return True
 
-    def release(self, key: Key, ending: Ending) -> bool:
-        """Hand the item on; False if it has been released already."""
+    def start_scoring(self, key: Key) -> Releasable:
+        """Set the item's state to ``scoring``; return what releases it if it is still held."""
         with self._lock:
-            held = self._claim(key)
-        if held is None:
-            return False
-        self._hand_over(held, ending)
+            held = self._held.get(key)
+            if held is not None:
+                held.state = "scoring"
+        return _HeldKey(self, key)
+
+    def release(self, key: Key, ending: Ending) -> bool:
+        """Release the item; False if it has been released already."""
+        with self._lock:
+            held = self._held.pop(key, None)
+            if held is None:
+                return False
+            held.state = "released"
+            self._bytes -= held.size
+            self._in_transit[held.number] = threading.get_ident()
+        try:
+            held.item.release(ending)
+        finally:
+            with self._changed:
+                self._in_transit.pop(held.number, None)  # gone where a fork came between
+                self._changed.notify_all()
         return True
 
     def release_all(
@@ -98,8 +132,8 @@ class Holdback:
     ) -> bool:
         """Release every item held now, and wait for those in transit; False past ``deadline``.
 
-        After each `CHUNK` items ``flush(seconds)`` empties the next queue while there is time.
-        An item that the calling thread itself is handing over is not waited for.
+        After each `CHUNK` items, ``flush(seconds)`` empties the queue of the next processor.
+        An item that the calling thread itself is releasing is not waited for.
         """
         this = threading.get_ident()
         with self._changed:
@@ -125,31 +159,16 @@ class Holdback:
             )
 
     def close(self) -> None:
-        """Hold nothing from now on, and let the reaper end once all is released."""
+        """Hold nothing from now on; the thread ends once all items are released."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
-
-    def _claim(self, key: Key) -> _Held | None:
-        held = self._held.pop(key, None)
-        if held is not None:
-            self._bytes -= held.size
-            self._in_transit[held.number] = threading.get_ident()
-        return held
-
-    def _hand_over(self, held: _Held, ending: Ending) -> None:
-        try:
-            held.item.release(ending)
-        finally:
-            with self._changed:
-                self._in_transit.pop(held.number, None)  # gone where a fork came between
-                self._changed.notify_all()
 
     def _start_reaper(self) -> bool:
         reaper = threading.Thread(target=self._reap, name="rag-eval-otel-hold", daemon=True)
         try:
             reaper.start()
-        except RuntimeError:  # the interpreter is shutting down: nobody would release it in time
+        except RuntimeError:  # the interpreter is shutting down: no thread would release it in time
             return False
         self._reaper = reaper
         return True
@@ -167,11 +186,11 @@ class Holdback:
                     self._start_reaper()
 
     def _wait_for_due(self) -> Key | None:
-        """Wait until the first deadline, or a change; return the key of an item that is due."""
+        """Wait for the first deadline, or a change; return the key of an item that is due."""
         with self._changed:
             first = next(iter(self._held), None)
             if first is None:
-                if self.is_open:  # nobody wakes us: what is held from now on is not due before
+                if self.is_open:  # `hold` does not notify: no new item is due before that
                     self._changed.wait(max(self._seconds, _NAP))
                 return None
             left = self._held[first].deadline - self._clock()
@@ -179,3 +198,12 @@ class Holdback:
                 self._changed.wait(left)
                 return None
             return first
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldKey:
+    hold: Holdback
+    key: Key
+
+    def release(self, ending: Ending) -> None:
+        self.hold.release(self.key, ending)

@@ -1,35 +1,44 @@
-"""`instrument()`: the one place where everything is built from a `Config` and put together."""
+"""`instrument()`, `Handle`, `RagEvalSpanProcessor`: build a pipeline and attach it to tracing."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel.capture.buffer import Listener, listen
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.buffer import Listener, log_tap
+from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import take_notes
-from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.processor import Downstream, RagEvalSpanProcessor, Seat, find_seat
-from rag_eval_otel.redaction import redactor
+from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.providers import (
+    Attachment,
+    OriginalProcessor,
+    attachment_of,
+    attachment_of_span,
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
-from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.sinks.factory import build_sinks, check_targets, find_sinks
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
@@ -39,24 +48,66 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Handle:
-    """What `instrument` attached: its callback, and the ways to flush and to take it off again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counts of one pipeline since it was built (in a forked child: since the fork).
 
-    config: Config
-    pipeline: Pipeline
-    processor: RagEvalSpanProcessor | None
-    seat: Seat | None
-    deafen: Callable[[], None] = lambda: None
+    - ``turns``: turns by outcome and reason, as ``scored`` or ``skipped no_answer``.
+    - ``released``: held spans by the status with which they left.
+    - ``sources``: spans and turns by the convention in which they were read.
+    - ``failures``: errors of this library by place.
+    - ``held``: spans and run trees that wait now; ``scoring``: those of them that have been read,
+      and wait for scores.
+    """
+
+    turns: Mapping[str, int]
+    released: Mapping[str, int]
+    sources: Mapping[str, int]
+    failures: Mapping[str, int]
+    held: int
+    scoring: int
+
+
+class Handle:
+    """An attached pipeline: its callback, counts, flush and shutdown.
+
+    Made by `instrument`; ``processor`` is the span processor, None if the provider takes none.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        processor: RagEvalSpanProcessor | None,
+        attachment: Attachment | None = None,
+        logger_provider: LoggerProvider | None = None,
+    ) -> None:
+        """Start to listen to log records, and to count for the metrics."""
+        self.config = pipeline.config
+        self.processor = processor
+        self._pipeline = pipeline
+        self._attachment = attachment
+        # A log record is read as part of a span: without spans there is none to read.
+        logs = logger_provider_or_global(logger_provider) if processor is not None else None
+        self._log_tap = log_tap(logs)
+        self._log_listener = Listener(
+            buffer=pipeline.buffer,
+            edge=pipeline.edge("logs"),
+            own_threads=pipeline.evaluator.threads,
+        )
+        if self._log_tap is not None:
+            self._log_tap.open(self._log_listener)
+        atexit.register(self._drain)
+        pipeline.instruments.watch_held(pipeline.count_held)
 
     @cached_property
     def callback(self) -> LangChainCapture:
         """The LangChain callback handler: ``chain.invoke(..., config={"callbacks": [...]})``."""
         from rag_eval_otel.capture.langchain import LangChainCapture  # noqa: PLC0415
 
-        self.record_searches()
-        recorder = self.pipeline.recorder
-        callback = LangChainCapture(lambda: recorder, edge=self.pipeline.edge("callback"))
+        self._record_searches()
+        pipeline = self._pipeline
+        callback = LangChainCapture(pipeline.current_recorder, edge=pipeline.edge("callback"))
         callback.enabled = not self.config.sdk_disabled
         return callback
 
@@ -66,8 +117,8 @@ class Handle:
 
         return VectorStoreSearches()
 
-    def record_searches(self) -> None:
-        """Record searches of LangChain vector stores within runs, unless that is switched off."""
+    def _record_searches(self) -> None:
+        """Record searches of LangChain vector stores within runs, if the configuration says so."""
         if self.config.vector_stores == "on":
             self._searches.install()
 
@@ -78,50 +129,210 @@ class Handle:
         return LangChainHook()
 
     def install_langchain_hook(self) -> None:
-        """Let every LangChain run of the process report here, without passing it the callback.
+        """Trace and score every LangChain run of the process, without passing the callback to it.
 
-        A second time changes nothing, nor does passing `callback` as well.
+        A second call changes nothing; a run that is passed `callback` as well is scored once.
         """
         self._hook.install(self.callback)
 
     def remove_langchain_hook(self) -> None:
-        """Undo `install_langchain_hook`; `shutdown` does it, too. Runs under way are finished."""
+        """Undo `install_langchain_hook`, as `shutdown` does. Runs under way are finished."""
         if "_hook" in vars(self):
             self._hook.remove()
 
-    def flush(self, timeout: float = 30.0) -> bool:
-        """Finish what has ended, wait for its scores, and export; False if time ran out.
+    @property
+    def stats(self) -> Stats:
+        """Counts of turns, held spans and errors."""
+        pipeline = self._pipeline
+        tally = pipeline.instruments.tally
+        return Stats(
+            turns=tally.of("turn"),
+            released=tally.of("released"),
+            sources=tally.of("source"),
+            failures=tally.of("failure"),
+            held=pipeline.count_held(),
+            scoring=pipeline.hold.count("scoring"),
+        )
 
-        Scores still missing after half of ``timeout`` (5 s at most) leave their span without
-        them, with status ``flushed``, and go to events and metrics when they come.
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Read what has ended, wait for its scores, and export; False if time ran out.
+
+        If scores are missing after half of ``timeout`` (5 s at most), their span leaves without
+        them, with status ``flushed``; they go to events and metrics when they come.
         """
-        return self.pipeline.flush(timeout)
+        return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores under way, release every span, and detach.
 
-        The provider goes on as if it had never been instrumented. ``timeout`` defaults to
+        The provider works on as if it had never been instrumented. ``timeout`` defaults to
         ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
         if "_searches" in vars(self):
             self._searches.remove()
-        self.drain(timeout)
-        self.deafen()
-        if self.seat is not None and self.seat.owner is self:
-            self.seat.leave(self.processor)
-        atexit.unregister(self.drain)
-        for sink in self.pipeline.scorer.sinks:
-            with self.pipeline.edge("sink"):
+        self._drain(timeout)
+        if self._log_tap is not None:
+            self._log_tap.close(self._log_listener)
+        if self._attachment is not None and self._attachment.owner is self:
+            self._attachment.detach(self.processor)
+        atexit.unregister(self._drain)
+        for sink in self._pipeline.scorer.sinks:
+            with self._pipeline.edge("sink"):
                 getattr(sink, "close", lambda: None)()
 
-    def drain(self, timeout: float | None = None) -> None:
-        """Finish, score and release what there is; nothing is held afterwards.
+    def _drain(self, timeout: float | None = None) -> None:
+        """Finish, score and release all spans; no span is held afterwards.
 
-        Runs at exit before the meter and logger providers that were there first shut down, so that
+        Runs at exit before the meter and logger providers that existed before us shut down, so that
         the last scores still become events and metrics.
         """
-        self.pipeline.drain(timeout)
+        self._pipeline.drain(timeout)
+
+
+def recorder_of(handle: Handle) -> RunRecorder:
+    """Return the recorder of LangChain runs of ``handle``; it records vector searches as well."""
+    handle._record_searches()  # noqa: SLF001
+    return handle._pipeline.recorder  # noqa: SLF001
+
+
+def pipeline_of(handle: Handle) -> Pipeline:
+    """Return the pipeline of ``handle``, for other modules of this package and for tests."""
+    return handle._pipeline  # noqa: SLF001
+
+
+class RagEvalSpanProcessor(SpanProcessor):
+    """A span processor that scores RAG turns and passes all spans on to ``next_processor``.
+
+    ::
+
+        exporter = BatchSpanProcessor(OTLPSpanExporter())
+        provider.add_span_processor(RagEvalSpanProcessor(exporter, judge="openai/gpt-5-mini"))
+
+    A span that stands for a turn is held until the turn is scored, at most ``hold_seconds``; then a
+    copy with the scores goes on, in the context in which the span ended. Every span goes on exactly
+    once. Add it in place of ``next_processor``, not beside it, and once to a provider.
+
+    Takes the options of `Config`, or a whole ``config``; without any, the environment's.
+    ``tracer_provider`` is that of LangChain runs (`Handle.callback`), and names the service. Raises
+    `ConfigError` for options that cannot be used.
+    """
+
+    def __init__(
+        self,
+        next_processor: NextProcessor,
+        config: Config | None = None,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+        sinks: Sequence[Sink | str] = (),
+        **options: Any,
+    ) -> None:
+        provider = tracer_provider or get_tracer_provider()
+        pipeline = _build_pipeline(
+            _config(config, options),
+            provider=provider,
+            meter_provider=meter_provider,
+            logger_provider=logger_provider,
+            sinks=find_sinks(sinks),
+        )
+        self._connect(next_processor, pipeline)
+        self._start_next = self._start_first
+        take_notes(pipeline, provider)
+        self.handle = Handle(pipeline, processor=self, logger_provider=logger_provider)
+
+    @classmethod
+    def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
+        """Return a processor that feeds a pipeline which exists already."""
+        made = cls.__new__(cls)
+        made._connect(next_processor, pipeline)  # noqa: SLF001
+        return made
+
+    def _connect(self, next_processor: NextProcessor, pipeline: Pipeline) -> None:
+        if isinstance(next_processor, RagEvalSpanProcessor):
+            msg = "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
+            raise ConfigError(msg)
+        self._next = next_processor
+        self._pipeline = pipeline
+        self._start_next = next_processor.on_start
+        self._own_threads = pipeline.evaluator.threads
+        self._pass_on = pipeline.export
+        if pipeline.config.content == "keep":
+            self._pass_on = next_processor.on_end
+        self._bind()
+        pipeline.attach(next_processor)
+        call_in_child(self._bind)
+
+    def _bind(self) -> None:
+        """Keep the methods that every span of the application calls."""
+        buffer = self._pipeline.buffer
+        self._starts = buffer.open_spans.starts
+        self._concerns = buffer.concerns
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Note the start of a span, and pass it on."""
+        self._starts.append(ref(span))
+        self._start_next(span, parent_context)
+
+    def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
+        """Check at the first span that its provider has no other processor of ours."""
+        self._start_next = self._next.on_start
+        attachment = attachment_of_span(span)
+        first = attachment.owner or next(iter(_ours(attachment)), self)
+        if first is not self:
+            self._pipeline.drain(0.0)
+            _log.warning(
+                "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
+                " its spans on without scores; add one, around all processors that export"
+            )
+        elif attachment.remove_repetitions(self):
+            _log.warning("a RagEvalSpanProcessor was added to a provider twice; it is called once")
+        self._start_next(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Hold ``span`` if it may stand for a turn, else pass it on at once.
+
+        Spans that end on the evaluator's threads are those that we write for LangChain runs, and
+        those of the judge's client, if an instrumentation ignores suppression: these are dropped.
+        """
+        if get_ident() in self._own_threads:
+            if _is_own(span):
+                self._pass_on(span)
+            return
+        try:
+            concerns = self._concerns(span)
+        except (AttributeError, RuntimeError, TypeError):  # the span is not the SDK's
+            concerns = True  # `take` guards against errors, which would cost too much here
+        if not concerns:
+            self._pass_on(span)
+            return
+        fate = self._pipeline.take(span)
+        if fate == "no room":
+            self._pipeline.release_unheld(span)
+        elif fate == "passes":
+            self._pipeline.export(span)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Wait for scores for half of the time (5 s at most), release the spans, and export."""
+        return self._pipeline.force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """Wait for scores for ``shutdown_seconds``, release the spans, and shut the next down."""
+        try:
+            self._pipeline.drain()
+        finally:
+            self._next.shutdown()
+
+
+def _is_own(span: ReadableSpan) -> bool:
+    scope = span.instrumentation_scope
+    return scope is not None and scope.name == semconv.SCOPE
+
+
+def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
+    """Return the processors of ours that were added to a provider."""
+    return [one for one in attachment.others or () if isinstance(one, RagEvalSpanProcessor)]
 
 
 def instrument(
@@ -130,103 +341,119 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
-    wrap: Downstream | None = None,
+    wrap: NextProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
     **options: Any,
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
 
-    Without ``config`` it is read from the environment, ``options`` taking precedence. Without
+    Without ``config`` it is read from the environment; ``options`` take precedence. Without
     ``tracer_provider`` the global one is used; if the application has set none, one is made from
     the standard ``OTEL_*`` variables. A provider is instrumented once: a further call returns the
-    handle of the first. ``sinks`` get every `Evaluation` in addition to the built-in ones; a name
-    is that of an entry point in the group ``rag_eval_otel.sinks``.
+    handle of the first. Each of ``sinks`` gets every `Evaluation`, in addition to the built-in
+    sinks; a name is that of an entry point in the group ``rag_eval_otel.sinks``.
 
-    ``wrap`` is for those who put their provider together themselves: nothing is attached, and
-    ``handle.processor`` stands in front of ``wrap``, to be added in its place (not beside it)::
+    With ``wrap`` nothing is attached. Add ``handle.processor`` to a provider in place of ``wrap``::
 
         handle = instrument(wrap=BatchSpanProcessor(exporter))
         provider.add_span_processor(handle.processor)
 
     Raises `ConfigError` for options that cannot be used.
     """
-    asked_for = config is not None or bool(options)
-    config = config or Config.from_env(**options)
-    check_targets(config)
+    has_options = config is not None or bool(options)
+    config = _config(config, options)
     own_sinks = find_sinks(sinks)
-    if config.sdk_disabled:
-        config = replace(config, sample_rate=0.0, spans="none")
     with _ATTACHING:
         made = wrap is not None or config.sdk_disabled
         find = get_tracer_provider if made else global_or_new_tracer_provider
         provider = tracer_provider or find()
-        seat = find_seat(provider) if wrap is None else None
-        if seat is not None and isinstance(seat.owner, Handle):
-            if asked_for and seat.owner.config != config:
+        attachment = attachment_of(provider) if wrap is None else None
+        known = _handle_on(attachment)
+        if known is not None:
+            if has_options and known.config != config:
                 _log.warning("already instrumented: the options of the first call stay in force")
-            return seat.owner
-        instruments = InstrumentSink(meter_provider)
-        ours = build_sinks(
+            return known
+        pipeline = _build_pipeline(
             config,
             provider=provider,
-            meters=meter_provider,
-            logs=logger_provider,
-            guard=Edge("sink", on_error=instruments.internal_error, mode=config.errors),
+            meter_provider=meter_provider,
+            logger_provider=logger_provider,
+            sinks=own_sinks,
         )
-        pipeline = Pipeline(
-            config,
-            provider=NoOpTracerProvider() if config.sdk_disabled else provider,
-            instruments=instruments,
-            sinks=(*own_sinks, *ours),
-        )
-        processor = _attached(pipeline, seat, wrap, provider=provider)
+        processor = _attach(pipeline, attachment, wrap, provider=provider)
+        take_notes(pipeline, provider, attachment)  # first: at exit the last note is written last
         handle = Handle(
-            config=config,
-            pipeline=pipeline,
+            pipeline,
             processor=processor,
-            seat=seat,
-            deafen=_listening(pipeline, logger_provider_or_global(logger_provider)),
+            attachment=attachment,
+            logger_provider=logger_provider,
         )
-        if seat is not None:
-            seat.sign(handle)
-        take_notes(handle, provider)
-        atexit.register(handle.drain)
-        pipeline.instruments.watch_held(pipeline.count_held)
+        if attachment is not None:
+            attachment.mark(handle)
         return handle
 
 
-_ATTACHING = threading.RLock()  # what loads an exporter may come back here
+_ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
 
 
-def _attached(
-    pipeline: Pipeline, seat: Seat | None, wrap: Downstream | None, *, provider: TracerProvider
+def _config(config: Config | None, options: Mapping[str, Any]) -> Config:
+    config = config or Config.from_env(**options)
+    check_targets(config)
+    return replace(config, sample_rate=0.0, spans="none") if config.sdk_disabled else config
+
+
+def _handle_on(attachment: Attachment | None) -> Handle | None:
+    """Return the handle of a provider that is instrumented already."""
+    if attachment is None or isinstance(attachment.owner, Handle):
+        return None if attachment is None else attachment.owner  # type: ignore[return-value]
+    return next((one.handle for one in _ours(attachment)), None)
+
+
+def _build_pipeline(
+    config: Config,
+    *,
+    provider: TracerProvider,
+    meter_provider: MeterProvider | None,
+    logger_provider: LoggerProvider | None,
+    sinks: Sequence[Sink],
+) -> Pipeline:
+    instruments = InstrumentSink(meter_provider)
+    built_in = build_sinks(
+        config,
+        provider=provider,
+        meters=meter_provider,
+        logs=logger_provider,
+        guard=Edge("sink", on_error=instruments.internal_error, mode=config.errors),
+    )
+    return Pipeline(
+        config,
+        provider=NoOpTracerProvider() if config.sdk_disabled else provider,
+        instruments=instruments,
+        sinks=(*sinks, *built_in),
+    )
+
+
+def _attach(
+    pipeline: Pipeline,
+    attachment: Attachment | None,
+    wrap: NextProcessor | None,
+    *,
+    provider: TracerProvider,
 ) -> RagEvalSpanProcessor | None:
-    """Put a processor in front of ``wrap``, or of the provider's; None where there is no place."""
-    config = pipeline.config
-
-    def processor(downstream: Downstream) -> RagEvalSpanProcessor:
-        content = ContentFilter(
-            foreign=config.content, own=config.capture_content, redactor=redactor(config.redact)
-        )
-        return RagEvalSpanProcessor(downstream, pipeline, content=content)
-
+    """Return a processor in front of ``wrap``, or of the provider's; None if none is possible."""
     if wrap is not None:
-        return processor(wrap)
-    if config.sdk_disabled:
+        return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
+    if pipeline.config.sdk_disabled:
         return None
-    if seat is not None and seat.sees_spans:
-        return seat.take(processor)
+    if attachment is not None and attachment.receives_spans:
+        original = OriginalProcessor(attachment.target)
+        processor = RagEvalSpanProcessor.of_pipeline(original, pipeline)
+        attachment.attach(processor)
+        return processor
     _log.warning(
         "%s is not the OpenTelemetry SDK's: the spans of other instrumentations are not scored,"
         " and content=%r has no effect",
         type(provider).__name__,
-        config.content,
+        pipeline.config.content,
     )
     return None
-
-
-def _listening(pipeline: Pipeline, logs: object) -> Callable[[], None]:
-    if not pipeline.has_spans:  # there is no span to which a log record could belong
-        return lambda: None
-    heard, threads = pipeline.buffer.logged, pipeline.evaluator.threads
-    return listen(logs, Listener(heard=heard, edge=pipeline.edge("logs"), own_threads=threads))

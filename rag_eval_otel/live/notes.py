@@ -28,7 +28,8 @@ from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.installed import versions
 
 if TYPE_CHECKING:
-    from rag_eval_otel.live.instrument import Handle
+    from rag_eval_otel.live.pipeline import Pipeline
+    from rag_eval_otel.runtime.providers import Attachment
     from rag_eval_otel.sinks.instruments import Counted
 
 _MAX_LINE: Final = 200  # characters of a log line in a note
@@ -66,11 +67,12 @@ class Note:
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def take_notes(handle: Handle, provider: object) -> None:
-    """Keep notes on ``handle`` until the process ends, if ``RAG_EVAL_DOCTOR`` is set."""
+def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | None = None) -> None:
+    """Keep notes on ``pipeline`` until the process ends, if ``RAG_EVAL_DOCTOR`` is set."""
     place = doctor_notes()
     if place:
-        NoteTaker(handle, provider, folder=Path(place) if Path(place).is_absolute() else None)
+        folder = Path(place) if Path(place).is_absolute() else None
+        NoteTaker(pipeline, provider, attachment=attachment, folder=folder)
 
 
 class NoteTaker(SpanProcessor):
@@ -80,17 +82,25 @@ class NoteTaker(SpanProcessor):
     folder it prints one line at the end.
     """
 
-    def __init__(self, handle: Handle, provider: object, *, folder: Path | None) -> None:
-        self._handle = handle
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        provider: object,
+        *,
+        attachment: Attachment | None,
+        folder: Path | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._attachment = attachment
         self._provider = getattr(provider, "provider", provider)  # the SDK's, behind its proxy
         self._folder = folder
         self._number = next(_numbers)
         self._versions = versions()
-        self._edge = handle.pipeline.edge("notes")
+        self._edge = pipeline.edge("notes")
         self._ended = False
         self._reset()
         call_in_child(self._reset)
-        if handle.seat is not None and handle.seat.sees_spans:
+        if attachment is not None and attachment.receives_spans:
             self._provider.add_span_processor(self)  # type: ignore[attr-defined]
         _log_listener().on_line.append(self._add_line)
         atexit.register(self.end)
@@ -134,9 +144,9 @@ class NoteTaker(SpanProcessor):
 
     def note(self) -> Note:
         """Return the current state."""
-        handle, config = self._handle, self._handle.config
-        tally = handle.pipeline.instruments.tally
-        others = None if handle.seat is None else handle.seat.processors
+        pipeline, config = self._pipeline, self._pipeline.config
+        tally = pipeline.instruments.tally
+        others = None if self._attachment is None else self._attachment.others
         sampler = getattr(self._provider, "sampler", None)
         return Note(
             pid=os.getpid(),
@@ -144,12 +154,13 @@ class NoteTaker(SpanProcessor):
             ended=self._ended,
             versions=self._versions,
             provider=f"{type(self._provider).__module__}.{type(self._provider).__qualname__}",
-            sees_spans=handle.processor is not None,
+            sees_spans=pipeline.has_spans,
             sampler="" if sampler is None else sampler.get_description(),
-            processors=others and [name for name in others if name != NoteTaker.__name__],
+            processors=others
+            and [type(one).__name__ for one in others if not isinstance(one, NoteTaker)],
             spans=dict(self._spans),
             counts={kind: tally.of(kind) for kind in _COUNTED},
-            held=handle.pipeline.count_held(),
+            held=pipeline.count_held(),
             judge=_name_of(config.judge),
             embedder=_name_of(config.embedder),
             judge_base_url=config.judge_base_url,

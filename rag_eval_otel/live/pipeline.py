@@ -1,52 +1,80 @@
-"""`Pipeline`: the parts of live scoring, built from a `Config`, and how it is flushed and ended."""
+"""`Pipeline`: the way of a turn from a source to its scored span; one for each tracer provider.
+
+Two sources feed it: `RagEvalSpanProcessor` (ended spans of other instrumentations) and the callback
+handler (run trees of LangChain). The steps, and the thread on which each runs::
+
+    application   take(span)        add the span to its trace; hold it if it may stand for a turn
+                  finished(tree)    hold a LangChain run tree whose root has ended
+    sweeper       sweep()           submit the traces that are complete
+    evaluator     TraceJob          find the turns of a trace; submit each, release the other spans
+                  TreeJob           write the spans of a run tree, find its turns
+                  TurnJob           score a turn, then release its span with the scores
+
+Components return values and `Pipeline` takes the next step. `Holdback` knows the state of each held
+span (``collecting``, ``scoring``, ``released``) and releases it exactly once.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, TracerProvider
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, TracerProvider, get_current_span
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.buffer import TraceBuffer
-from rag_eval_otel.capture.runs import RunRecorder
+from rag_eval_otel.capture.buffer import Taken, TraceBuffer
+from rag_eval_otel.capture.dialects import dialect_of, read
+from rag_eval_otel.capture.runs import RunRecorder, RunTree
+from rag_eval_otel.capture.span import SdkSpan
 from rag_eval_otel.capture.text import USUAL
+from rag_eval_otel.capture.trace import Trace
+from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.hold import Holdback, Waiting
-from rag_eval_otel.live.reader import TurnReader
-from rag_eval_otel.live.score import Admission, TurnScorer, build_measurement
-from rag_eval_otel.live.trees import RunTurns
-from rag_eval_otel.live.writer import SpanWriter
+from rag_eval_otel.live.hold import Holdback, Key
+from rag_eval_otel.live.score import Admission, TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.background import BackgroundEvaluator, Sweeper
+from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, Sweeper
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.sinks.instruments import InstrumentSink
-from rag_eval_otel.types import HoldStatus, Sink
+from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
+from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
+from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import Span
 
-_FLUSH_WAIT = 5.0  # seconds a flush waits for scores, at most
+Fate: TypeAlias = Literal["held", "no room", "passes"]
+"""What happens to an ended span; ``no room``: it should be held, but a limit is reached."""
+
+_MAX_FLUSH_WAIT = 5.0  # seconds that a flush waits for scores
+_MAX_STEPS = 300  # calls and retrievals of a turn; comparing them takes time quadratic in these
 
 
-class Exit(Protocol):
-    """The processor through which held spans leave."""
+class NextProcessor(Protocol):
+    """The span processor to which spans are passed on."""
 
-    def held(self, span: ReadableSpan) -> Waiting:
-        """Return ``span`` as an item to hold."""
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Handle the start of a span."""
 
-    def flush_next(self, timeout_millis: int) -> bool:
-        """Export what has left already."""
+    def on_end(self, span: ReadableSpan) -> None:
+        """Handle an ended span."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export all ended spans."""
+
+    def shutdown(self) -> None:
+        """Export all ended spans and stop."""
 
 
 class Pipeline:
-    """Everything between a source and its scored span; one for each instrumented provider.
-
-    The sources are the recorder of LangChain runs and the buffer of foreign spans. What waits for
-    scores is in ``hold``; ``evaluator`` runs all that is not done on the application's thread.
-    """
+    """Holds turn spans and run trees, has their turns scored, and releases them."""
 
     def __init__(
         self,
@@ -58,53 +86,37 @@ class Pipeline:
         scorer: TurnScorer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts; nothing is attached and no thread is started.
-
-        ``scorer`` replaces the one that ``config`` asks for.
-        """
+        """Build the parts; no thread is started. ``scorer`` replaces the one of ``config``."""
         self.config = config
         self.instruments = instruments
         self._clock = clock
-        self._exit: Exit | None = None
+        self._next: NextProcessor | None = None
+        self.content = ContentFilter(
+            foreign=config.content, own=config.capture_content, redactor=redactor(config.redact)
+        )
         self.hold = Holdback(
             seconds=config.hold_seconds,
             max_spans=config.max_held,
             max_bytes=config.max_held_bytes,
             clock=clock,
         )
-        self.scorer = scorer or self._scorer(sinks)
+        self.scorer = scorer or self._make_scorer(sinks)
         self.evaluator = self.scorer.evaluator
-        self.keys = USUAL.after(
-            question=(config.question_key,) if config.question_key else (),
-            answer=(config.answer_key,) if config.answer_key else (),
-        )
-        self.sweeper = Sweeper(self._sweep)
-        reader = TurnReader(
-            self.scorer,
-            hold=self.hold,
-            keys=self.keys,
-            contexts_from_prompt=config.contexts_from_prompt,
-            edge=self.edge,
-        )
-        self.buffer = TraceBuffer(
-            reader.submit,
-            hold=self._hold_span,
-            on_begun=self.sweeper.wake,
-            on_evicted=reader.evicted,
-            contexts_from_prompt=config.contexts_from_prompt,
-            clock=clock,
-        )
-        self.recorder = RunRecorder(
-            self._run_turns(provider), on_waiting=self.sweeper.wake, clock=clock
-        )
+        self.buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
+        self.recorder = RunRecorder(self, clock=clock)
+        self.sweeper = Sweeper(self.sweep)
+        self._trees = self._make_tree_parts(provider)
+        self._keys = self._trees.keys
+        self._end_edge = self.edge("on_end")
+        self._read_edge = self.edge("reading")
         self._release_edge = self.edge("release")
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
-        """Return the border to the application at ``place``."""
+        """Return a context manager that keeps our errors at ``place`` from the application."""
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
 
-    def _scorer(self, sinks: Sequence[Sink]) -> TurnScorer:
+    def _make_scorer(self, sinks: Sequence[Sink]) -> TurnScorer:
         config = self.config
         return TurnScorer(
             build_measurement(config),
@@ -119,10 +131,10 @@ class Pipeline:
                 sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute
             ),
             metadata_keys=config.metadata_keys,
-            edge=self.edge,
+            errors=config.errors,
         )
 
-    def _run_turns(self, provider: TracerProvider) -> RunTurns:
+    def _make_tree_parts(self, provider: TracerProvider) -> TreeParts:
         config = self.config
         writer = SpanWriter(
             tracer=provider.get_tracer(
@@ -133,51 +145,240 @@ class Pipeline:
             redactor=redactor(config.redact),
             metadata_keys=config.metadata_keys,
         )
-        return RunTurns(
-            writer,
-            self.scorer,
+        return TreeParts(
+            writer=writer,
+            scorer=self.scorer,
             hold=self.hold,
-            buffer=self.buffer,
-            keys=self.keys,
+            keys=USUAL.after(
+                question=(config.question_key,) if config.question_key else (),
+                answer=(config.answer_key,) if config.answer_key else (),
+            ),
             contexts_from_prompt=config.contexts_from_prompt,
             explanations=config.explanations,
-            edge=self.edge,
+            edge=self.edge("callback"),
         )
 
-    # --- spans of other instrumentations ----------------------------------------------------------
+    # --- spans of other instrumentations, on the application's thread -----------------------------
 
-    def attach(self, exit_: Exit) -> None:
-        """Let held spans leave through ``exit_``."""
-        self._exit = exit_
+    def attach(self, next_processor: NextProcessor) -> None:
+        """Release held spans to ``next_processor``."""
+        self._next = next_processor
         self.buffer.is_fed = True
 
     @property
     def has_spans(self) -> bool:
-        """Whether spans of the application come past a processor of this pipeline."""
-        return self._exit is not None
+        """Whether a span processor feeds this pipeline."""
+        return self._next is not None
 
-    def count_held(self) -> int:
-        """Return how many spans, and run trees, wait for their scores."""
-        return len(self.hold)
+    def take(self, span: ReadableSpan) -> Fate:
+        """Add an ended span to its trace, and hold it if it may stand for a turn."""
+        with self._end_edge:
+            return self._take(span)
+        # An exception of ours, which may have come after the span was held.
+        return "held" if self.hold.release(_key_of(span), UNTOUCHED) else "passes"
 
-    def _hold_span(self, span: ReadableSpan, size: int) -> bool:
-        if self._exit is None:
-            return False
-        context = span.context or INVALID_SPAN_CONTEXT
-        key = (context.trace_id, context.span_id)
-        return self.hold.hold(key, self._exit.held(span), size=size)
+    def _take(self, span: ReadableSpan) -> Fate:
+        fate: Fate = "passes"
+        with self.buffer.lock:
+            taken = self.buffer.take(span)
+            if taken.anchor is not None and taken.trace is not None and self._next is not None:
+                size = taken.trace.unheld
+                is_held = self.hold.hold(_key_of(span), _HeldSpan(self, span), size=size)
+                fate = "held" if is_held else "no room"
+                if is_held:
+                    taken.trace.hold(taken.anchor)
+        self._follow_up(taken)
+        return fate
 
-    def _sweep(self) -> None:
+    def _follow_up(self, taken: Taken) -> None:
+        if taken.is_new:
+            self.sweeper.wake()
+        for trace in taken.evicted:
+            self._count_skipped(max(1, _count_turns(trace)), "evicted")
+            self._release_held(trace, Ending("skipped", "evicted"))
+
+    def release_unheld(self, span: ReadableSpan) -> None:
+        """Export a span that should have been held, but for which there was no room."""
+        why: HoldStatus = "overload" if self.hold.is_open else "shutdown"
+        _HeldSpan(self, span).release(Ending(why))
+
+    def export(self, span: ReadableSpan) -> None:
+        """Pass ``span`` on without texts that must not be exported; after an error, without any."""
+        shown = None
+        with self._release_edge:
+            shown = self.content.shown(span)
+        if self._next is not None:
+            self._next.on_end(self.content.bare(span) if shown is None else shown)
+
+    def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
+        """Pass on a copy of ``span`` with the attributes of ``ending``."""
+        with self._release_edge:
+            if ending.status is not None:
+                self.instruments.tally.add("released", ending.status)
+                explanations = self.config.explanations
+                span = enrich(span, score_attributes(ending, explanations=explanations))
+        with self._release_edge:
+            self.export(span)
+
+    # --- run trees of LangChain, on the application's thread --------------------------------------
+
+    def current_recorder(self) -> RunRecorder:
+        """Return the recorder of LangChain runs."""
+        return self.recorder
+
+    def finished(self, tree: RunTree) -> None:
+        """Hold a run tree whose runs have ended, and have it read."""
+        job = TreeJob(tree, self._trees, self._use_of(tree))
+        why: HoldStatus | None = None
+        if not self.hold.hold(job.key, job, size=job.size):
+            why = "overload" if self.hold.is_open else "shutdown"
+            job.release(Ending(why))
+        elif not self.evaluator.submit(job):
+            why = "shutdown" if self.evaluator.is_closed else "overload"
+            self.hold.release(job.key, Ending(why))
+        if why is not None:
+            job.drop("shutdown" if why == "shutdown" else "overload")
+
+    def evicted(self, tree: RunTree) -> None:
+        """Write the spans of a run tree that was given up before its root ended."""
+        with self._trees.edge:
+            self.scorer.refuse("evicted")
+        TreeJob(tree, self._trees, "evicted").release(UNTOUCHED)
+
+    def waiting(self) -> None:
+        """Start the sweeper: the root of a run tree has ended before runs below it."""
+        self.sweeper.wake()
+
+    def _use_of(self, tree: RunTree) -> TreeUse:
+        """Return whether turns are looked for in ``tree`` alone, or in the trace around it.
+
+        A tree without a model call after a retrieval may be part of a turn of the current span. If
+        that span is a step of another instrumentation, that instrumentation decides.
+        """
+        if tree.root.error is not None or tree.lost:
+            return "read"
+        if tree.may_be_turn and self._trees.writer.spans != "none":
+            return "read"
+        span = get_current_span(tree.context)
+        if not isinstance(span, ReadableSpan) or not span.is_recording():
+            return "read"
+        view = SdkSpan(span)
+        if dialect_of(view) not in {None, "native"}:
+            return "read"
+        taken = self.buffer.join(tree, view)
+        self._follow_up(taken)
+        return "read" if taken.trace is None else "joined"
+
+    # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
+
+    def sweep(self) -> None:
+        """Submit the run trees and traces that are complete by now."""
         with self._release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
         with self._release_edge:
-            self.buffer.sweep()
+            self._submit_all(self.buffer.sweep())
 
-    # --- flush and end ----------------------------------------------------------------------------
+    def submit_ended(self) -> None:
+        """Submit the traces of which no span is open, without waiting for late spans."""
+        self._submit_all(self.buffer.flush())
+
+    def _submit_all(self, traces: Iterable[Trace]) -> None:
+        for trace in traces:
+            if not self.evaluator.submit(_TraceJob(self, trace)):
+                why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
+                try:
+                    with self._read_edge:
+                        self.scorer.drop(why, _count_turns(trace))
+                finally:
+                    self._release_held(trace, Ending(why))
+
+    def read(self, trace: Trace) -> None:
+        """Submit every turn of ``trace``, and release its other held spans."""
+        ending = UNTOUCHED
+        turns: list[Turn] | None = None
+        try:
+            with self._read_edge:
+                turns, reason = self._find_turns(trace)
+                if reason is not None:
+                    ending = Ending("skipped", reason)
+            if turns is None:
+                self._count_failed(max(1, _count_turns(trace)))
+            for turn in turns or ():
+                is_submitted = False
+                with self._read_edge:
+                    self._submit_turn(trace, turn)
+                    is_submitted = True
+                if not is_submitted:
+                    self._count_failed(1)
+        finally:
+            self._release_held(trace, ending)
+
+    def _find_turns(self, trace: Trace) -> tuple[list[Turn], SkipReason | None]:
+        """Return the turns of ``trace``, or the reason why it has none."""
+        for name, count in Counter(map(dialect_of, trace.spans.values())).items():
+            if name is not None:
+                self.instruments.tally.add("source", name, count)
+        if trace.is_doubled:
+            for _ in range(max(1, _count_turns(trace))):
+                self.scorer.refuse("ambiguous")
+            return [], "ambiguous"
+        steps = [read(view, self._keys) for view in trace.spans.values()]
+        for span_id, tree in trace.trees:
+            steps += tree.steps(self._keys, parent=span_id)
+        source = self.config.contexts_from_prompt
+        turns = find_turns(steps, loss="possible", contexts_from_prompt=source)
+        return turns, None if turns else self.scorer.refuse_steps(steps)
+
+    def _submit_turn(self, trace: Trace, turn: Turn) -> None:
+        if turn.anchor.end is None:  # a step of it may be missing
+            turn = replace(turn, doubt="partial")
+        elif len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
+            turn = replace(turn, doubt="ambiguous")
+        line = [view for step in turn.line if (view := trace.spans.get(cast("int", step.id)))]
+        anchor = next((view for view in line if view.span_id in trace.held), None)
+        held = None
+        if anchor is not None:
+            del trace.held[anchor.span_id]
+            held = self.hold.start_scoring((trace.trace_id, anchor.span_id))
+        view = anchor or next(iter(line), None)
+        context = INVALID_SPAN_CONTEXT if view is None else view.context
+        ended = (view.end if view is not None else turn.anchor.end) or 0
+        job = TurnJob(self.scorer, turn, context, ended, held)
+        refusal = self.scorer.refusal(trace.trace_id)
+        if refusal is None:
+            self.scorer.submit(job)
+        else:
+            job.release(Ending("skipped", refusal))
+
+    def give_up(self, trace: Trace, why: GivenUp) -> None:
+        """Count the turns of a trace that was not read, and release its spans."""
+        self.scorer.count_given_up(why, _count_turns(trace))
+        self._release_held(trace, Ending(why))
+
+    def _release_held(self, trace: Trace, ending: Ending) -> None:
+        """Release the spans of ``trace`` that are held and belong to no submitted turn."""
+        held, trace.held = trace.held, {}
+        for span_id in held:
+            self.hold.release((trace.trace_id, span_id), ending)
+
+    def _count_failed(self, turns: int) -> None:
+        with self._read_edge:
+            self.scorer.count_given_up("error", turns)
+
+    def _count_skipped(self, turns: int, reason: SkipReason) -> None:
+        with self._read_edge:
+            for _ in range(turns):
+                self.instruments.turn("skipped", reason)
+
+    # --- flush and shutdown -----------------------------------------------------------------------
+
+    def count_held(self) -> int:
+        """Return how many spans and run trees are held."""
+        return len(self.hold)
 
     def flush(self, timeout: float) -> bool:
-        """Finish what has ended, wait for its scores, and export; False if time ran out."""
+        """Read what has ended, wait for its scores, and export; False if time ran out."""
         deadline = self._clock() + timeout
         if self.recorder.runs:
             self.recorder.flush()
@@ -185,9 +386,10 @@ class Pipeline:
         return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
-        """Give scores under way half of the time (5 s at most), release the rest, then export.
+        """Wait for scores for half of the time (5 s at most), release all held spans, and export.
 
-        Called by a judge or a sink, which hold the scores up, it exports what has left already.
+        Called on the evaluator's thread, by a judge or a sink, it only exports released spans:
+        scores cannot come while that thread waits.
         """
         if self.evaluator.is_current():
             self._flush_next(timeout_millis)
@@ -195,37 +397,37 @@ class Pipeline:
         deadline = self._clock() + timeout_millis / 1000
         with self._release_edge:
             if self.buffer.traces:
-                self.buffer.flush()
-        self.hold.wait_empty(min(_FLUSH_WAIT, timeout_millis / 2000))
-        released = self._release_all("flushed", deadline)
+                self.submit_ended()
+        self.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
+        is_released = self._release_all("flushed", deadline)
         left = max(0, int((deadline - self._clock()) * 1000))
-        return self._flush_next(left) and released
+        return self._flush_next(left) and is_released
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Hold nothing any more: wait up to ``timeout`` seconds for scores, then release all.
+        """Wait up to ``timeout`` seconds for scores, release all held spans, and hold no more.
 
-        What is left after that gets as long again to be exported chunk by chunk. Evaluations that
-        no span waits for have the same ``timeout`` seconds; after them they are given up.
+        Spans released without scores have the same time again to be exported in chunks. Evaluations
+        that no span waits for are cancelled after ``timeout`` seconds.
         """
         timeout = self.config.shutdown_seconds if timeout is None else timeout
         deadline = self._clock() + timeout
         self.recorder.flush()
         self.sweeper.stop()
         with self._release_edge:
-            self.buffer.close()
+            self._submit_all(self.buffer.close())
         self.hold.close()
-        patient = False
+        is_interrupted = True
         try:
             self.hold.wait_empty(0.0 if self.evaluator.is_current() else timeout)
-            patient = True
-        finally:  # an interrupt means that nobody waits any longer
-            released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
-            left = max(0.0, deadline - self._clock()) if patient else 0.0
+            is_interrupted = False
+        finally:
+            is_released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
+            left = 0.0 if is_interrupted else max(0.0, deadline - self._clock())
             self.evaluator.shutdown(left)
-        return released
+        return is_released
 
     def _flush_next(self, timeout_millis: int) -> bool:
-        return self._exit is None or self._exit.flush_next(timeout_millis)
+        return self._next is None or self._next.force_flush(timeout_millis)
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
         def flush(left: float) -> None:
@@ -235,7 +437,57 @@ class Pipeline:
         return self.hold.release_all(status, deadline=deadline, flush=flush)
 
     def _after_fork(self) -> None:
-        """Forget what is the parent's: it exports its spans itself."""
+        """Forget the spans of the parent process, which exports them itself."""
         self.buffer.clear()
         self.sweeper.reset()
         self.hold.reset()
+
+
+class _HeldSpan:
+    """An ended span of the application; ``context`` is the one in which it ended."""
+
+    __slots__ = ("_context", "_pipeline", "_span")
+
+    def __init__(self, pipeline: Pipeline, span: ReadableSpan) -> None:
+        self._pipeline = pipeline
+        self._span = span
+        self._context = otel_context.get_current()
+
+    def release(self, ending: Ending) -> None:
+        """Export the span in its context: instrumentation is suppressed on the releasing thread."""
+        token = otel_context.attach(self._context)
+        try:
+            self._pipeline.export_enriched(self._span, ending)
+        finally:
+            otel_context.detach(token)
+
+
+@dataclass(slots=True, eq=False)
+class _TraceJob:
+    """The reading of one trace, as a job of the evaluator."""
+
+    pipeline: Pipeline
+    trace: Trace
+
+    def begin(self) -> None:
+        self.pipeline.read(self.trace)
+
+    async def run(self) -> None:
+        """Do nothing: the turns are jobs of their own."""
+
+    @property
+    def size(self) -> int:
+        return self.trace.size
+
+    def give_up(self, why: GivenUp) -> None:
+        self.pipeline.give_up(self.trace, why)
+
+
+def _key_of(span: ReadableSpan) -> Key:
+    context = span.context or INVALID_SPAN_CONTEXT
+    return context.trace_id, context.span_id
+
+
+def _count_turns(trace: Trace) -> int:
+    """Return the probable number of turns of a trace that is not read."""
+    return max(len(trace.held), len(trace.turns))

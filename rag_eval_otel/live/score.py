@@ -1,4 +1,4 @@
-"""`TurnScorer`: from a recognised turn to its scores, in the background."""
+"""`TurnScorer`: evaluates turns on the background thread and passes the scores to the sinks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from rag_eval_otel.capture.sample import extract, why_none
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, ErrorMode
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_embedder, build_judge
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
+from rag_eval_otel.live.hold import Releasable
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
@@ -41,16 +42,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rag_eval_otel")
 
-Done: TypeAlias = Callable[[Ending], object]
-"""Called once when the evaluation of a turn has ended."""
-
 _MINUTE = 60.0
-_ON_PURPOSE = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
-"""Reasons that need no advice: nothing is missing."""
+_INTENDED = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
+"""Reasons that are not logged: the configuration asks for them, or the turn is scored elsewhere."""
 
 
 class Admission:
-    """Which turns are evaluated: a share of them by trace id, and so many a minute."""
+    """Decides which turns are evaluated, by sampling on the trace id and by a limit a minute."""
 
     def __init__(
         self,
@@ -59,23 +57,22 @@ class Admission:
         max_per_minute: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start with a full minute's allowance."""
-        self.takes_all = sample_rate >= 1 and max_per_minute is None
+        self.admits_all = sample_rate >= 1 and max_per_minute is None
         self._rate = sample_rate
         self._per_minute = max_per_minute
         self._clock = clock
         self._left = max_per_minute or 0.0
         self._at = clock()
-        self._unlock()
-        call_in_child(self._unlock)
+        self._reset_lock()
+        call_in_child(self._reset_lock)
 
-    def _unlock(self) -> None:
-        """Make the lock; in a forked child nobody would release the parent's."""
+    def _reset_lock(self) -> None:
+        """Create the lock; the parent's may be locked for ever in a forked child."""
         self._lock = threading.RLock()
 
-    def refuse(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated; None admits it."""
-        if self._rate < 1 and _share(trace_id) >= self._rate:
+    def refusal(self, trace_id: int) -> SkipReason | None:
+        """Return why a turn of this trace is not evaluated; None if it is."""
+        if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
             return "sample_rate"
         return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
 
@@ -90,13 +87,17 @@ class Admission:
             return True
 
 
-def _share(trace_id: int) -> float:
-    """Place a trace in [0, 1), not by the bits samplers look at: we see what they let through."""
+def _sampling_point(trace_id: int) -> float:
+    """Return a number in [0, 1) for a trace, independent of the bits that trace samplers use."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
 class TurnScorer:
-    """Evaluates turns on ``evaluator`` and tells ``sinks``; every turn is counted once."""
+    """Evaluates turns on ``evaluator`` and passes the scores to ``sinks``.
+
+    Every turn is counted once. ``metadata_keys``: the metadata of a turn that is passed on with its
+    scores. ``errors`` says what a failure of a sink does.
+    """
 
     def __init__(
         self,
@@ -107,12 +108,8 @@ class TurnScorer:
         sinks: Sequence[Sink] = (),
         admission: Admission | None = None,
         metadata_keys: Sequence[str] = (),
-        edge: Callable[[str], Edge],
+        errors: ErrorMode,
     ) -> None:
-        """Score with ``measurement``; ``edge(place)`` guards the calls to sinks.
-
-        ``metadata_keys``: what of a turn's metadata is told with its scores.
-        """
         self._measurement = measurement
         self.evaluator = evaluator
         self.instruments = instruments
@@ -120,30 +117,30 @@ class TurnScorer:
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
-        self._edge = edge("evaluation")
-        self._sink_edge = edge("sink")
+        self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
+        self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
         self._logged: set[str | None] = set()
 
-    def admission(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated, and count it; None admits it."""
-        refusal = None if self._admission.takes_all else self._admission.refuse(trace_id)
+    def refusal(self, trace_id: int) -> SkipReason | None:
+        """Return why a turn of this trace is not evaluated, and count it; None if it is."""
+        refusal = None if self._admission.admits_all else self._admission.refusal(trace_id)
         if refusal is not None:
             self.instruments.turn("skipped", refusal)
         return refusal
 
     def refuse(self, reason: SkipReason) -> None:
-        """Count a turn that is not evaluated, and log each reason once."""
+        """Count a turn that is not evaluated; log each reason once."""
         self.instruments.turn("skipped", reason)
-        if reason not in self._logged and reason not in _ON_PURPOSE:
+        if reason not in self._logged and reason not in _INTENDED:
             self._logged.add(reason)
             _log.warning(
                 "a RAG turn is not scored: %s; docs/doctor.md says what to do (logged once)", reason
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count steps that are no turn, if they might have been one.
+        """Count steps that look like a turn and are none.
 
-        Return the reason, if a span should say it: a plain chat is only counted.
+        Return the reason to write on the span; None for a plain chat, which is only counted.
         """
         reason = why_none(steps)
         if reason is None:
@@ -154,23 +151,22 @@ class TurnScorer:
         self.refuse(reason)
         return reason
 
-    def submit(self, turn: Turn, span: SpanContext, *, ended: int, done: Done) -> bool:
-        """Evaluate ``turn``, which ended at ``ended`` ns; False, counted, where there's no room."""
-        taken = self.evaluator.submit(_Scoring(self, turn, span, ended, done))
-        if not taken:
-            self.drop("shutdown" if self.evaluator.is_closed else "overload")
-        return taken
+    def submit(self, job: TurnJob) -> bool:
+        """Have a turn evaluated; if there is no room, count and release it, and return False."""
+        is_taken = self.evaluator.submit(job)
+        if not is_taken:
+            why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
+            self.drop(why)
+            job.release(Ending(why))
+        return is_taken
 
-    def drop(self, reason: DropReason) -> None:
-        """Count a turn for which there was no room, or nobody any more."""
-        self.instruments.turn("dropped", reason)
-
-    def close(self, timeout: float = 0.0) -> None:
-        """Take no more turns; give up those that are not through after ``timeout`` seconds."""
-        self.evaluator.shutdown(timeout)
+    def drop(self, reason: DropReason, turns: int = 1) -> None:
+        """Count turns for which there was no room, or no time before the shutdown."""
+        for _ in range(turns):
+            self.instruments.turn("dropped", reason)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Say once for each reason that scores are failing; the counters say how often."""
+        """Log each reason for failing scores once; the counters count them all."""
         if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
             self._logged.add(key)
             _log.warning(
@@ -181,18 +177,19 @@ class TurnScorer:
         for score in evaluation.scores:
             if score.status == "error" and score.reason not in self._logged:
                 self._logged.add(score.reason)
-                told = score.detail.get("error", "no details")
-                _log.warning("scores are failing (%s): %s; said once", score.reason, told)
+                error = score.detail.get("error", "no details")
+                _log.warning("scores are failing (%s): %s; said once", score.reason, error)
 
-    def count_given_up(self, why: GivenUp) -> None:
-        """Count a turn that a shutdown has cancelled, or that failed past all edges."""
-        if why == "shutdown":
-            self.instruments.turn("dropped", "shutdown")
-        else:
-            self.instruments.turn("error", "internal")
+    def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
+        """Count turns that a shutdown has cancelled, or whose job has raised an exception."""
+        for _ in range(turns):
+            if why == "shutdown":
+                self.instruments.turn("dropped", "shutdown")
+            else:
+                self.instruments.turn("error", "internal")
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
-        """Evaluate ``turn``, tell the sinks, and return what its span should say."""
+        """Evaluate ``turn``, which ended at ``ended`` ns; return what to write on its span."""
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
@@ -200,7 +197,7 @@ class TurnScorer:
         if not isinstance(result, Evaluation):
             self.refuse(result)
             return Ending("skipped", result)
-        return replace(self._told(result), contexts=turn.contexts_source)
+        return replace(self._emit(result), contexts=turn.contexts_source)
 
     async def _evaluation(
         self, turn: Turn, span: SpanRef, *, ended: int
@@ -214,20 +211,19 @@ class TurnScorer:
             if self._recent.is_repeated(sample, turn):
                 return "duplicate"
             evaluation = await self._measurement.of(sample)
-            whose = about(_metadata(turn), self._metadata_keys)
             return replace(
                 evaluation,
                 span=span,
                 lag=_seconds_since(ended),
-                about=whose,
+                about=about(_metadata(turn), self._metadata_keys),
                 answer_length=len(sample.answer),
             )
         return failed_evaluation(self._measurement.metrics, "internal")
 
-    def _told(self, result: Evaluation) -> Ending:
-        """Tell the sinks of ``result``."""
+    def _emit(self, result: Evaluation) -> Ending:
+        """Pass ``result`` to the sinks."""
         self._log_failures(result)
-        shown = replace(result, question_embedding=None)  # it gives away what was asked
+        shown = replace(result, question_embedding=None)  # it gives the question away
         for sink in self.sinks:
             with self._sink_edge:
                 sees_embedding = getattr(sink, "takes_question_embeddings", False)
@@ -237,28 +233,32 @@ class TurnScorer:
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
-class _Scoring:
-    """One turn on its way through the evaluator."""
+class TurnJob:
+    """The evaluation of one turn, as a job of the evaluator; ``held`` waits for its scores."""
 
     scorer: TurnScorer
     turn: Turn
     span: SpanContext
     ended: int
-    done: Done
+    held: Releasable | None
 
     @property
     def size(self) -> int:
         return self.turn.size
 
     def begin(self) -> None:
-        """Nothing can be done without the judge."""
+        """Do nothing: the whole evaluation needs the judge."""
 
     async def run(self) -> None:
-        self.done(await self.scorer.score(self.turn, self.span, ended=self.ended))
+        self.release(await self.scorer.score(self.turn, self.span, ended=self.ended))
 
     def give_up(self, why: GivenUp) -> None:
         self.scorer.count_given_up(why)
-        self.done(Ending(why))
+        self.release(Ending(why))
+
+    def release(self, ending: Ending) -> None:
+        if self.held is not None:
+            self.held.release(ending)
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
@@ -270,46 +270,45 @@ def _seconds_since(ended: int) -> float:
     return max(0.0, (time.time_ns() - ended) / 1e9)
 
 
-_SAME = 64  # turns remembered in which the same was asked and answered
+_MAX_EQUAL = 64  # remembered turns with the same question and answer
 
-_Seen: TypeAlias = "tuple[str, int, int]"
-"""Who recorded it, and when it began and ended."""
+_Record: TypeAlias = "tuple[str, int, int]"
+"""The instrumentation that recorded a turn, and the start and the end of the turn."""
 
 
 class RecentTurns:
-    """The last turns, by what was asked and answered.
+    """The last ``max_turns`` turns, by question and answer, to find duplicates.
 
-    The callback handler and an instrumentation, or two instrumentations, may both record what an
-    application does. Of two records of one turn the first counts. Two requests for the same at
-    once, both recorded by one of them, are two turns.
+    The callback handler and an instrumentation, or two instrumentations, may both record a turn:
+    the first record counts. Two equal requests at the same time that one instrumentation recorded
+    are two turns.
     """
 
     def __init__(self, max_turns: int = 1024) -> None:
-        """Remember at most ``max_turns``."""
         self._max = max_turns
-        self._seen: OrderedDict[int, deque[_Seen]] = OrderedDict()
+        self._seen: OrderedDict[int, deque[_Record]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
-        """Tell whether ``turn``, with this ``sample``, was recorded by somebody else before."""
+        """Return True if another instrumentation has recorded ``turn`` before."""
         key = hash((sample.question, sample.answer))
         steps = (step for step in reversed(turn.line) if step.kind != "other")
-        outermost = next(steps, turn.anchor)  # of what they recorded; around it may be a session
-        seen = (outermost.source, outermost.start, outermost.end or time.time_ns())
-        others = self._seen.setdefault(key, deque(maxlen=_SAME))
+        outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session
+        record = (outermost.source, outermost.start, outermost.end or time.time_ns())
+        others = self._seen.setdefault(key, deque(maxlen=_MAX_EQUAL))
         self._seen.move_to_end(key)
-        repeated = next((other for other in others if _is_other_record(seen, other)), None)
+        repeated = next((other for other in others if _is_duplicate(record, other)), None)
         if repeated is not None:
             others.remove(repeated)
             return True
-        others.append(seen)
+        others.append(record)
         while len(self._seen) > self._max:
             self._seen.popitem(last=False)
         return False
 
 
-def _is_other_record(one: _Seen, other: _Seen) -> bool:
-    """Tell whether two makers recorded what went on at the same time."""
-    return one[0] != other[0] and one[1] <= other[2] and other[1] <= one[2]
+def _is_duplicate(record: _Record, other: _Record) -> bool:
+    """Return True if two instrumentations made the records, of turns that overlap in time."""
+    return record[0] != other[0] and record[1] <= other[2] and other[1] <= record[2]
 
 
 def build_measurement(config: Config) -> Measurement:

@@ -1,151 +1,110 @@
-"""`RunTurns`: from finished LangChain run trees to spans and scored turns, in the background.
+"""Finished LangChain run trees: their spans, and the scoring of their turns, in the background.
 
-The application's thread submits one job when a root run has ended. On the evaluator's thread the
-job finds the turns, writes the spans with the noted times, and has the turns scored. The span of a
-turn is ended after its scores: until then the tree is held, with the guarantees of held spans.
+The application's thread submits one `TreeJob` when a root run has ended. On the evaluator's thread
+the job finds the turns, writes the spans with the noted times (`SpanWriter`), and has the turns
+scored. The span of a turn is ended after its scores; until then the tree is held.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import zlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from opentelemetry import context as otel_context
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import Span, SpanContext, get_current_span
+from opentelemetry.trace import (
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
 
-from rag_eval_otel.capture.buffer import TraceBuffer
-from rag_eval_otel.capture.dialects import dialect_of
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects.values import messages_in, plain
 from rag_eval_otel.capture.runs import Run, RunTree
-from rag_eval_otel.capture.span import SdkSpan
+from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.text import Keys
+from rag_eval_otel.capture.text import Keys, exportable
 from rag_eval_otel.capture.turn import Turn, find_turns
+from rag_eval_otel.config import ContentCapture, Spans
 from rag_eval_otel.live.hold import Holdback
-from rag_eval_otel.live.score import TurnScorer
-from rag_eval_otel.live.writer import SpanWriter, end
+from rag_eval_otel.live.score import TurnJob, TurnScorer
+from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, HoldStatus, Reasons
+from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Ending, Reasons
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
-Fate: TypeAlias = Literal["read", "joined", "evicted"]
-"""A tree is read by itself, together with the span around it, or only written."""
+    Attributes = Mapping[str, AttributeValue | None]
+
+TreeUse: TypeAlias = Literal["read", "joined", "evicted"]
+"""How a tree is used: ``read`` by itself, ``joined`` to the trace around it, where its turns are
+looked for, or ``evicted``: its spans are written, and no turn is looked for."""
 
 _OVERHEAD = 4096  # bytes of a held tree without its texts
 
 
-class RunTurns:
-    """Takes finished run trees; every span of theirs is ended exactly once."""
-
-    def __init__(
-        self,
-        writer: SpanWriter,
-        scorer: TurnScorer,
-        *,
-        hold: Holdback,
-        buffer: TraceBuffer | None,
-        keys: Keys,
-        contexts_from_prompt: ContextsFromPrompt = "off",
-        explanations: Reasons,
-        edge: Callable[[str], Edge],
-    ) -> None:
-        """Write spans with ``writer``, have turns scored by ``scorer``, and hold trees in ``hold``.
-
-        Runs that make a turn only together with others go to ``buffer``, where there is one.
-        """
-        self.writer = writer
-        self.scorer = scorer
-        self.hold = hold
-        self.keys = keys
-        self.contexts_from_prompt: ContextsFromPrompt = contexts_from_prompt
-        self.explanations = explanations
-        self.edge = edge("callback")
-        self._buffer = buffer
-
-    def finished(self, tree: RunTree) -> None:
-        """Have ``tree`` read, written and scored; on the application's thread."""
-        item = FinishedTree(tree, self, self._fate(tree))
-        why: HoldStatus | None = None
-        if not self.hold.hold(item.key, item, size=item.size):
-            why = "overload" if self.hold.is_open else "shutdown"
-            item.release(Ending(why))
-        elif not self.scorer.evaluator.submit(item):
-            why = "shutdown" if self.scorer.evaluator.is_closed else "overload"
-            self.hold.release(item.key, Ending(why))
-        if why is not None:
-            item.drop("shutdown" if why == "shutdown" else "overload")
-
-    def evicted(self, tree: RunTree) -> None:
-        """Write the spans of ``tree``, which was given up before its root ended."""
-        with self.edge:
-            self.scorer.refuse("evicted")
-        FinishedTree(tree, self, "evicted").release(UNTOUCHED)
-
-    def _fate(self, tree: RunTree) -> Fate:
-        """Tell whether ``tree`` is read by itself, or with the span of the application around it.
-
-        Runs that hold no call after a retrieval may be part of a turn of the span that was current,
-        if that is no step of another instrumentation, which knows better what belongs to it.
-        """
-        if self._buffer is None or tree.root.error is not None or tree.lost:
-            return "read"
-        if tree.may_be_turn and self.writer.spans != "none":
-            return "read"
-        span = get_current_span(tree.context)
-        if not isinstance(span, ReadableSpan) or not span.is_recording():
-            return "read"
-        view = SdkSpan(span)
-        if dialect_of(view) not in {None, "native"}:
-            return "read"
-        return "joined" if self._buffer.join(tree, view) else "read"
+# --- the job --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A tree that was read: its steps, its turns by the run that stands for each, or why none."""
+class _Reading:
+    """The steps of a tree, its turns by the run that stands for each, and the root's ending.
+
+    ``root`` is written on the root's span if the tree has no turns.
+    """
 
     steps: Mapping[Hashable, Step]
     turns: Mapping[Hashable, Turn]
     root: Ending = UNTOUCHED
-    """What the root's span says of a tree without turns."""
 
 
-_NOTHING_READ = _Read({}, {}, Ending("error"))
+_FAILED = _Reading({}, {}, Ending("error"))
 
 
-class FinishedTree:
-    """One finished tree: a job of the evaluator, and an item that is held.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeParts:
+    """The parts of a pipeline that its run trees share."""
 
-    Its spans are written once, by the job or by whoever releases it first. The spans of turns stay
-    open until `_end_turn`.
+    writer: SpanWriter
+    scorer: TurnScorer
+    hold: Holdback
+    keys: Keys
+    contexts_from_prompt: ContextsFromPrompt
+    explanations: Reasons
+    edge: Edge
+
+
+class TreeJob:
+    """One finished run tree: a job of the evaluator, and an item that is held.
+
+    The first of job, deadline, flush and shutdown writes the spans, once. The spans of turns stay
+    open until `end_turn`; when the last has ended, the tree is released.
     """
 
-    __slots__ = ("_contexts", "_fate", "_lock", "_open", "_owner", "_read", "_unscored", "tree")
+    __slots__ = ("_contexts", "_lock", "_open", "_parts", "_reading", "_uncounted", "_use", "tree")
 
-    def __init__(self, tree: RunTree, owner: RunTurns, fate: Fate) -> None:
+    def __init__(self, tree: RunTree, parts: TreeParts, use: TreeUse) -> None:
         self.tree = tree
-        self._owner = owner
-        self._fate: Fate = fate
+        self._parts = parts
+        self._use: TreeUse = use
         self._lock = threading.RLock()
-        self._read: _Read | None = None
+        self._reading: _Reading | None = None
         self._open: dict[Hashable, tuple[Span, Run]] = {}
         self._contexts: dict[Hashable, SpanContext] = {}
-        self._unscored = 0
-        """Turns that nobody has counted yet."""
-
-    @property
-    def scorer(self) -> TurnScorer:
-        """What scores its turns."""
-        return self._owner.scorer
+        self._uncounted = 0  # turns without an outcome so far
 
     @property
     def key(self) -> tuple[int, int]:
@@ -158,96 +117,111 @@ class FinishedTree:
         return _OVERHEAD + self.tree.size
 
     def begin(self) -> None:
-        """Write the spans, but for those of turns."""
+        """Write the spans; those of turns stay open."""
         self._write()
-        if not self._open:
-            self._owner.hold.release(self.key, UNTOUCHED)
+        if self._open:
+            self._parts.hold.start_scoring(self.key)
+        else:
+            self._parts.hold.release(self.key, UNTOUCHED)
 
     async def run(self) -> None:
-        """Have the turns scored."""
-        read = self._write()
-        jobs = [_TreeTurn(self, run_id, turn) for run_id, turn in read.turns.items()]
-        for job in jobs[1:]:
-            self._unscored -= 1
-            if not self._owner.scorer.evaluator.submit(job):
-                self._owner.scorer.drop("overload")
-                job.done(Ending("overload"))
-        for job in jobs[:1]:
-            await job.run()
-            self._unscored -= 1
+        """Have the turns scored: the first by this job, the others by jobs of their own."""
+        first: TurnJob | None = None
+        for run_id, turn in self._write().turns.items():
+            job = self._turn_job(run_id, turn)
+            if job is not None and first is None:
+                first = job
+                continue
+            self._uncounted -= 1
+            if job is not None:
+                self._parts.scorer.submit(job)
+        if first is not None:
+            await first.run()
+            self._uncounted -= 1
+
+    def _turn_job(self, run_id: Hashable, turn: Turn) -> TurnJob | None:
+        """Return the job that scores ``turn``; None if it is not evaluated."""
+        scorer, held = self._parts.scorer, _TurnSpan(self, run_id)
+        around = get_current_span(self.tree.context).get_span_context()
+        context = self._contexts.get(run_id, around)
+        if context.is_valid and not context.trace_flags.sampled:
+            scorer.refuse("not_sampled")
+            held.release(UNTOUCHED)
+            return None
+        trace_id = context.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any number does
+        refusal = scorer.refusal(trace_id)
+        if refusal is not None:
+            held.release(Ending("skipped", refusal))
+            return None
+        return TurnJob(scorer, turn, context, turn.line[-1].end or time.time_ns(), held)
 
     def give_up(self, why: GivenUp) -> None:
         """Count the turns of a job that was cancelled or failed, and end their spans."""
         self.release(Ending(why))
-        for _ in range(self._unscored):
-            self._owner.scorer.count_given_up(why)
-        self._unscored = 0
+        self._parts.scorer.count_given_up(why, self._uncounted)
+        self._uncounted = 0
 
     def drop(self, why: DropReason) -> None:
         """Count the turns of a tree for which there was no room."""
-        for _ in range(self._unscored):
-            self._owner.scorer.drop(why)
-        self._unscored = 0
+        self._parts.scorer.drop(why, self._uncounted)
+        self._uncounted = 0
 
     def release(self, ending: Ending) -> None:
         """Write the spans that are not written, and end those that are open with ``ending``."""
-        read = self._write()
-        for run_id in read.turns:
+        for run_id in self._write().turns:
             self.end_turn(run_id, ending)
 
-    def _write(self) -> _Read:
+    def _write(self) -> _Reading:
         """Read the tree and write its spans, once; keep the spans of its turns open."""
         with self._lock:
-            if self._read is not None:
-                return self._read
-            self._read = _NOTHING_READ
-            with self._owner.edge:  # whatever happens here, the spans are written
-                self._read = self._reading()
-            if self._read is _NOTHING_READ:
-                with self._owner.edge:
-                    self._owner.scorer.instruments.turn("error", "internal")
-            self._unscored = len(self._read.turns)
+            if self._reading is not None:
+                return self._reading
+            edge, scorer = self._parts.edge, self._parts.scorer
+            self._reading = _FAILED
+            with edge:  # an error in reading must not keep the spans from being written
+                self._reading = self._read()
+            if self._reading is _FAILED:
+                with edge:
+                    scorer.instruments.turn("error", "internal")
+            self._uncounted = len(self._reading.turns)
             token = otel_context.attach(self.tree.context)
             try:
-                self._write_spans(self._read)
+                self._write_spans(self._reading)
             finally:
                 otel_context.detach(token)
-            return self._read
+            return self._reading
 
-    def _reading(self) -> _Read:
-        tree, scorer = self.tree, self._owner.scorer
-        steps = tree.steps(self._owner.keys)
+    def _read(self) -> _Reading:
+        tree, parts = self.tree, self._parts
+        steps = tree.steps(parts.keys)
         by_id = {step.id: step for step in steps}
-        if self._fate != "read":
-            return _Read(by_id, {})
+        if self._use != "read":
+            return _Reading(by_id, {})
         if tree.lost:
-            scorer.refuse("evicted")
-            return _Read(by_id, {}, Ending("skipped", "evicted"))
-        found = find_turns(steps, contexts_from_prompt=self._owner.contexts_from_prompt)
+            parts.scorer.refuse("evicted")
+            return _Reading(by_id, {}, Ending("skipped", "evicted"))
+        found = find_turns(steps, contexts_from_prompt=parts.contexts_from_prompt)
         turns = {turn.line[-1].id: turn for turn in found}
-        reason = None if turns else scorer.refuse_steps(steps)
-        return _Read(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
+        reason = None if turns else parts.scorer.refuse_steps(steps)
+        return _Reading(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
 
-    def _write_spans(self, read: _Read) -> None:
-        tree, edge = self.tree, self._owner.edge
-        spans = self._owner.writer.start(tree, read.steps, also=read.turns.keys(), edge=edge)
-        if read.root.status is not None and tree.root.id in spans:
+    def _write_spans(self, reading: _Reading) -> None:
+        tree, edge = self.tree, self._parts.edge
+        turns = reading.turns.keys()
+        spans = self._parts.writer.start(tree, reading.steps, also=turns, edge=edge)
+        if reading.root.status is not None and tree.root.id in spans:
             with edge:
-                _set(spans[tree.root.id], score_attributes(read.root))
+                spans[tree.root.id].set_attributes(score_attributes(reading.root))
         for run in sorted(tree.runs, key=lambda r: (r.end or tree.root.end or 0, -r.start)):
             span = spans.get(run.id)
-            if span is not None and run.id in read.turns and span.is_recording():
+            if span is None:
+                continue
+            self._contexts[run.id] = span.get_span_context()
+            if run.id in turns and span.is_recording():
                 self._open[run.id] = (span, run)
-            elif span is not None:
+            else:
                 with edge:
-                    end(span, run)
-            if span is not None:
-                self._contexts[run.id] = span.get_span_context()
-
-    def context_of(self, run_id: Hashable) -> SpanContext:
-        """Return the identity of a turn's span; without one, that of the span around the root."""
-        around = get_current_span(self.tree.context).get_span_context()
-        return self._contexts.get(run_id, around)
+                    end_span(span, run)
 
     def end_turn(self, run_id: Hashable, ending: Ending) -> None:
         """End the span of a turn, once, in the context in which the root started."""
@@ -255,60 +229,232 @@ class FinishedTree:
         if found is None:
             return
         span, run = found
+        parts = self._parts
         token = otel_context.attach(self.tree.context)
         try:
             if ending.status is not None:
-                with self._owner.edge:
-                    self._owner.scorer.instruments.tally.add("released", ending.status)
-                    explanations = self._owner.explanations
-                    _set(span, score_attributes(ending, explanations=explanations))
-            with self._owner.edge:
-                end(span, run)
+                with parts.edge:
+                    parts.scorer.instruments.tally.add("released", ending.status)
+                    scores = score_attributes(ending, explanations=parts.explanations)
+                    span.set_attributes(scores)
+            with parts.edge:
+                end_span(span, run)
         finally:
             otel_context.detach(token)
         if not self._open:
-            self._owner.hold.release(self.key, UNTOUCHED)
-
-    async def score(self, run_id: Hashable, turn: Turn) -> Ending:
-        """Return how the evaluation of ``turn`` ends."""
-        scorer, context = self._owner.scorer, self.context_of(run_id)
-        if context.is_valid and not context.trace_flags.sampled:
-            scorer.refuse("not_sampled")
-            return UNTOUCHED
-        trace = context.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any will do
-        refusal = scorer.admission(trace)
-        if refusal is not None:
-            return Ending("skipped", refusal)
-        ended = turn.line[-1].end or time.time_ns()
-        return await scorer.score(turn, context, ended=ended)
+            parts.hold.release(self.key, UNTOUCHED)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _TreeTurn:
-    """One turn of a tree on its way through the evaluator."""
+@dataclass(frozen=True, slots=True)
+class _TurnSpan:
+    """The open span of one turn of a tree."""
 
-    tree: FinishedTree
+    tree: TreeJob
     run_id: Hashable
-    turn: Turn
 
-    @property
-    def size(self) -> int:
-        return self.turn.size
-
-    def begin(self) -> None:
-        """Nothing can be done without the judge."""
-
-    async def run(self) -> None:
-        self.done(await self.tree.score(self.run_id, self.turn))
-
-    def done(self, ending: Ending) -> None:
+    def release(self, ending: Ending) -> None:
         self.tree.end_turn(self.run_id, ending)
 
-    def give_up(self, why: GivenUp) -> None:
-        self.tree.scorer.count_given_up(why)
-        self.done(Ending(why))
+
+# --- the spans ------------------------------------------------------------------------------------
 
 
-def _set(span: Span, attributes: Mapping[str, AttributeValue]) -> None:
-    for name, value in attributes.items():
-        span.set_attribute(name, value)
+_ESSENTIAL = frozenset({"llm", "retriever", "tool"})
+_CLIENT = frozenset({"llm", "retriever"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanWriter:
+    """Writes the spans of run trees by the GenAI conventions, with ``tracer``.
+
+    Texts are written on the spans only if ``content`` is ``span``.
+    """
+
+    tracer: Tracer
+    spans: Spans = "essential"
+    content: ContentCapture = "off"
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    metadata_keys: Sequence[str] = ()
+
+    def start(
+        self,
+        tree: RunTree,
+        steps: Mapping[Hashable, Step],
+        *,
+        also: Iterable[Hashable],
+        edge: Edge,
+    ) -> dict[int, Span]:
+        """Start a span for every visible run of ``tree`` and for those in ``also``, parents first.
+
+        ``steps`` has the steps of the runs that could be read. A span that cannot be started is
+        missing; ``edge`` handles the error.
+        """
+        if self.spans == "none":
+            return {}
+        by_id = {run.id: run for run in tree.runs}
+        forced = {tree.root.id, *also}
+        started: dict[int, Span] = {}
+        for run in tree.runs:
+            if run.id in forced or self._is_visible(run, by_id):
+                with edge:
+                    span = self._start(run, steps.get(run.id), by_id=by_id, started=started)
+                    started[run.id] = span
+        return started
+
+    def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
+        is_inner = run.kind == "retriever" and _is_inside_retriever(run, by_id)
+        if self.spans == "all":
+            return not (is_inner and run.is_search)  # LangChain has no run for it
+        return run.kind in _ESSENTIAL and not is_inner
+
+    def _start(
+        self,
+        run: Run,
+        step: Step | None,
+        *,
+        by_id: Mapping[int, Run],
+        started: Mapping[int, Span],
+    ) -> Span:
+        parent = by_id.get(run.parent) if run.parent else None
+        while parent is not None and parent.id not in started:
+            parent = by_id.get(parent.parent) if parent.parent else None
+        context = run.tree.context
+        if parent is not None:
+            context = set_span_in_context(started[parent.id], context)
+        operation = operation_of(run)
+        return self.tracer.start_span(
+            exportable(span_name(run, operation)),
+            context=context,
+            kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
+            attributes=self._attributes(run, step, operation),
+            start_time=run.start,
+        )
+
+    def _attributes(
+        self, run: Run, step: Step | None, operation: str | None
+    ) -> dict[str, AttributeValue]:
+        found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
+        found.update(_described(run, operation))
+        if run is run.tree.root:
+            found.update(about([run.metadata], self.metadata_keys))
+        if self.content == "span" and step is not None:
+            found.update(_content(run, step, self.redactor))
+        return {
+            key: exportable(value) if isinstance(value, str) else value
+            for key, value in found.items()
+            if value is not None
+        }
+
+
+def end_span(span: Span, run: Run) -> None:
+    """End ``span`` at the end of ``run``, with its error; a run that has not ended: of its root."""
+    if run.error is not None:
+        span.set_attribute(semconv.ERROR_TYPE, run.error)
+        span.set_status(Status(StatusCode.ERROR))
+    at = run.end or run.tree.root.end
+    span.end(end_time=None if at is None else max(at, run.start))
+
+
+def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
+    parent = by_id.get(run.parent) if run.parent else None
+    while parent is not None:
+        if parent.kind == "retriever":
+            return True
+        parent = by_id.get(parent.parent) if parent.parent else None
+    return False
+
+
+def operation_of(run: Run) -> str | None:
+    """Return the GenAI operation of ``run``; None for an inner chain."""
+    if run.kind == "llm":
+        is_chat = isinstance(run.asked, list)
+        return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
+    if run.kind == "retriever":
+        return semconv.OPERATION_RETRIEVAL
+    if run.kind == "tool":
+        return semconv.OPERATION_EXECUTE_TOOL
+    if run is not run.tree.root:
+        return None
+    called = any(_calls_tools(other) for other in run.tree.runs)
+    ran = any(
+        other.kind == "tool" for other in run.tree.runs
+    )  # without one, the call of a tool is a structured output
+    return semconv.OPERATION_INVOKE_AGENT if called and ran else semconv.OPERATION_INVOKE_WORKFLOW
+
+
+def _calls_tools(run: Run) -> bool:
+    return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
+
+
+def span_name(run: Run, operation: str | None) -> str:
+    """Return the span's name: the operation, and the model or the name of the run."""
+    target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
+    return " ".join(str(part) for part in (operation, target) if part) or run.name
+
+
+def _described(run: Run, operation: str | None) -> Attributes:
+    if run.kind == "llm":
+        read, written = run.tokens or (None, None)
+        return {
+            semconv.GEN_AI_PROVIDER_NAME: run.metadata.get("ls_provider"),
+            semconv.GEN_AI_REQUEST_MODEL: run.metadata.get("ls_model_name"),
+            semconv.GEN_AI_RESPONSE_MODEL: run.model,
+            semconv.GEN_AI_RESPONSE_ID: run.response_id,
+            semconv.GEN_AI_USAGE_INPUT_TOKENS: read,
+            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
+        }
+    if run.kind == "retriever":
+        count = len(run.told) if isinstance(run.told, list) else None
+        return {semconv.DOCUMENT_COUNT: count}
+    if run.kind == "tool":
+        return {semconv.GEN_AI_TOOL_NAME: run.name}
+    if operation == semconv.OPERATION_INVOKE_AGENT:
+        return {semconv.GEN_AI_AGENT_NAME: run.name}
+    return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
+
+
+def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
+    asked = None if step.input is None else clean.text(step.input)
+    told = None if step.output is None else clean.text(step.output)
+    if run.kind == "retriever":
+        documents = [
+            {"id": p.id, "score": p.score, "content": clean.text(p.text)}
+            for p in step.documents or ()
+        ]
+        return {
+            semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
+            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(documents),
+        }
+    if run.kind == "tool":
+        return {
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: clean.text(_arguments(run)),
+            semconv.GEN_AI_TOOL_CALL_RESULT: told,
+        }
+    shown = _messages_shown(run) or ([("user", asked)] if asked else [])
+    return {
+        semconv.GEN_AI_INPUT_MESSAGES: _messages((role, clean.text(text)) for role, text in shown),
+        semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
+    }
+
+
+def _arguments(run: Run) -> str:
+    return run.asked if isinstance(run.asked, str) else _json(run.asked)
+
+
+def _messages_shown(run: Run) -> list[tuple[str, str]]:
+    if run.kind != "llm":
+        return []
+    if isinstance(run.asked, str):
+        return [("user", run.asked)]
+    return [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(plain(run.asked))]
+
+
+def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
+    found = [
+        {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
+    ]
+    return _json(found) if found else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

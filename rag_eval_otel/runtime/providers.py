@@ -1,9 +1,13 @@
-"""Find, make and instrument the providers of the OpenTelemetry SDK."""
+"""Find and create the providers of the OpenTelemetry SDK, and attach to a tracer provider.
+
+This is the only module that uses private names of the SDK.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -14,7 +18,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rag_eval_otel.config import Signal, exporter_names
@@ -124,3 +128,103 @@ def exporters(signal: Signal) -> Iterator[Any]:
             )
             raise ConfigError(msg)
         yield next(iter(found)).load()()
+
+
+# --- attaching to a tracer provider ---------------------------------------------------------------
+
+_OWNER = "_rag_eval_otel"
+_REPLACED = "_rag_eval_otel_before"
+_METHODS = ("shutdown", "force_flush", "on_start", "on_end")
+
+
+class OriginalProcessor:
+    """The processor of a provider as it was before its methods were replaced."""
+
+    def __init__(self, multi: Any) -> None:
+        self.on_start: Callable[..., None] = multi.on_start
+        self.on_end: Callable[[ReadableSpan], None] = multi.on_end
+        self._force_flush = multi.force_flush
+        self._shutdown = multi.shutdown
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export all ended spans."""
+        return bool(self._force_flush(timeout_millis))
+
+    def shutdown(self) -> None:
+        """Export all ended spans and stop."""
+        self._shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """The place of a span processor in front of all processors of a provider.
+
+    Tracers and live spans all hold the provider's multi-processor. Replacing its methods on the
+    instance reaches spans in flight, and processors that are added later. A provider that is not
+    the SDK's has no multi-processor; then ``target`` is the provider, which can only be marked.
+    """
+
+    target: Any
+
+    @property
+    def receives_spans(self) -> bool:
+        """Whether a processor can be attached: the provider is the SDK's."""
+        return all(hasattr(self.target, name) for name in _METHODS)
+
+    @property
+    def owner(self) -> object | None:
+        """The object that has called `mark`."""
+        return getattr(self.target, _OWNER, None)
+
+    @property
+    def others(self) -> tuple[Any, ...] | None:
+        """The provider's own span processors; None if they are not known."""
+        return getattr(self.target, "_span_processors", None)
+
+    def remove_repetitions(self, processor: SpanProcessor) -> bool:
+        """Remove repetitions of ``processor`` from the provider's own; False if it has none."""
+        others = self.others or ()
+        if others.count(processor) <= 1:
+            return False
+        self.target._span_processors = tuple(dict.fromkeys(others))  # noqa: SLF001
+        return True
+
+    def mark(self, owner: object) -> None:
+        """Note that ``owner`` is attached."""
+        with suppress(AttributeError):  # a class with slots stays unmarked
+            setattr(self.target, _OWNER, owner)
+
+    def attach(self, processor: SpanProcessor) -> None:
+        """Replace the methods of the provider's processor by those of ``processor``."""
+        methods = vars(self.target)
+        methods[_REPLACED] = {name: methods[name] for name in _METHODS if name in methods}
+        methods.update((name, getattr(processor, name)) for name in _METHODS)
+
+    def detach(self, processor: SpanProcessor | None) -> None:
+        """Undo `mark` and `attach`.
+
+        If another library has replaced the methods since, its methods stay in place.
+        """
+        with suppress(AttributeError):
+            delattr(self.target, _OWNER)
+        if processor is None:
+            return
+        methods = vars(self.target)
+        replaced = methods.pop(_REPLACED)
+        for name in reversed(_METHODS):
+            if methods.get(name) == getattr(processor, name):
+                methods.pop(name)
+                if name in replaced:
+                    methods[name] = replaced[name]
+
+
+def attachment_of(provider: object) -> Attachment:
+    """Return the place in front of the processors of ``provider``, or of the one a proxy wraps."""
+    inner = getattr(provider, "provider", provider)
+    found = Attachment(target=getattr(inner, "_active_span_processor", None))
+    return found if found.receives_spans else Attachment(target=provider)
+
+
+def attachment_of_span(span: object) -> Attachment:
+    """Return the place in front of the processors that ``span`` was started with."""
+    return Attachment(target=getattr(span, "_span_processor", None))

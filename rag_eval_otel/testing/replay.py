@@ -27,9 +27,10 @@ from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
+from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.processor import RagEvalSpanProcessor
-from rag_eval_otel.live.score import RecentTurns
+from rag_eval_otel.live.score import RecentTurns, TurnJob
+from rag_eval_otel.runtime.background import Job
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Sample, SkipReason
 
@@ -272,13 +273,13 @@ class _Noting:
     def is_current(self) -> bool:
         return False
 
-    def admission(self, _trace_id: int) -> None:
+    def refusal(self, _trace_id: int) -> None:
         """Admit every turn."""
 
-    def submit(self, job: Any, *_: Any, done: Any = None, **__: Any) -> bool:
-        if isinstance(job, Turn):
-            self.found.append(Outcome(result=self._read(job), turn=job))
-            done(UNTOUCHED)
+    def submit(self, job: Job) -> bool:
+        if isinstance(job, TurnJob):
+            self.found.append(Outcome(result=self._read(job.turn), turn=job.turn))
+            job.release(UNTOUCHED)
         else:
             job.begin()
         return True
@@ -301,7 +302,7 @@ class _Noting:
     def turn(self, _outcome: str, reason: SkipReason) -> None:
         self.refuse(reason)
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: str, _turns: int) -> None:
         raise AssertionError(reason)
 
     def shutdown(self, _timeout: float) -> None:
@@ -337,13 +338,16 @@ def replay(
         scorer=cast("TurnScorer", noting),
         clock=clock,
     )
-    processor = RagEvalSpanProcessor(exported, pipeline)
+    processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
     pipeline.sweeper.stop()  # time is told by the calls
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:
             clock.now = max(clock.now, call.at / 1e9)
-            pipeline.buffer.sweep()
+            pipeline.sweep()
+        if call.operation == "end":
+            for record in call.span.logs:
+                pipeline.buffer.add_log(call.span.trace_id, call.span.span_id, record)
         _feed(call, live, processor)
     pipeline.drain(0.0)
     ended = sum(span.end_time is not None for span in live.values())
@@ -359,8 +363,6 @@ def _feed(call: Call, live: dict[int, ReplayedSpan], processor: RagEvalSpanProce
         processor.on_start(cast("Span", span))
         return
     span = live.setdefault(call.span.span_id, ReplayedSpan(call.span))
-    for record in call.span.logs:
-        processor.pipeline.buffer.logged(call.span.trace_id, call.span.span_id, record)
     span.fill(call.span)
     processor.on_end(span)
 

@@ -29,13 +29,7 @@ class Watched(SpanProcessor):
         self.ready: list[Trace] = []
         self.evicted: list[Trace] = []
         self.held: dict[str, int] = {}
-        self.buffer = TraceBuffer(
-            self.ready.append,
-            hold=self._hold,
-            limits=TraceLimits(**limits),
-            on_evicted=self.evicted.append,
-            clock=self.clock,
-        )
+        self.buffer = TraceBuffer(limits=TraceLimits(**limits), clock=self.clock)
         provider = TracerProvider()
         provider.add_span_processor(self)
         self.tracer = provider.get_tracer("openinference.instrumentation.fake")
@@ -47,11 +41,16 @@ class Watched(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Show it."""
-        self.buffer.ended(span)
+        if self.buffer.concerns(span):
+            taken = self.buffer.take(span)
+            self.evicted += taken.evicted
+            if taken.anchor is not None and taken.trace is not None:
+                self.held[span.name] = taken.trace.unheld
+                taken.trace.hold(taken.anchor)
 
-    def _hold(self, span: ReadableSpan, size: int) -> bool:
-        self.held[span.name] = size
-        return True
+    def sweep(self) -> None:
+        """Collect the traces that are complete."""
+        self.ready += self.buffer.sweep()
 
     def step(self, kind: str, parent: Any = None, **attributes: Any) -> Any:
         """Start a step of RAG."""
@@ -72,8 +71,8 @@ class Watched(SpanProcessor):
         Twice: what has only just ended counts as open for one sweep.
         """
         self.clock.advance(seconds)
-        self.buffer.sweep()
-        self.buffer.sweep()
+        self.sweep()
+        self.sweep()
         return len(self.ready)
 
 
@@ -169,11 +168,11 @@ def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
     found = seen.step("RETRIEVER", chain, **retrieved(1))
     found.end()
     model = seen.step("LLM", chain, **generated(1))
-    seen.buffer.sweep()
+    seen.sweep()
     for span in (chain, model):
         span._end_time = 10**18  # type: ignore[attr-defined]  # noqa: SLF001
     seen.clock.advance(6.0)
-    seen.buffer.sweep()
+    seen.sweep()
     assert seen.ready == []
     for span in (model, chain):
         span._end_time = None  # type: ignore[attr-defined]  # noqa: SLF001
@@ -186,10 +185,10 @@ def test_the_line_of_a_turn_is_there_though_it_ended_early() -> None:
     """A span of the application that had ended before any step of RAG still is its parent."""
     seen = Watched()
     root = seen.plain.start_span("request")
-    seen.buffer.sweep()
+    seen.sweep()
     chain = seen.step("CHAIN", root, **answered(1))
     root.end()
-    seen.buffer.sweep()
+    seen.sweep()
     seen.step("RETRIEVER", chain, **retrieved(1)).end()
     seen.step("LLM", chain, **generated(1)).end()
     chain.end()
@@ -207,7 +206,7 @@ def test_spans_that_never_end_are_not_kept_for_ever() -> None:
         alive: list[Any] = []
         for _ in range(100):
             alive += [app.plain("open for ever") for _ in range(100)]
-            app.buffer.sweep()
+            app.pipeline.sweep()
         kept = list(app.buffer.open_spans)
         assert len(kept) == KEPT_OPEN
         assert kept[-1] is alive[-1]
@@ -217,7 +216,7 @@ def test_spans_that_the_application_has_dropped_are_not_waited_for() -> None:
     """A span that nobody can end any more is not kept alive by the note of its start."""
     with attached() as app:
         app.plain("dropped")
-        app.buffer.sweep()
+        app.pipeline.sweep()
         assert list(app.buffer.open_spans) == []
 
 
@@ -281,7 +280,7 @@ def steps_for(count: int, shape: str) -> int:
     try:
         for span in reversed(spans):
             span.end()
-        seen.buffer.sweep()
+        seen.sweep()
     finally:
         sys.settrace(before)
     return lines

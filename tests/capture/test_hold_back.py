@@ -96,7 +96,7 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
             if not shape.has_retrieval(number):
                 assert left(app)[spans[number].get_span_context().span_id] == 1
             if count == swept:
-                app.buffer.sweep()
+                app.pipeline.sweep()
         app.handle.flush()
         app.handle.shutdown()
         assert left(app) == {span.get_span_context().span_id: 1 for span in spans}

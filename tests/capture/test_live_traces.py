@@ -39,11 +39,11 @@ def test_turns_of_a_session_are_scored_while_it_goes_on() -> None:
     with attached() as app:
         session = app.plain("session")
         first = app.turn(1, session)
-        app.buffer.sweep()
+        app.pipeline.sweep()
         assert app.handle.flush()
         assert app.status_of(first) == "scored"
         second = app.turn(2, session)
-        app.buffer.sweep()
+        app.pipeline.sweep()
         assert app.handle.flush()
         assert app.status_of(second) == "scored"
         session.end()
@@ -191,7 +191,7 @@ def test_a_stream_that_ends_after_its_chain() -> None:
         app.retrieve(1, chain)
         call = app.step("LLM", chain, **generated(1))
         chain.end()
-        assert app.handle.pipeline.count_held() == 1
+        assert app.pipeline.count_held() == 1
         call.end()
         assert app.handle.flush()
         assert app.names() == ["retriever", "llm", "chain"]
@@ -205,7 +205,7 @@ def test_a_retrieval_that_ends_after_its_chain() -> None:
         chain = app.chain()
         retriever = app.step("RETRIEVER", chain, **retrieved(1))
         chain.end()
-        assert app.handle.pipeline.count_held() == 1
+        assert app.pipeline.count_held() == 1
         retriever.end()
         app.generate(1, chain)
         assert app.handle.flush()
@@ -426,7 +426,7 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rag_eval_otel.capture.buffer.kind_of", fail)
         app.turn(1)
         monkeypatch.undo()
-        monkeypatch.setattr("rag_eval_otel.live.reader.read", fail)
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
         app.turn(2)
         assert app.handle.flush()
         monkeypatch.undo()
@@ -444,7 +444,7 @@ def test_a_span_of_another_make() -> None:
 
     with attached(errors="swallow") as app:
         passed: list[object] = []
-        app.processor.export = passed.append  # type: ignore[assignment,method-assign]
+        app.pipeline.export = passed.append  # type: ignore[assignment,method-assign]
         odd = Odd()
         app.processor.on_end(odd)  # type: ignore[arg-type]
         assert passed == [odd]
@@ -458,7 +458,7 @@ def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with attached(errors="swallow") as app:
         app.buffer._limits = TraceLimits(max_bytes=100_000)  # noqa: SLF001
-        monkeypatch.setattr(app.buffer, "_on_evicted", fail)
+        monkeypatch.setattr(app.pipeline, "_follow_up", fail)
         chains = []
         for number in range(20):
             chains.append(app.chain(number))

@@ -13,8 +13,9 @@ from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, retrieved, said, told
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.buffer import PendingLogs, listen, may_be_read
+from rag_eval_otel.capture.buffer import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.live.instrument import pipeline_of
 
 OPENAI = "opentelemetry.instrumentation.openai_v2"
 SCORED = ("scored", None)
@@ -160,9 +161,9 @@ def test_a_log_outside_of_any_span_is_not_kept(app: App) -> None:
 def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
     """Log records written on our own threads are the judge's."""
     span = app.plain("request")
-    app.handle.pipeline.evaluator.threads.add(threading.get_ident())
+    app.pipeline.evaluator.threads.add(threading.get_ident())
     write(app, span, "gen_ai.choice", body={})
-    app.handle.pipeline.evaluator.threads.discard(threading.get_ident())
+    app.pipeline.evaluator.threads.discard(threading.get_ident())
     assert app.buffer.size == 0
 
 
@@ -207,10 +208,10 @@ def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> N
         logger, span = loggers.get_logger("app"), provider.get_tracer("app").start_span("s")
         context = set_span_in_context(span)
         logger.emit(event_name="gen_ai.choice", context=context)
-        assert handle.pipeline.buffer.size > 0
+        assert pipeline_of(handle).buffer.size > 0
         handle.shutdown()
         logger.emit(event_name="gen_ai.choice", context=context)
-        assert handle.pipeline.buffer.size == 0
+        assert pipeline_of(handle).buffer.size == 0
         processors.append(len(loggers._multi_log_record_processor._log_record_processors))  # noqa: SLF001
     assert processors == [1, 1, 1]
     loggers.shutdown()
@@ -227,7 +228,7 @@ def test_two_tracer_providers_may_share_a_logger_provider() -> None:
     span = TracerProvider().get_tracer("app").start_span("s")
     context = set_span_in_context(span)
     loggers.get_logger("app").emit(event_name="gen_ai.choice", context=context)
-    sizes = [one.pipeline.buffer.size for one in handles if one.processor is not None]
+    sizes = [pipeline_of(one).buffer.size for one in handles if one.processor is not None]
     assert sizes[0] == 0
     assert sizes[1] > 0
     assert loggers.force_flush()
@@ -235,9 +236,8 @@ def test_two_tracer_providers_may_share_a_logger_provider() -> None:
 
 
 def test_a_provider_of_another_make_is_left_alone() -> None:
-    """Where log records can't be seen there is nothing to listen to, and nothing to end."""
-    stop = listen(object(), None)  # type: ignore[arg-type]
-    assert stop() is None  # type: ignore[func-returns-value]
+    """A provider that takes no processors of log records has no tap."""
+    assert log_tap(object()) is None
 
 
 # --- bounded --------------------------------------------------------------------------------------

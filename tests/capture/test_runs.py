@@ -237,11 +237,11 @@ def test_a_tree_waits_for_what_is_still_open() -> None:
 
 def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     """A cancelled call never ends; its span ends with the root."""
-    clock, woken = ManualClock(), list[int]()
-    captured = capture(grace=GRACE, clock=clock, on_waiting=lambda: woken.append(1))
+    clock, woken = ManualClock(), list[str]()
+    captured = capture(grace=GRACE, clock=clock, on_intake=woken.append)
     write, _, root = begin_turn(captured)
     finish(captured, root)
-    assert woken == [1], "somebody has to sweep"
+    assert woken == ["waiting"], "somebody has to sweep"
     clock.advance(GRACE / 2)
     captured.recorder.sweep()
     assert not captured.spans

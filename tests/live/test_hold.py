@@ -68,6 +68,28 @@ def test_first_claim_wins() -> None:
     assert record.seen == [(0, "scored")]
 
 
+def test_states_of_a_held_item() -> None:
+    """An item is collecting until a turn was found for it, then scoring until it is released."""
+    hold, record = holdback(), Record()
+    hold.hold(KEY, record.item(), size=1)
+    assert (hold.count("collecting"), hold.count("scoring")) == (1, 0)
+    held = hold.start_scoring(KEY)
+    assert (hold.count("collecting"), hold.count("scoring")) == (0, 1)
+    held.release(SCORED)
+    held.release(TIMEOUT)
+    assert (hold.count("collecting"), hold.count("scoring")) == (0, 0)
+    assert record.seen == [(0, "scored")]
+
+
+def test_scoring_of_an_item_that_has_been_released() -> None:
+    """A deadline may pass before the turn is found: the scores release nothing then."""
+    hold, record = holdback(), Record()
+    hold.hold(KEY, record.item(), size=1)
+    hold.release(KEY, TIMEOUT)
+    hold.start_scoring(KEY).release(SCORED)
+    assert record.seen == [(0, "timeout")]
+
+
 def test_same_key_is_not_held_twice() -> None:
     """A span that claims the identity of a held one is refused, not swallowed."""
     hold, record = holdback(), Record()

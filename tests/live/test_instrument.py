@@ -22,6 +22,7 @@ from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge, running, tu
 from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.hold import CHUNK
+from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.types import Sample
 
 QUESTION = "When was Borealis Kites founded?"
@@ -313,7 +314,7 @@ def test_a_broken_pipeline_never_reaches_the_application(
     if broken == "read":
         monkeypatch.setattr("rag_eval_otel.live.trees.find_turns", None)
     else:
-        monkeypatch.setattr(handle.pipeline.scorer, "score", None)
+        monkeypatch.setattr(pipeline_of(handle).scorer, "score", None)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
@@ -324,7 +325,7 @@ def test_a_broken_pipeline_never_reaches_the_application(
     else:
         assert statuses(exporter)["error"] == 2
     assert len(exporter.get_finished_spans()) == 6, "every span left, once"
-    assert handle.pipeline.count_held() == 0
+    assert pipeline_of(handle).count_held() == 0
     handle.shutdown(0.0)
 
 
@@ -374,7 +375,7 @@ def test_scores_without_spans_come_before_the_end() -> None:
     sink = Collected()
     handle = instrument(tracer_provider=ForeignProvider(), sinks=[sink], **options())
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    handle.drain()
+    pipeline_of(handle).drain()
     assert [evaluation.status for evaluation in sink.evaluations] == ["scored"]
     handle.shutdown()
 
@@ -459,7 +460,7 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     span.end()
     processor.on_end(span._readable_span())  # type: ignore[attr-defined]  # noqa: SLF001
     with monkeypatch.context() as patched:
-        patched.setattr(handle.pipeline.hold, "wait_empty", interrupt)
+        patched.setattr(pipeline_of(handle).hold, "wait_empty", interrupt)
         with pytest.raises(KeyboardInterrupt):
             processor.shutdown()
     handle.shutdown(timeout=0)

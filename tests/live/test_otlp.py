@@ -22,6 +22,7 @@ from pipeline import (
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
+from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 from rag_eval_otel.types import Replies
 
@@ -109,7 +110,7 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
     with running(judge=judge, hold_seconds=0.05, source=source) as app:
         names = app.run_turns(1)
         judge.asked.result(10)
-        assert app.handle.pipeline.hold.wait_empty(10)
+        assert pipeline_of(app.handle).hold.wait_empty(10)
         judge.open()
         assert app.handle.flush()
         app.stop()
@@ -163,8 +164,8 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
         elif ending == "flush":
             assert not app.handle.flush(0.4)
         else:
-            app.handle.pipeline.buffer.flush()  # the others are not read: the thread is blocked
-            assert app.handle.pipeline.hold.wait_empty(10)
+            pipeline_of(app.handle).submit_ended()  # the others are not read: the thread is blocked
+            assert pipeline_of(app.handle).hold.wait_empty(10)
             app.providers.tracer_provider.force_flush()
         spans = app.arrived(names, wait=ending != "shutdown")
         judge.let_go.set()
@@ -407,7 +408,9 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) 
             thread.start()
         for thread in (*ending, *flushing):
             thread.join()
-        closing = [threading.Thread(target=app.handle.drain, args=(5.0,)) for _ in range(2)]
+        closing = [
+            threading.Thread(target=pipeline_of(app.handle).drain, args=(5.0,)) for _ in range(2)
+        ]
         for thread in closing:
             thread.start()
         for thread in closing:
@@ -425,7 +428,7 @@ def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> No
     with running(judge=judge, source="runs", **settings) as app:
         app.run_turns(2)
         judge.asked.result(10)
-        assert app.handle.pipeline.hold.wait_empty(10)
+        assert pipeline_of(app.handle).hold.wait_empty(10)
         stopping = threading.Thread(target=app.stop)
         stopping.start()
         judge.open()
@@ -523,7 +526,7 @@ def test_runs_after_the_shutdown_are_counted_as_such() -> None:
 def test_a_turn_that_ends_while_shutting_down_is_counted(source: Source) -> None:
     """A turn that ends just when the holding has ended leaves at once, and is counted once."""
     with running(source=source) as app:
-        app.handle.pipeline.hold.close()  # as a shutdown in another thread does
+        pipeline_of(app.handle).hold.close()  # as a shutdown in another thread does
         names = app.run_turns(1)
         app.stop()
         (arrived,) = app.arrived(names)

@@ -21,6 +21,8 @@ from rag_eval_otel import instrument
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift import BettingDetector, Drift, DriftOptions, NewBaseline
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.runtime.providers import attachment_of
 from rag_eval_otel.sinks.drift import DriftSink
 from rag_eval_otel.sinks.factory import build_sinks
 from rag_eval_otel.types import Evaluation, Score, SpanRef
@@ -231,7 +233,7 @@ def test_questions_are_watched_where_a_metric_embeds_them() -> None:
         with running(judge=good_judge(), drift=options, sinks=[sink]) as app:
             app.run_turns(2)
             assert app.handle.flush()
-            (watch,) = (s for s in app.handle.pipeline.scorer.sinks if isinstance(s, DriftSink))
+            (watch,) = (s for s in pipeline_of(app.handle).scorer.sinks if isinstance(s, DriftSink))
             names = {stream.name for stream, _ in watch.monitor.evidence()}
         assert names & {"question_embedding"} == streams
         assert [one.usage.embedding_requests for one in seen] == [1, 1]
@@ -250,7 +252,7 @@ def test_a_state_that_cannot_be_had_does_not_break_a_shutdown(tmp_path: Path) ->
     with running(judge=good_judge(), drift=options, errors="swallow") as app:
         app.run_turns(2)
         app.handle.shutdown()
-        assert app.handle.seat is None or app.handle.seat.owner is not app.handle
+        assert attachment_of(app.providers.tracer_provider).owner is None
         app.stop()
         spans, points = app.receiver.spans(), app.receiver.metrics()
     assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}

@@ -55,7 +55,7 @@ def test_shutdown_with_a_turn_that_is_not_over() -> None:
     """What there is of it is read; it is refused, counted once, and its span leaves once."""
     with attached() as app:
         open_turn(app)
-        assert app.handle.pipeline.count_held() == 1
+        assert app.pipeline.count_held() == 1
         app.handle.shutdown()
         assert left(app).most_common(1)[0][1] == 1
         assert sorted(app.names()) == ["chain", "retriever"]
@@ -169,7 +169,7 @@ def test_scores_that_come_after_the_deadline() -> None:
     """A span does not wait for a stream for ever; event and histogram still come."""
     with attached(hold_seconds=0.05) as app:
         chain, call = open_turn(app)
-        hold = app.handle.pipeline.hold
+        hold = app.pipeline.hold
         assert hold.wait_empty(30)
         assert hold.release_all("timeout", deadline=1e9, flush=lambda _: None)  # in transit
         assert app.status_of(chain) == "timeout"
@@ -185,11 +185,11 @@ def test_no_room_to_hold_a_span() -> None:
     judge = GatedJudge()
     with attached(judge=judge, max_held=1) as app:
         first = app.turn(1)
-        app.buffer.flush()
+        app.pipeline.submit_ended()
         judge.asked.result(30)
         second = app.turn(2)
         assert app.status_of(second) == "overload"
-        app.buffer.flush()
+        app.pipeline.submit_ended()
         assert app.counted() == {("dropped", "overload"): 1}
         judge.open()
         assert app.handle.flush()
@@ -201,8 +201,8 @@ def test_a_queue_that_is_full() -> None:
     """A trace that nobody has the time to read is dropped, its span marked, both counted."""
     with attached() as app:
         chain = app.turn()
-        app.handle.pipeline.evaluator._capacity = 0  # noqa: SLF001
-        app.buffer.flush()
+        app.pipeline.evaluator._capacity = 0  # noqa: SLF001
+        app.pipeline.submit_ended()
         assert app.status_of(chain) == "overload"
         assert app.counted() == {("dropped", "overload"): 1}
 
@@ -215,7 +215,7 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         streams = [open_turn(app, number) for number in range(10)]
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}
-        assert app.handle.pipeline.count_held() == 10 - counted["skipped", "evicted"]
+        assert app.pipeline.count_held() == 10 - counted["skipped", "evicted"]
         for _, call in streams:
             call.end()
         assert app.handle.flush()
@@ -242,7 +242,7 @@ def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatc
         raise SystemExit
 
     with attached() as app:
-        monkeypatch.setattr("rag_eval_otel.live.reader.read", fail)
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
         chain = app.turn()
         assert app.handle.flush()
         assert app.status_of(chain) in {None, "error"}
@@ -254,14 +254,14 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
     with attached(errors="swallow") as app:
         session = app.plain("session")
         chains = [app.turn(number, session) for number in range(2)]
-        submit, left_to_fail = app.handle.pipeline.scorer.submit, [RuntimeError("once")]
+        submit, left_to_fail = app.pipeline.scorer.submit, [RuntimeError("once")]
 
         def fail_once(*given: Any, **more: Any) -> bool:
             if left_to_fail:
                 raise left_to_fail.pop()
             return submit(*given, **more)
 
-        monkeypatch.setattr(app.handle.pipeline.scorer, "submit", fail_once)
+        monkeypatch.setattr(app.pipeline.scorer, "submit", fail_once)
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
@@ -300,7 +300,7 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
     with attached() as app:
         chain = app.chain(1)
         app.retrieve(1, chain)
-        app.buffer.sweep()
+        app.pipeline.sweep()
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -317,7 +317,7 @@ def test_a_fork_in_the_middle_of_a_turn() -> None:
 
 
 def _child(app: App) -> int:
-    if len(app.buffer) or app.buffer.size or app.handle.pipeline.count_held():
+    if len(app.buffer) or app.buffer.size or app.pipeline.count_held():
         return 2
     own = app.turn(2)
     if not app.handle.flush(20):
