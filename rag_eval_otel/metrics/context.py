@@ -44,20 +44,21 @@ _MARKS = 4  # of the rubric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRelevance:
-    """How far the contexts, taken together, serve to answer the question (NVIDIA, in ragas).
+    """How relevant the contexts, taken together, are to the question (NVIDIA, in ragas).
 
-    A judge rates 0, 1 or 2; the score is its rating over 2, in {0, .5, 1}. ``judges=2``, as the
-    source has it: two differently worded judges, of whom neither sees what the other says; the
-    score is their mean, in {0, .25, .5, .75, 1}. Needs question and contexts. ``judges`` requests.
-    ``rating="logprobs"`` takes each judge's mean under its own probabilities, anywhere in [0, 1].
+    A judge rates 0, 1 or 2; the score is the rating over 2, in {0, .5, 1}. ``judges=2``, as in the
+    source: two judges with prompts of different wording, which do not see each other's replies; the
+    score is their mean, in {0, .25, .5, .75, 1}. ``rating="logprobs"`` takes the mean of the scale
+    under each judge's own probabilities, any number in [0, 1]. Needs question and contexts.
+    ``judges`` requests.
 
-    Edges: a blank question (``missing_question``) or no non-blank context (``no_context``) is 0
-    without a request. One judge without a valid rating: the other's counts (``partial``). No
-    probabilities from the server: the ratings count as they are (``no_logprobs``).
+    Edges: no question: 0 ``missing_question``; no context: 0 ``no_context``, both without a
+    request. If one of two judges gives no valid rating, the rating of the other counts
+    (``partial``). If the server returns no probabilities, the ratings count (``no_logprobs``).
 
-    Source: ragas 0.4.3 ``ContextRelevance``. Differs: no short circuit for a context that is part
-    of the question; the fallback works whichever judge failed; a rating off the scale is asked
-    again and never rounded; 2 means that a full answer is possible.
+    Source: ragas 0.4.3 ``ContextRelevance``. Differs: a context that is part of the question is
+    judged as any other; either judge may fail; the judge is asked again for a rating off the scale,
+    which is not rounded; 2 means that the contexts allow a full answer.
     """
 
     judges: Literal[1, 2] = 1
@@ -89,21 +90,23 @@ class ContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementContextRelevance:
-    """Whether, or how much of, what was retrieved serves to answer the question (Haystack).
+    """Whether the contexts hold what the question needs, or which share of them does (Haystack).
 
-    ``rule="binary"``: the judge names the contexts that hold a sentence that is needed; the score
-    is 1 if there is one, else 0. With ``form="full"`` it copies those sentences out, as the source
-    has it. ``rule="proportion"``: the judge breaks the contexts into statements, in either form::
+    ``rule="binary"``: the judge names the contexts that hold a sentence needed to answer the
+    question; the score is 1 if there is one, else 0. With ``form="full"``, the form of the source,
+    it copies these sentences. ``rule="proportion"``, the same in both forms: the judge breaks the
+    contexts into statements and says for each whether it helps::
 
         score = statements that help / statements
 
     Range [0, 1]. Needs question and contexts. 1 judge request.
 
     Edges: no question: undefined ``missing_question``; no context: 0 ``no_context`` without a
-    request; contexts without statements (``proportion``): undefined ``no_claims``.
+    request; no statement (``proportion``): undefined ``no_claims``; the number of a context that
+    does not exist: undefined ``judge_incomplete``.
 
-    Source: haystack-ai 3.4.1 ``ContextRelevanceEvaluator``: ``binary`` is what it does,
-    ``proportion`` what it documents. Differs: blank sentences do not count.
+    Source: haystack-ai 3.4.1 ``ContextRelevanceEvaluator``, whose code does ``binary`` and whose
+    documentation says ``proportion``. Differs: blank sentences do not count.
     """
 
     rule: Literal["binary", "proportion"] = "binary"
@@ -171,14 +174,15 @@ class StatementContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRelevancyRubric:
-    """Up to two marks each for contexts on the subject, and for contexts that suffice.
+    """Up to two points each for contexts on the subject, and for contexts that suffice.
 
-    ``score = marks / 4``, range [0, 1]. Needs question and contexts. 1 judge request.
+    ``score = points / 4``, range [0, 1]. Needs question and contexts. 1 judge request.
 
     Edges: no question: undefined ``missing_question``; no context: 0 ``no_context``.
 
-    Source: LlamaIndex 0.14 ``ContextRelevancyEvaluator``. Differs: marks of a schema, from 0 to 2
-    each, not a number searched for in a text; all contexts are judged in one request.
+    Source: LlamaIndex 0.14 ``ContextRelevancyEvaluator``. Differs: the judge replies with two
+    numbers of a schema, from 0 to 2; LlamaIndex searches its text for a number. All contexts are
+    judged in one request.
     """
 
     threshold: float | None = 0.5
@@ -207,21 +211,22 @@ class ContextRelevancyRubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPrecision:
-    """Whether the contexts of use come before the others, by a reference answer (ragas).
+    """Whether the useful contexts are ranked above the others, by a reference answer (ragas).
 
-    For each context the judge says whether it was of use in arriving at the reference, seeing the
+    For each context the judge says whether it was useful to arrive at the reference. It sees the
     question, the reference and that context. With the flags ``v_k`` in rank order::
 
         score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
 
-    Range [0, 1]; 0 if no context is of use. Needs question, contexts and reference. One judge
-    request for each context, fused 1.
+    Range [0, 1]; 0 if no context is useful. Needs question, contexts and reference. 1 judge request
+    for each context, fused 1.
 
-    Edges: no context: undefined ``no_context``; no reference: undefined ``missing_reference``; a
-    context without a verdict: undefined ``judge_incomplete``, the others are in the detail.
+    Edges: no question: undefined ``missing_question``; no reference: undefined
+    ``missing_reference``; no context: undefined ``no_context``; a verdict missing: undefined
+    ``judge_incomplete``, with the other verdicts in the detail.
 
     Source: ragas 0.4.3 ``LLMContextPrecisionWithReference``. Differs: no 1e-10 in the denominator,
-    so that a perfect ranking is 1; verdicts other than 0 and 1 are asked again.
+    so that a perfect ranking is 1; the judge is asked again for a verdict other than 0 and 1.
     """
 
     threshold: float | None = 0.5
@@ -248,12 +253,12 @@ class ContextPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextUtilization:
-    """Whether the contexts that the answer drew on come before the others (ragas).
+    """Whether the contexts that were useful for the answer are ranked above the others (ragas).
 
-    As `ContextPrecision`, with the answer in the place of the reference: needs no ground truth.
-    Range [0, 1]. Needs question, contexts and answer. One judge request a context, fused 1.
+    As `ContextPrecision`, with the answer instead of a reference. Range [0, 1]. Needs question,
+    contexts and answer. 1 judge request for each context, fused 1.
 
-    Edges: as `ContextPrecision`; no answer: undefined ``empty_answer``.
+    Edges: no answer: undefined ``empty_answer``; otherwise as `ContextPrecision`.
 
     Source: ragas 0.4.3 ``LLMContextPrecisionWithoutReference``; differs as `ContextPrecision`.
     """
@@ -311,20 +316,20 @@ def average_precision(flags: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRecall:
-    """The share of the reference's claims that can be traced to the contexts (ragas).
+    """The share of the reference's claims that the contexts hold (ragas).
 
-    The judge breaks the reference into claims and says of each whether the contexts hold it::
+    The judge breaks the reference into claims and says for each whether the contexts hold it::
 
-        score = attributed claims / claims
+        score = claims in the contexts / claims
 
-    Range [0, 1]. Needs contexts and reference; the question is shown where there is one. 1 judge
+    Range [0, 1]. Needs contexts and reference; a question is shown if there is one. 1 judge
     request.
 
     Edges: no reference: undefined ``missing_reference``; no context: 0 ``no_context`` without a
-    request; no claims: undefined ``no_claims``.
+    request; no claim: undefined ``no_claims``.
 
-    Source: ragas 0.4.3 ``LLMContextRecall``. Differs: flags are 0 or 1, checked, so that the score
-    cannot leave the range; no context is not put to the judge.
+    Source: ragas 0.4.3 ``LLMContextRecall``. Differs: flags other than 0 and 1 are refused, so that
+    the score stays in its range; the judge is not asked without a context.
     """
 
     threshold: float | None = 0.5

@@ -50,19 +50,20 @@ _MODES: Mapping[str, Callable[[Vectors, Vectors], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticSimilarity:
-    """How near the embeddings of answer and reference are (ragas, LlamaIndex, Haystack's SAS).
+    """The similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    ``mode``: ``cosine``, in [-1, 1]; ``dot_product``, on no scale; ``euclidean``, the negative
+    ``mode="cosine"``: in [-1, 1]; ``"dot_product"``: any number; ``"euclidean"``: the negative
     distance, at most 0, with ``normalized`` 1 / (1 + distance). With ``rule="threshold"`` the score
-    is 1 where the similarity reaches ``threshold``, else 0. A ``euclidean`` one reaches it where
-    its ``normalized`` does. Needs answer and reference. No judge request, 1 embedding request.
+    is 1 if the similarity reaches ``threshold``, else 0; in the mode ``euclidean`` the threshold is
+    compared with ``normalized``. Needs answer and reference. No judge request, 1 embedding request.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: undefined ``empty_answer``; a
-    cosine of a vector without direction: undefined ``zero_vector``.
+    Edges: no reference: undefined ``missing_reference``; no answer: undefined ``empty_answer``; the
+    cosine of a zero vector: undefined ``zero_vector``. Raises `ConfigError` for
+    ``rule="threshold"`` without a threshold.
 
-    Source: ragas 0.4.3 ``SemanticSimilarity`` (``rule="threshold"`` with its ``threshold``) and
-    LlamaIndex 0.14 ``SemanticSimilarityEvaluator``. Differs: a threshold of 0 is one; blank texts
-    are not embedded.
+    Source: ragas 0.4.3 ``SemanticSimilarity`` (``rule="threshold"`` is its ``threshold``) and
+    LlamaIndex 0.14 ``SemanticSimilarityEvaluator``. Differs: a threshold of 0 is not ignored; blank
+    texts are not embedded.
     """
 
     mode: Literal["cosine", "dot_product", "euclidean"] = "cosine"
@@ -106,17 +107,17 @@ class SemanticSimilarity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEncoderSimilarity:
-    """How alike answer and reference are to a model that reads both at once (Haystack's SAS).
+    """The similarity of answer and reference by a function of both (Haystack's SAS).
 
-    ``score(answer, reference)`` is any function to a number, say a cross-encoder's ``predict``;
-    ``model`` names it in the version of the scores.
-    ``activation="sigmoid"`` brings logits to (0, 1); ``"identity"`` takes the number as it is.
-    Needs answer and reference. No judge request. The function runs on the evaluator's own thread.
+    ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
+    cross-encoder; ``model`` names it in the version of the scores. ``activation="sigmoid"`` maps
+    logits to (0, 1); ``"identity"`` keeps the number. Needs answer and reference. No judge request.
+    The function runs on the evaluator's thread.
 
     Edges: no reference: undefined ``missing_reference``; no answer: undefined ``empty_answer``.
 
-    Source: haystack-ai 3.4.1 ``SASEvaluator``. Differs: the activation is chosen once, not for
-    each batch by whether one of its scores is above 1.
+    Source: haystack-ai 3.4.1 ``SASEvaluator``. Differs: the activation is an option; Haystack
+    applies it to each batch with a score above 1.
     """
 
     score: Callable[[str, str], float] = field(compare=False)
@@ -147,8 +148,9 @@ class CrossEncoderSimilarity:
 class AnswerExactMatch:
     """1 if answer and reference are the same string, else 0 (Haystack).
 
-    Nothing is trimmed, and case counts. Needs answer and reference. No requests. No reference:
-    undefined ``missing_reference``.
+    White space and case count. Needs answer and reference. No requests.
+
+    Edges: no reference: undefined ``missing_reference``.
 
     Source: haystack-ai 3.4.1 ``AnswerExactMatchEvaluator``.
     """
@@ -177,16 +179,16 @@ _SCALE = (1, 5)  # of correctness
 class AnswerAccuracy:
     """How far the answer agrees with the reference (NVIDIA, in ragas).
 
-    Two differently worded judges rate 0, 2 or 4. The second is shown them in each other's place:
-    it rates the reference against the answer. The score is the mean rating over 4, in
-    {0, .25, .5, .75, 1}. Needs question, answer and reference. 2 judge requests (1 with
-    ``judges=1``). ``rating`` as for `ContextRelevance`.
+    Two judges with prompts of different wording rate 0, 2 or 4. The second one sees answer and
+    reference exchanged. The score is the mean rating over 4, in {0, .25, .5, .75, 1}. Needs
+    question, answer and reference. 2 judge requests (1 with ``judges=1``). ``rating`` as for
+    `ContextRelevance`.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``. One judge
-    without a valid rating: the other's counts (``partial``).
+    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``. If one
+    judge gives no valid rating, the rating of the other counts (``partial``).
 
-    Source: ragas 0.4.3 ``AnswerAccuracy``, with the roles swapped as its collections do. Differs:
-    the fallback works whichever judge failed; 1 and 3 are not on the scale.
+    Source: ragas 0.4.3 ``AnswerAccuracy``, with the exchange of its ``collections`` version.
+    Differs: either judge may fail; the ratings 1 and 3 are refused.
     """
 
     judges: Literal[1, 2] = 2
@@ -219,24 +221,26 @@ class AnswerAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCorrectness:
-    """Claims that answer and reference share, and the similarity of the two (ragas).
+    """The claims that answer and reference share, and the similarity of the two (ragas).
 
-    The judge breaks up both and says of each claim whether the other side bears it out: of the
-    answer's, ``tp`` are and ``fp`` are not; of the reference's, ``fn`` are missing::
+    The judge breaks up both and says for each claim whether the other side states it. ``tp``:
+    claims of the answer that are in the reference; ``fp``: those that are not; ``fn``: claims of
+    the reference that are not in the answer::
 
         P = tp / (tp + fp)    R = tp / (tp + fn)    F = (1 + beta^2) P R / (beta^2 P + R)
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
-    F is 0 where P or R has nothing to divide by. Range [-w2, 1] for weights that add up to 1. Needs
-    question, answer and reference. 1 judge request, none with ``w1 = 0``; 1 embedding request, none
-    with ``w2 = 0``.
+    A quotient with the denominator 0 is 0. Range [-w2, 1] for ``weights`` ``(w1, w2)`` that add up
+    to 1. Needs question, answer and reference. 1 judge request, none with ``w1 = 0``; 1 embedding
+    request, none with ``w2 = 0``.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``; no claims
-    on either side: undefined ``no_claims``; none on one: F is 0; a vector without direction:
-    undefined ``zero_vector``.
+    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``; no claim on
+    either side: undefined ``no_claims``; none on one side: F is 0; a zero vector: undefined
+    ``zero_vector``. Raises `ConfigError` for a ``beta`` not above 0, and for weights that are
+    negative or both 0.
 
     Source: ragas 0.4.3 ``AnswerCorrectness``. Differs: one request instead of three, so that the
-    counts always agree with the claims; no claims are never a success.
+    counts agree with the claims; an answer and a reference without claims are not a success.
     """
 
     beta: float = 1.0
@@ -304,17 +308,17 @@ def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correctness:
-    """How right and relevant the answer is as a whole, graded from 1 to 5 (LlamaIndex).
+    """How correct and relevant the answer is as a whole, graded from 1 to 5 (LlamaIndex).
 
-    ``normalized`` is ``(score - 1) / 4``. Passes from ``threshold`` 4. Needs question and answer;
-    a reference is shown where there is one. 1 judge request. ``rating="logprobs"`` takes the mean
-    under the judge's probabilities of the whole grades.
+    ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. Needs question
+    and answer; a reference is shown if there is one. 1 judge request. ``rating="logprobs"`` takes
+    the mean of the whole grades under the judge's probabilities.
 
     Edges: no question: undefined ``missing_question``; no answer: 1, the lowest grade,
     ``empty_answer``.
 
-    Source: LlamaIndex 0.14 ``CorrectnessEvaluator``. Differs: a number of a schema, checked to be
-    on the scale, instead of the first line of a text.
+    Source: LlamaIndex 0.14 ``CorrectnessEvaluator``. Differs: the judge replies with a number of a
+    schema, which is checked to be on the scale; LlamaIndex reads the first line of a text.
     """
 
     rating: Rated = "integer"

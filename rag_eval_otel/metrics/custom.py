@@ -38,24 +38,22 @@ _PLAIN: Mapping[Any, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMMetric:
-    """What you ask of the judge in your own words (Haystack's ``LLMEvaluator``).
+    """A metric by instructions to the judge, in your own words (Haystack's ``LLMEvaluator``).
 
-    - ``instructions``: the question to the judge. The material is shown in tags named as
-      ``inputs``.
+    - ``instructions``: the question to the judge. It sees the texts in tags named as ``inputs``.
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
-    - ``outputs``: names of what the judge returns, each with its type: ``bool``, ``int``,
+    - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
       ``float``, ``str``, or a list of the values allowed.
     - ``value``: the output that is the score, a number within ``bounds`` or a bool (1 or 0). For a
       list of values the bounds are its lowest and highest.
     - ``examples``: ``{"inputs": {...}, "outputs": {...}}``, shown to the judge.
 
-    ``normalized`` brings the score to [0, 1] where the bounds are others; all outputs are in
-    ``detail``. 1 judge request; it travels with other metrics' questions that see no more than
-    they may. An input that the sample lacks: undefined, with the reason of that field or
-    ``missing_input``.
+    ``normalized`` is the score brought to [0, 1], if the bounds are others; all outputs are in
+    ``detail``. 1 judge request, which it may share with questions of other metrics.
 
-    Raises `ConfigError` for names, types, bounds or examples that can't be used.
+    Edges: the sample lacks an input: undefined, with the reason of that field or ``missing_input``.
+    Raises `ConfigError` for names, types, bounds or examples that cannot be used.
     """
 
     name: str

@@ -34,27 +34,29 @@ class _DefaultThreshold(float):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionMetric:
-    """What a function of the sample returns: a number, a bool (1 or 0), or a `Score`.
+    """The result of a function of the sample: a number, a bool (1 or 0), or a `Score`.
 
-    A function among ``metrics`` becomes one, under its own name; with `FunctionMetric` it gets
-    another ``name``, ``threshold`` or ``timeout``. ``async def`` functions run on the evaluator's
-    event loop, others on at most four worker threads for each metric. No judge request.
+    A function among ``metrics`` becomes one, under its own name; `FunctionMetric` gives it another
+    ``name``, ``threshold`` or ``timeout`` (in seconds). ``async def`` functions run on the
+    evaluator's event loop, others on at most four worker threads for each metric. No judge request.
 
-    What the function returns is the score, labelled by ``threshold`` (None: no label). For a scale
-    other than [0, 1], or an explanation, return a `Score`; its name is set. A `Score` keeps its own
-    label and threshold; one that has neither is labelled by ``threshold`` where that was set (here,
-    or as ``thresholds`` of a configuration), and not by the usual 0.5. A function that raises,
-    returns anything else (NaN, a string, None), or takes more than ``timeout`` seconds gives a
-    score that is an error, reason ``internal`` or ``timeout``; ``detail["error"]`` says more. A
-    function that never returns keeps its thread.
+    The result is the score, labelled by ``threshold`` (None: no label). For a scale other than
+    [0, 1], or an explanation, return a `Score`; its name is set. A `Score` keeps its label and its
+    threshold. One without both is labelled by ``threshold`` if you set it, here or in the
+    ``thresholds`` of a configuration; the default of 0.5 does not label it.
 
-    The version of the score, and with it the key of a cache, has a digest of the function's source
-    (of its compiled code where there is none), its defaults, what a ``partial`` binds and the
-    variables of outer functions it uses: numbers, texts, lists, sets and dicts of these, functions,
-    and the fields of dataclasses, as they are when the metric is made. An object that is called, or
-    whose method is, counts by the source of that method and its attribute ``revision``. Not in the
-    digest: other attributes of objects, arrays, models, module-level variables, and what the
-    function calls. Change the ``revision`` or the name where these change.
+    A function that raises, returns anything else (NaN, a string, None), or takes more than
+    ``timeout`` seconds gives a score with the status ``error``, for the reason ``internal`` or
+    ``timeout``; ``detail["error"]`` says more. A function that never returns keeps its thread.
+    Raises `ConfigError` for a function without a name, or that does not take one argument.
+
+    The version of the score, and with it the key in a cache, has a digest of the function's source
+    (of its compiled code without a source), its defaults, the arguments bound by a ``partial`` and
+    the variables of outer functions that it uses: numbers, texts, lists, sets and dicts of these,
+    functions, and the fields of dataclasses, as they are when the metric is made. An object that is
+    called, or whose method is, counts by the source of that method and its attribute ``revision``.
+    Not in the digest: other attributes of objects, arrays, models, module-level variables, and
+    functions that the function calls. Change the ``revision`` or the name if these change.
     """
 
     function: MetricFunction = field(compare=False)

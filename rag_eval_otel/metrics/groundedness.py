@@ -58,22 +58,23 @@ _UNENDED = re.compile(
 class Faithfulness:
     """The share of the answer's claims that follow from the contexts (ragas' faithfulness).
 
-    ``form="short"``: the claims are the answer's sentences, numbered here; the judge gives a digit
-    for each. ``form="full"``, as the source has it: first the judge breaks the answer into claims,
-    seeing question and answer; then it decides for each whether it follows from the contexts::
+    ``form="short"``: the claims are the sentences of the answer, at most 40, which this library
+    numbers; the judge replies with one digit for each. ``form="full"``, the form of the source: the
+    judge breaks the answer into claims, seeing question and answer; then it decides for each
+    whether it follows from the contexts::
 
         score = supported claims / claims
 
-    Range [0, 1]. Needs question, answer and contexts. 1 judge request; 2, one after the other, in
-    the full form, which writes about ten times the tokens. Where the judge says how likely each
-    claim is backed, the score is the mean of that.
+    If the judge gives probabilities, the score is their mean. Range [0, 1]. Needs question, answer
+    and contexts. 1 judge request; in the full form 2, one after the other, with about ten times
+    the reply tokens.
 
-    Edges: no answer: undefined ``empty_answer``; no claims (a refusal): undefined ``no_claims``; no
-    context: 0 ``no_context`` without a request, or without the second one; claims left without a
-    verdict: undefined ``judge_incomplete``. The question may be empty.
+    Edges: no answer: undefined ``empty_answer``; no claim, as in a refusal: undefined
+    ``no_claims``; no context: 0 ``no_context`` (the judge is not asked to decide); a verdict
+    missing: undefined ``judge_incomplete``. The question may be empty.
 
-    Source: ragas 0.4.3. Differs: verdicts belong to claims by number, so the denominator is the
-    claims that were asked about, not the verdicts that happened to come back.
+    Source: ragas 0.4.3 ``Faithfulness``. Differs: verdicts belong to claims by number, and the
+    score is divided by the number of claims, not by the number of verdicts that came back.
     """
 
     form: Form = "short"
@@ -194,17 +195,17 @@ async def _judge_claims(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFaithfulness:
-    """Faithfulness in one judge request, as Haystack's evaluator has it.
+    """The share of the answer's claims that follow from the contexts, in one request (Haystack).
 
     ``score = supported claims / claims``, range [0, 1]. Needs question, answer and contexts. 1
-    judge request. ``form="short"`` is the same as for `Faithfulness`. ``form="full"``, as the
-    source has it: the judge breaks up the answer and decides on each claim at once, so that the
-    contexts, which it sees, may shape the claims.
+    judge request. ``form="short"`` is the same as for `Faithfulness`. ``form="full"``, the form of
+    the source: the judge breaks up the answer and decides on the claims in one reply. It sees the
+    contexts while it does, which may influence the claims.
 
-    Edges: as for `Faithfulness`; no context is 0 ``no_context`` without a request.
+    Edges: as `Faithfulness`.
 
     Source: haystack-ai 3.4.1 ``FaithfulnessEvaluator``. Differs: an answer without claims is
-    undefined, not 0; each claim carries its own verdict, so their numbers cannot disagree.
+    undefined, not 0; each claim comes with its verdict, so that their numbers always agree.
     """
 
     form: Form = "short"
@@ -262,16 +263,17 @@ _HIGHEST = 2  # rating of the dual judges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseGroundedness:
-    """How far the contexts back the answer as a whole (NVIDIA, in ragas).
+    """How far the contexts support the answer as a whole (NVIDIA, in ragas).
 
-    A judge rates 0, 1 or 2; the score is its rating over 2, in {0, .5, 1}. ``judges=2`` as for
-    `ContextRelevance`. Needs answer and contexts; the question is not shown. ``judges`` requests.
+    A judge rates 0, 1 or 2; the score is the rating over 2, in {0, .5, 1}. ``judges`` and
+    ``rating`` as for `ContextRelevance`. Needs answer and contexts; the question is not shown.
+    ``judges`` requests.
 
-    Edges: a blank answer (``empty_answer``) or no non-blank context (``no_context``) is 0 without
-    a request. One judge without a valid rating: the other's counts (``partial``).
+    Edges: no answer: 0 ``empty_answer``; no context: 0 ``no_context``, both without a request. If
+    one of two judges gives no valid rating, the rating of the other counts (``partial``).
 
-    Source: ragas 0.4.3 ``ResponseGroundedness``. Differs: an answer that is a piece of the contexts
-    is judged like any other; otherwise as `ContextRelevance`.
+    Source: ragas 0.4.3 ``ResponseGroundedness``. Differs: an answer that is part of the contexts
+    is judged as any other; otherwise as `ContextRelevance`.
     """
 
     judges: Literal[1, 2] = 1
@@ -303,15 +305,15 @@ class ResponseGroundedness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseSupported:
-    """Whether the contexts bear out the answer, yes or no (LlamaIndex's faithfulness).
+    """Whether the contexts support the answer: 1 or 0 (LlamaIndex's faithfulness).
 
-    Score 1 or 0. Needs answer and contexts; the question is not shown. 1 judge request.
+    Needs answer and contexts; the question is not shown. 1 judge request.
 
     Edges: no answer: undefined ``empty_answer``; no context: 0 ``no_context``.
 
-    Source: LlamaIndex 0.14 ``FaithfulnessEvaluator``. Differs: a boolean of a schema, not the
-    letters "yes" anywhere in the reply; a reply that does not parse is undefined, not 0; all
-    contexts are judged at once instead of pack by pack with the last one deciding.
+    Source: LlamaIndex 0.14 ``FaithfulnessEvaluator``. Differs: the judge replies with a boolean of
+    a schema; LlamaIndex searches its text for "yes". A reply that does not parse is undefined, not
+    0. All contexts are judged in one request, not in groups of which the last one decides.
     """
 
     threshold: float | None = 0.5
@@ -335,10 +337,10 @@ class ResponseSupported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRelevancy:
-    """Whether question and answer together agree with the contexts (LlamaIndex's relevancy).
+    """Whether question and answer agree with the contexts: 1 or 0 (LlamaIndex's relevancy).
 
-    Score 1 or 0. It says nothing of whether the answer addresses the question: that is
-    `AnswerRelevancy`. Needs question, answer and contexts. 1 judge request.
+    It does not measure whether the answer addresses the question, as `AnswerRelevancy` does. Needs
+    question, answer and contexts. 1 judge request.
 
     Edges: no question: undefined ``missing_question``; otherwise as `ResponseSupported`.
 

@@ -53,10 +53,12 @@ def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRate:
-    """Whether any relevant document was retrieved: 1 or 0.
+    """Whether a relevant document was retrieved: 1 or 0.
 
-    With ``mode="granular"`` the share of the relevant documents that were, in [0, 1]. Nothing
-    relevant is known: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
+    With ``mode="granular"``, the share of the relevant documents that were retrieved, in [0, 1].
+
+    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
+    Raises `ConfigError` for a ``k`` below 1, as all metrics by ids do.
 
     Source: LlamaIndex 0.14 ``HitRate``. Differs: duplicates are credited once.
     """
@@ -87,10 +89,10 @@ class HitRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MRR:
-    """One over the rank of the first relevant document; 0 without one.
+    """The reciprocal rank of the first relevant document; 0 without one.
 
-    The mean over samples is the mean reciprocal rank. With ``mode="granular"`` the mean of one over
-    the rank of every hit. Range [0, 1]. Edges as `HitRate`.
+    The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the mean of the
+    reciprocal ranks of all relevant documents retrieved. Range [0, 1]. Edges as `HitRate`.
 
     Source: LlamaIndex 0.14 ``MRR``, haystack-ai 3.4.1 ``DocumentMRREvaluator``.
     """
@@ -123,8 +125,10 @@ class MRR:
 class RetrievalPrecision:
     """The share of the retrieved documents that are relevant; with ``k``, hits over ``k``.
 
-    Range [0, 1]. Nothing relevant is known: undefined ``missing_reference``; nothing retrieved:
-    undefined ``no_context``.
+    Range [0, 1].
+
+    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: undefined
+    ``no_context``.
 
     Source: LlamaIndex 0.14 ``Precision``; precision@k as in TREC evaluation.
     """
@@ -156,7 +160,7 @@ class RetrievalPrecision:
 class RetrievalRecall:
     """The share of the relevant documents that were retrieved.
 
-    With ``mode="single_hit"``, 1 if any was, else 0. Range [0, 1]. Edges as `HitRate`.
+    With ``mode="single_hit"``, 1 if any was retrieved, else 0. Range [0, 1]. Edges as `HitRate`.
 
     Source: haystack-ai 3.4.1 ``DocumentRecallEvaluator``, LlamaIndex 0.14 ``Recall``.
     """
@@ -187,13 +191,13 @@ class RetrievalRecall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePrecision:
-    """The mean, over the relevant documents, of the precision at their ranks (0 if not retrieved).
+    """The mean, over the relevant documents, of the precision at the rank of each.
 
-    ``score = sum over hits (hits so far / rank) / relevant documents``, range [0, 1]. The mean over
-    samples is MAP. Edges as `HitRate`.
+    ``score = sum over hits (hits so far / rank) / relevant documents``; a document that was not
+    retrieved adds 0. Range [0, 1]. The mean over samples is MAP. Edges as `HitRate`.
 
     Source: LlamaIndex 0.14 ``AveragePrecision``, haystack-ai 3.4.1 ``DocumentMAPEvaluator``.
-    Differs: duplicates are credited once, so that it is at most 1.
+    Differs: duplicates are credited once, so that the score is at most 1.
     """
 
     k: int | None = None
@@ -223,11 +227,11 @@ class NDCG:
     """Normalized discounted cumulative gain: relevant documents early, the best ones first.
 
     ``score = sum over hits gain / log2(rank + 1)``, over the same sum for the ideal ranking, cut at
-    ``k``. The gain is the document's grade (``Sample.grades``; 1 without grades), or with
+    ``k``. The gain is the grade of the document (``Sample.grades``; 1 without grades), or with
     ``gain="exponential"`` 2^grade - 1. Range [0, 1]. Edges as `HitRate`.
 
     Source: LlamaIndex 0.14 ``NDCG``, haystack-ai 3.4.1 ``DocumentNDCGEvaluator``. Differs:
-    duplicates are credited once on both sides, so that it is at most 1.
+    duplicates are credited once in both sums, so that the score is at most 1.
     """
 
     k: int | None = None
@@ -278,8 +282,10 @@ def _discounted(hits: Iterable[tuple[int, float]]) -> float:
 class IDContextPrecision:
     """The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
 
-    Range [0, 1]. Nothing retrieved: undefined ``no_context``. That no id is relevant is taken at
-    its word: 0. (`RetrievalPrecision` takes it for not known.)
+    Range [0, 1].
+
+    Edges: nothing retrieved: undefined ``no_context``; no relevant id: 0. (`RetrievalPrecision` is
+    undefined then.)
 
     Source: ragas 0.4.3 ``IDBasedContextPrecision``.
     """
@@ -304,7 +310,9 @@ class IDContextPrecision:
 class IDContextRecall:
     """The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
 
-    Range [0, 1]. No id is relevant: undefined ``missing_reference``; nothing retrieved: 0.
+    Range [0, 1].
+
+    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
 
     Source: ragas 0.4.3 ``IDBasedContextRecall``.
     """

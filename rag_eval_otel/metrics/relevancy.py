@@ -63,22 +63,24 @@ def band(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRelevancy:
-    """How well the question can be told from the answer (ragas' answer relevancy).
+    """How close the question is to the questions that the answer would answer (ragas).
 
-    The judge sees the answer alone and writes ``strictness`` questions ``g_i`` it would answer,
-    saying for each drawing whether the answer is evasive::
+    The judge sees the answer alone. It writes ``strictness`` questions ``g_i`` that the answer
+    would answer, and says with each whether the answer is evasive::
 
-        score = mean_i cos(emb(g_i), emb(question)),   0 if every drawing calls it evasive
+        score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
     Range [-1, 1], in practice [0, 1]; not clipped. Needs question and answer. ``strictness`` judge
     requests unfused, 1 fused; 1 embedding request.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; all evasive:
-    0 ``noncommittal``; no question was written: undefined ``no_questions``; no vector has a
-    direction: undefined ``zero_vector``. Drawings that can't be parsed are left out (``partial``).
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; always
+    evasive: 0 ``noncommittal``; only blank questions written: undefined ``no_questions``; no vector
+    of a length above 0: undefined ``zero_vector``; replies that do not parse are left out
+    (``partial``). Raises `ConfigError` for a ``strictness`` below 1.
 
-    Source: ragas 0.4.3. Differs: a blank question is dropped but its evasive flag counts; an empty
-    answer is not judged; failures are never numbers. Fused, the drawings are asked to differ.
+    Source: ragas 0.4.3 ``AnswerRelevancy``. Differs: a blank question is left out but its evasive
+    flag counts; an empty answer is not sent to the judge; a failure is never a number. In a fused
+    request the judge is asked for questions that differ.
     """
 
     strictness: int = 3
@@ -138,14 +140,14 @@ async def draw_questions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRelevancyRubric:
-    """Two points for an answer: it is on the subject, and on the side of it that was asked for.
+    """Two points for an answer: it is on the subject, and it takes the perspective asked for.
 
     ``score = points / 2``, in {0, .5, 1}. Needs question and answer. 1 judge request.
 
     Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``.
 
-    Source: LlamaIndex 0.14 ``AnswerRelevancyEvaluator``. Differs: the points are two flags of a
-    schema, not a number searched for in a text, so that they are at most 2; a label is given.
+    Source: LlamaIndex 0.14 ``AnswerRelevancyEvaluator``. Differs: the judge replies with two flags
+    of a schema; LlamaIndex searches its text for a number, which may exceed 2. There is a label.
     """
 
     threshold: float | None = 0.5
@@ -174,20 +176,22 @@ class AnswerRelevancyRubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseRelevancy:
-    """How near the questions the answer would answer are to the one asked, rated by the judge.
+    """How similar the question is to those that the answer would answer, as the judge rates it.
 
-    The questions are those of `AnswerRelevancy`; the judge gives each a similarity to the question
-    on the anchors 0, .25, .5, .75, 1::
+    The judge writes questions as for `AnswerRelevancy`. Then it rates the similarity of each to the
+    question asked, on the anchors 0, .25, .5, .75, 1::
 
         score = mean similarity
 
     Range [0, 1]. Needs question and answer. ``strictness`` + 1 judge requests unfused, 2 fused.
 
-    Edges: no question was written: undefined ``no_questions``; similarities left out are an
-    undefined ``judge_incomplete``; no answer: 0 ``empty_answer``.
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; only blank
+    questions written: undefined ``no_questions``; a similarity missing: undefined
+    ``judge_incomplete``. Raises `ConfigError` for a ``strictness`` below 1.
 
-    Source: the reverse generation part of multi-method relevancy (seed article). Differs: no
-    question gives no score instead of 0; a similarity that does not parse is never .5.
+    Source: the reverse generation part of multi-method relevancy (seed article). Differs: without a
+    written question there is no score, instead of 0; a similarity that does not parse is not read
+    as .5.
     """
 
     strictness: int = 3
@@ -230,10 +234,12 @@ class ReverseRelevancy:
 class DirectRelevancy:
     """How well the answer addresses the question, as one number from the judge.
 
-    Range [0, 1]. Needs question and answer. 1 judge request. No answer: 0 ``empty_answer``.
+    Range [0, 1]. Needs question and answer. 1 judge request.
 
-    Source: the direct part of multi-method relevancy (seed article). Differs: a number out of
-    range or in prose is asked again and never read as .5.
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``.
+
+    Source: the direct part of multi-method relevancy (seed article). Differs: the judge is asked
+    again for a number out of range or in prose, which is not read as .5.
     """
 
     threshold: float | None = 0.5
@@ -257,21 +263,21 @@ class DirectRelevancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecompositionRelevancy:
-    """The share of the question's parts that the answer addresses.
+    """The share of the question's sub-questions that the answer addresses.
 
-    The judge splits the question into sub-questions (at most 8 count), then says of each whether
-    the answer addresses it::
+    The judge splits the question into sub-questions, of which the first 8 count. Then it says for
+    each whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
     Range [0, 1]. Needs question and answer. 2 judge requests, one after the other.
 
-    Edges: no sub-question: undefined ``no_questions``; flags left out: undefined
-    ``judge_incomplete``; no answer: 0 ``empty_answer``.
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; no
+    sub-question: undefined ``no_questions``; a flag missing: undefined ``judge_incomplete``.
 
-    Source: the decomposition part of multi-method relevancy (seed article). Differs: a list from
-    a schema instead of the lines of a text, so that a preamble is no sub-question; their number is
-    limited; none gives no score instead of 0.
+    Source: the decomposition part of multi-method relevancy (seed article). Differs: sub-questions
+    are a list of a schema, not the lines of a text, which may hold a preamble; their number is
+    limited; without one there is no score, instead of 0.
     """
 
     threshold: float | None = 0.5
@@ -316,12 +322,13 @@ class DecompositionRelevancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentRelevancy:
-    """How far the answer gives what the person who asked was after.
+    """How far the answer fulfils the intent of the question.
 
-    The judge says what was wanted, seeing the question alone, then how far the answer gives it.
-    Range [0, 1]. Needs question and answer. 2 judge requests, one after the other.
+    The judge states the intent, seeing the question alone. Then it rates how far the answer fulfils
+    it. Range [0, 1]. Needs question and answer. 2 judge requests, one after the other.
 
-    Edges: no intent was stated: undefined ``judge_incomplete``; no answer: 0 ``empty_answer``.
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; a blank
+    intent: undefined ``judge_incomplete``.
 
     Source: the intent part of multi-method relevancy (seed article); differs as `DirectRelevancy`.
     """
@@ -366,16 +373,18 @@ class MultiMethodRelevancy:
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    Range [0, 1]. Needs question and answer. 9 judge requests unfused, 3 fused. ``detail`` has each
-    part's value or reason, and the coverage "addressed/sub-questions"; the explanation says in
-    words which of four bands the score is in.
+    Range [0, 1]. Needs question and answer. 9 judge requests unfused, 3 fused. ``detail`` has the
+    value or the reason of each part and the coverage "addressed/sub-questions". The explanation
+    names one of four bands of scores. ``weights`` maps parts to weights; a part without a weight is
+    not measured.
 
-    Edges: parts without a value are left out (``partial``); where they have more than half of the
-    weight: undefined ``judge_incomplete``, or the error if all failed; no answer: 0
-    ``empty_answer``.
+    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; parts without
+    a value are left out (``partial``); if they have more than half of the weight: undefined
+    ``judge_incomplete``; if all failed: the error of the first. Raises `ConfigError` for weights of
+    unknown parts, negative ones, and weights that are all 0.
 
-    Source: multi-method relevancy (seed article). Differs: a part that failed has no value
-    instead of .5, and the weights are renormalised over the others.
+    Source: multi-method relevancy (seed article). Differs: a part that failed has no value, instead
+    of .5, and the weights of the other parts are normalised.
     """
 
     strictness: int = 3

@@ -76,18 +76,19 @@ def _kind(levels: Sequence[float]) -> Kind[Graded]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubric:
-    """The level of a rubric that fits the sample best, as the judge sees it.
+    """The level of a rubric that fits the sample best, as the judge chooses it.
 
-    ``levels`` maps numbers to what they mean; without it five levels from 1, wrong, to 5, right.
-    Range: the levels given, any numbers; the judge's choice is checked to be one of them.
-    ``normalized`` is ``(score - lowest) / (highest - lowest)``, None for a single level;
-    ``explanation`` is the judge's feedback. Shown is what the sample has of ``inputs``. 1 judge
-    request. ``rating="logprobs"`` takes the mean under the judge's probabilities of the levels.
+    ``levels`` maps numbers to their meanings; the default has five levels, from 1 (wrong) to 5
+    (right). Range: the levels, which may be any numbers. ``normalized`` is
+    ``(score - lowest) / (highest - lowest)``, None for a single level. ``explanation`` is the
+    judge's feedback. The judge sees those ``inputs`` that the sample has. 1 judge request.
+    ``rating="logprobs"`` takes the mean of the levels under the judge's probabilities.
 
-    Edges: nothing of ``inputs`` is there: undefined ``missing_input``.
+    Edges: the sample has none of the inputs: undefined ``missing_input``. Raises `ConfigError` for
+    levels or inputs that cannot be used.
 
     Source: ragas 0.4.3 ``RubricsScore``, ``DomainSpecificRubrics``. Differs: levels may be any
-    numbers, 0 / 0.5 / 1 included; a number that is no level is asked again.
+    numbers, such as 0, 0.5 and 1; the judge is asked again for a number that is not a level.
     """
 
     levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
@@ -120,10 +121,13 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRubric:
-    """As `Rubric`, by the rubric that each sample brings (``Sample.rubric``).
+    """The level that fits the sample best, of the rubric of the sample (``Sample.rubric``).
 
-    Range: the levels of the sample's rubric; ``normalized`` makes samples comparable. Needs the
-    rubric. 1 judge request. No rubric, or one that can't be used: undefined ``missing_rubric``.
+    As `Rubric`. Range: the levels of the sample's rubric; ``normalized`` makes samples comparable.
+    Needs the rubric. 1 judge request.
+
+    Edges: no rubric, or one that cannot be used: undefined ``missing_rubric``; the sample has none
+    of the inputs: undefined ``missing_input``.
 
     Source: ragas 0.4.3 ``InstanceSpecificRubrics``; differs as `Rubric`.
     """
@@ -172,14 +176,15 @@ async def _grade(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guideline:
-    """Whether the answer keeps to guidelines in plain words: 1 or 0 (LlamaIndex).
+    """Whether the answer follows ``guidelines`` in plain words: 1 or 0 (LlamaIndex).
 
-    Needs question and answer. 1 judge request; the judge's feedback is the explanation.
+    Needs question and answer. 1 judge request. ``explanation`` is the judge's feedback.
 
     Edges: no question: undefined ``missing_question``; no answer: undefined ``empty_answer``.
+    Raises `ConfigError` for blank guidelines.
 
     Source: LlamaIndex 0.14 ``GuidelineEvaluator``. Differs: a reply that does not parse is
-    undefined instead of raised.
+    undefined; LlamaIndex raises an exception.
     """
 
     guidelines: str = (
