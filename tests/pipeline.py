@@ -47,7 +47,7 @@ def turn(
     """Return the turn of a chain that retrieved ``contexts`` and then asked a model."""
     documents = tuple(Passage(text=text) for text in contexts)
     prompt = "\n".join((*contexts, question))
-    fragments = (
+    steps = (
         Step(
             id=1,
             parent=None,
@@ -80,7 +80,7 @@ def turn(
             prompt=(prompt,),
         ),
     )
-    (found,) = find_turns(fragments)
+    (found,) = find_turns(steps)
     return found
 
 

@@ -36,16 +36,16 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     another form, and counts as it was retrieved; one of which nothing is there, while others are,
     was left out. Where nothing of any is there, all were rewritten, and all count.
     """
-    explicit = next((step for step in turn.line if "documents" in step.explicit), None)
+    explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     lost = _lost(turn.retrievers if explicit is None else (explicit,))
     if lost is not None:
         return lost
     if explicit is not None:
         return explicit.documents or ()
-    recorded = [one for one in turn.retrievers if "documents" in one.explicit]
+    recorded = [one for one in turn.retrievers if "documents" in one.recorded]
     if recorded:
         return tuple(_distinct(recorded))
-    if turn.is_blind:
+    if turn.lacks_texts:
         return _of_prompt(turn, generator)
     retrieved = tuple(_distinct(turn.retrievers))
     if generator is None:
@@ -64,7 +64,7 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
 
     What was retrieved is known to be there; a template's variable or a heading tells where.
     """
-    counts = [one.found for one in turn.retrievers if one.documents is None]
+    counts = [one.document_count for one in turn.retrievers if one.documents is None]
     count = None if None in counts else sum(one or 0 for one in counts)
     variables = generator.variables if generator is not None else {}
     text = next((variables[name] for name in _VARIABLES if name in variables), None)
@@ -84,11 +84,13 @@ def _shown(
     """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if is_unseen(generator):
-        if any(one.wider for one in turn.retrievers):
+        if any(one.windows for one in turn.retrievers):
             return "ambiguous"  # whether the text around a document was shown in its place
         chosen = _selected(turn, retrieved)
         return chosen if chosen is not None else reranked or retrieved
-    behind = [(at, text) for at, text in _behind(turn, generator) if text not in generator.said]
+    behind = [
+        (at, text) for at, text in _behind(turn, generator) if text not in generator.own_messages
+    ]
     messages = Messages(text for _, text in behind)
     own = Messages(text for at, text in behind if at is None)
     found = _as_they_are(turn, generator, retrieved, behind=behind)
@@ -106,14 +108,14 @@ def _shown(
 
 def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
     """Return what the last step that tells it by ids handed on; None where no step does."""
-    telling = [step for step in turn.steps if step.kept]
+    telling = [step for step in turn.steps if step.kept_ids]
     if not telling:
         return _listed_last(turn, retrieved)
     by_id = {passage.id: passage for passage in retrieved}
     last = max(telling, key=lambda step: step.end or step.start)
-    if len(by_id) < len(retrieved) or not set(last.kept) <= set(by_id):
+    if len(by_id) < len(retrieved) or not set(last.kept_ids) <= set(by_id):
         return "ambiguous"
-    return tuple(by_id[name] for name in last.kept)
+    return tuple(by_id[name] for name in last.kept_ids)
 
 
 def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
@@ -206,7 +208,7 @@ def _altered(
 
 def _asked(turn: Turn) -> Iterator[str]:
     """Yield what was asked in the turn, which a document may quote."""
-    yield from (step.input for step in (*turn.line, *turn.retrievers) if step.input)
+    yield from (step.input for step in (*turn.path, *turn.retrievers) if step.input)
 
 
 def _lacks_passages(turn: Turn, generator: Step) -> bool:
@@ -214,11 +216,11 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
     shown = Messages(generator.prompt)
-    return not turn.is_whole and any(
+    return not turn.is_complete and any(
         _link(call.output or "", shown) is not None
         and place(call.output or "", queries) is None
         and not _shows_any(Messages(prompts_behind(turn, call)), found)
-        for call in (*turn.calls, *turn.rewrites)
+        for call in (*turn.calls, *turn.other_calls)
         if call.id != generator.id
     )
 
@@ -232,7 +234,7 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[P
 
     That is known from the document's metadata, or from what came after the retrieval.
     """
-    around = {text: wide for one in turn.retrievers for text, wide in one.wider.items()}
+    around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [
         p.text for one in turn.retrievers if one.kind == "reranker" for p in one.documents or ()
     ]
@@ -272,7 +274,7 @@ def _cut_ones(
 
 def is_unseen(generator: Step) -> bool:
     """Tell whether the prompt, or what tools said in it, is not recorded."""
-    return not any(generator.prompt) or not all(one.text for one in generator.results)
+    return not any(generator.prompt) or not all(one.text for one in generator.tool_results)
 
 
 def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:

@@ -30,12 +30,12 @@ def unnamed_answer(turn: Turn) -> str | None:
 
     Of several that no verdict on another one is.
     """
-    asked = [step.input for step in (*turn.line, *turn.retrievers)]
-    for step in reversed(turn.line):
+    asked = [step.input for step in (*turn.path, *turn.retrievers)]
+    for step in reversed(turn.path):
         said = {
             call.output or "": call
             for call in turn.calls
-            for t in step.tells
+            for t in step.output_texts
             if is_same(t, call.output)
         }
         texts = [text for text in said if not any(is_same(text, one) for one in asked)]
@@ -52,7 +52,7 @@ def _judges(call: Step, texts: Sequence[str]) -> bool:
 
 def is_told(turn: Turn) -> bool:
     """Tell whether the answer is what the turn returned, not just what its last call said."""
-    told = "output" in turn.explicit or any((step.output or "").strip() for step in turn.line)
+    told = "output" in turn.recorded or any((step.output or "").strip() for step in turn.path)
     return told or unnamed_answer(turn) is not None
 
 
@@ -96,7 +96,7 @@ def is_judged(generator: Step, turn: Turn) -> bool:
     """
     if not is_verdict(generator.output or ""):
         return False
-    asked = [step.input or "" for step in turn.line if step.kind != "llm"]
+    asked = [step.input or "" for step in turn.path if step.kind != "llm"]
     return any(_DEMANDS_VERDICT.search(text) for text in generator.prompt) and not any(
         map(_DEMANDS_VERDICT.search, asked)
     )
@@ -112,18 +112,18 @@ def _other_writers(turn: Turn) -> list[Step]:
     Not one that grades, nor one that only wrote a query or notes for another call. Where nothing
     can be missing, a short text will do.
     """
-    least = 1 if turn.is_whole else ANSWER_LENGTH
+    least = 1 if turn.is_complete else ANSWER_LENGTH
     if turn.calls and not (turn.calls[-1].output or "").strip():
         return [] if _was_obeyed(turn.calls[-1], turn) else [turn.calls[-1]]
     found = [call for call in turn.calls if _length(call) >= least and not is_used(call, turn)]
     found = [call for call in found if not is_verdict(call.output or "")]
-    doubtful = may_grade if turn.is_whole else _is_joined
+    doubtful = may_grade if turn.is_complete else _is_joined
     return [call for call in found if not doubtful(call, turn)]
 
 
 def _is_joined(call: Step, turn: Turn) -> bool:
     """Tell whether a step put what ``call`` said beside what another call said, as notes."""
-    told = [text for step in turn.steps[1:] for text in (step.output, *step.tells) if text]
+    told = [text for step in turn.steps[1:] for text in (step.output, *step.output_texts) if text]
     texts = [text for text in told if is_in(call.output or "", text)]
     others = [one.output or "" for one in turn.calls if one.id != call.id]
     return any(is_in(other, text) for text in texts for other in others)
@@ -151,25 +151,25 @@ def doubt_of(
     turn: Turn, generator: Step, answer: str, *, contexts: Sequence[Passage]
 ) -> SkipReason | None:
     """Return why ``turn`` should not be trusted, or None."""
-    said = turn.explicit
+    said = turn.recorded
     if said >= {"documents", "output"}:
         return None
     if _asks_with_an_answer(turn) or _has_stray_answer(turn, generator, answer):
         return "ambiguous"
     if "documents" not in said and _hands_on_others(turn):
         return "no_contexts"
-    if turn.is_whole or not _is_lossy(turn, generator, contexts):
+    if turn.is_complete or not _is_lossy(turn, generator, contexts):
         return None
     return "partial"
 
 
 def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     """Tell whether a part of ``turn`` that should be there is not."""
-    around = any(step.kind == "tool" for step in turn.line[:-1])
-    if around or generator.id in turn.within_tools:  # who used the tool said something, too
+    around = any(step.kind == "tool" for step in turn.path[:-1])
+    if around or generator.id in turn.tool_calls:  # who used the tool said something, too
         return True
     prompts = prompts_behind(turn, generator)
-    if "documents" in turn.explicit:
+    if "documents" in turn.recorded:
         return False
     if turn.lacks_retrieval or _lacks_retrieval(turn, prompts) or _lacks_tool(turn, generator):
         return True
@@ -178,7 +178,7 @@ def _is_lossy(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
 
 def _lacks_tool(turn: Turn, generator: Step) -> bool:
     """Tell whether the LLM was shown results of more tools than there are, where tools are seen."""
-    return bool(turn.tools) and len(generator.results) > len(turn.tools)
+    return bool(turn.tools) and len(generator.tool_results) > len(turn.tools)
 
 
 def _hands_on_others(turn: Turn) -> bool:
@@ -189,7 +189,8 @@ def _hands_on_others(turn: Turn) -> bool:
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
     return any(
-        known.intersection(step.kept) and len(set(step.kept) - known) > made for step in turn.steps
+        known.intersection(step.kept_ids) and len(set(step.kept_ids) - known) > made
+        for step in turn.steps
     )
 
 
@@ -211,7 +212,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
     """Tell whether documents reached the generator that nobody is seen to have retrieved."""
     known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
-    shown = chain.from_iterable(step.shown for step in turn.steps)
+    shown = chain.from_iterable(step.documents_seen for step in turn.steps)
     unknown = {p.text for p in shown if normalised(p.text) not in known}
     return any(place(text, prompts) for text in unknown)
 
@@ -227,7 +228,7 @@ def _has_stray_answer(turn: Turn, generator: Step, answer: str) -> bool:
         call.id != generator.id
         and not call.calls_tools
         and not says_little(call)
-        and call.id not in turn.selecting
+        and call.id not in turn.ranking_calls
         and not is_in(call.output or "", answer)
         and not is_used(call, turn)
         and place(generator.output or "", call.prompt) is None
@@ -249,7 +250,7 @@ def _kept_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[
     if kept in _handed_together(turn.steps):
         return True
     names = {passage.id for passage in contexts}
-    if any(step.kept and set(step.kept) == names for step in turn.steps):
+    if any(step.kept_ids and set(step.kept_ids) == names for step in turn.steps):
         return True
     if any(_drops(step, left, contexts) for step in turn.steps):
         return True
@@ -265,7 +266,7 @@ def _handed_together(steps: Sequence[Step]) -> list[set[str]]:
     """Return what each step handed on; of several of one name with a document each, all."""
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
-        shown = {normalised(passage.text) for passage in step.shown}
+        shown = {normalised(passage.text) for passage in step.documents_seen}
         if len(shown) > 1:
             several.append(shown)
         else:
@@ -275,7 +276,7 @@ def _handed_together(steps: Sequence[Step]) -> list[set[str]]:
 
 def _drops(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
     """Tell whether ``step`` was handed what was ``left`` out, and wrote down just what was kept."""
-    handed = {normalised(passage.text) for passage in step.shown}
+    handed = {normalised(passage.text) for passage in step.documents_seen}
     written = (step.output or "",)
     return all(
         normalised(p.text) in handed and place(p.text, written) is None for p in left

@@ -42,12 +42,12 @@ def says_it_retrieves(tool: Step | Result) -> bool:
     if isinstance(tool, Result):
         return bool(tool.documents) or CONTEXT_TOOLS.search(tool.tool) is not None
     says = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
-    return bool(says or (tool.kind == "tool" and tool.shown))
+    return bool(says or (tool.kind == "tool" and tool.documents_seen))
 
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the outermost retrievals that succeeded, by start, each with its documents."""
-    found = [f for f in tree.fragments if f.kind in RETRIEVALS and _tells(f)]
+    found = [f for f in tree.steps if f.kind in RETRIEVALS and _tells(f)]
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     for one in found:
         around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
@@ -58,7 +58,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     embedded = _embedded(tree)
     complete = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
     complete += _told_by_tools(tree, outermost)
-    complete += [_searched(f) for f in tree.fragments if _is_explicit(f)]
+    complete += [_searched(f) for f in tree.steps if _is_explicit(f)]
     complete += _told_by_messages(tree, complete)
     if not any(one.hidden or one.cut for one in complete):
         known = [p.text for one in complete for p in one.documents or ()]
@@ -74,8 +74,8 @@ def _tells(one: Step) -> bool:
     return one.error is None and (one.kind == "retriever" or bool(tells))
 
 
-def _is_explicit(fragment: Step) -> bool:
-    return "documents" in fragment.explicit and fragment.kind not in RETRIEVALS
+def _is_explicit(step: Step) -> bool:
+    return "documents" in step.recorded and step.kind not in RETRIEVALS
 
 
 def _searched(step: Step) -> Step:
@@ -86,9 +86,9 @@ def _searched(step: Step) -> Step:
 def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
     """Return what was embedded, by parent."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
-    for fragment in tree.fragments:
-        if fragment.kind == "embedding":
-            found[fragment.parent].append(fragment)
+    for step in tree.steps:
+        if step.kind == "embedding":
+            found[step.parent].append(step)
     return found
 
 
@@ -112,18 +112,20 @@ def _of_tool(one: Step, tool: Step) -> Step:
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
     split = (passages_told(tool), paragraphs(tool.output) if tool.output else None)
-    found = (parts for parts in split if parts is not None and one.found in {None, len(parts)})
+    found = (
+        parts for parts in split if parts is not None and one.document_count in {None, len(parts)}
+    )
     documents = next(found, None)
     return one if documents is None else replace(one, documents=documents)
 
 
 def _told_by_tools(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
     """Yield the tools that return contexts, in place of retrievers that are not recorded."""
-    steps = (f for f in tree.fragments if f.kind in _COMPOSED)
+    steps = (f for f in tree.steps if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
-    for tool in tree.fragments:
+    for tool in tree.steps:
         returns = tool.kind == "tool" or (tool.kind == "chain" and tool.documents is not None)
-        if not returns or tool.error is not None or tool.explicit or tool.id in above:
+        if not returns or tool.error is not None or tool.recorded or tool.id in above:
             continue
         if says_it_retrieves(tool) and not tree.is_inside(tool, RETRIEVALS | {"tool"}):
             documents = passages_told(tool)
@@ -135,14 +137,14 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
 
     Each result once below one parent: the calls of an agent are shown it again and again.
     """
-    told = [step.output or "" for step in tree.fragments if step.kind == "tool"]
+    told = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _SAID]
     known = [p.text for one in retrievals for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
     loops = _loops(tree)
     for call in tree.generators:
         parent = loops[call.id]
-        for number, result in enumerate(call.results):
+        for number, result in enumerate(call.tool_results):
             key = parent, normalised(result.text)
             is_text = result.text.strip() and not _FAILED.match(result.text)
             if key in seen or not is_text or not says_it_retrieves(result):
@@ -157,7 +159,7 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
     """Return for each call the step below which something went before it, as an agent's loop."""
     first: dict[Hashable, int] = {}
-    for one in tree.fragments:
+    for one in tree.steps:
         if one.kind in {"llm", "tool"}:
             for above in tree.ancestors(one):
                 first[above.id] = min(one.start, first.get(above.id, one.start))
@@ -172,7 +174,7 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
 
 def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
     """Return the retrieval of which ``call`` was shown a result."""
-    result = call.results[number]
+    result = call.tool_results[number]
     return Step(
         id=(call.id, number),
         parent=None if parent == call.id else parent,
@@ -180,7 +182,8 @@ def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
         name=result.tool,
         start=call.start,
         end=call.start,
-        documents=result.documents or parts_of(result.text, (one.text for one in call.results)),
+        documents=result.documents
+        or parts_of(result.text, (one.text for one in call.tool_results)),
         contexts_source="tool",
     )
 
@@ -193,9 +196,9 @@ def _handed_on(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
     before the first step that was handed some. Where the outermost step was handed documents,
     nobody retrieved them.
     """
-    chains = (one for one in tree.fragments if one.kind in {"agent", "chain"})
-    having = [one for one in chains if one.shown or one.documents]
-    if any(one.handed and not any(tree.ancestors(one)) for one in having):
+    chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
+    having = [one for one in chains if one.documents_seen or one.documents]
+    if any(one.documents_given and not any(tree.ancestors(one)) for one in having):
         return
     texts_of_known = [bare(text) for text in known]
     found = {one.id: _found_by(one, texts_of_known) for one in having}
@@ -207,16 +210,16 @@ def _handed_on(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
         within = any(place(text, call.prompt) for call in below for text in texts)
         start = step.start if within else step.end or step.start
         yield _retrieval_in(step, start, found[step.id], parent=step.id)
-    for step in () if finders or known else [one for one in having if one.handed][:1]:
+    for step in () if finders or known else [one for one in having if one.documents_given][:1]:
         around = next((a for a in tree.ancestors(step) if a.input), step)
-        yield _retrieval_in(around, step.start, step.handed, parent=step.parent)
+        yield _retrieval_in(around, step.start, step.documents_given, parent=step.parent)
 
 
 def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
     """Return the new documents that ``step`` returned: not handed to it, nor made of ``known``."""
-    handed = {normalised(passage.text) for passage in step.handed}
+    handed = {normalised(passage.text) for passage in step.documents_given}
     listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
-    new = {normalised(p.text): p for p in (*step.shown, *listed)}
+    new = {normalised(p.text): p for p in (*step.documents_seen, *listed)}
     return tuple(
         passage
         for text, passage in new.items()

@@ -193,7 +193,7 @@ def step_of(run: Run, keys: Keys) -> Step:
     elif run.kind == "tool":
         step = build.tool(view, asked=asked, told=told, description=run.description or "")
     else:
-        step = build.step(view, run.kind, asked=asked, told=told)
+        step = build.chain(view, run.kind, asked=asked, told=told)
         if run.is_prompt:
             shown = build.llm(view, messages=told, said=None)
             step = replace(step, input=shown.input, prompt=shown.prompt, output=None)
@@ -225,7 +225,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
     found: dict[Any, Any] = dict(said)
     if "documents" in found:
         found["documents"] = tuple(distinct_passages(found["documents"]))
-    return replace(step, **found, query=run.query, explicit=frozenset(said), flat=False)
+    return replace(step, **found, query=run.query, recorded=frozenset(said), flat=False)
 
 
 def size_of(noted: object) -> int:

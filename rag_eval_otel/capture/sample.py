@@ -52,10 +52,10 @@ def extract(turn: Turn) -> Sample | SkipReason:
 
 
 def _sample(turn: Turn) -> Sample:
-    if any(step.error is not None for step in turn.line):
+    if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
-    _spoken(turn.line, "input")  # where the question is hidden, nothing else matters
-    said = turn.explicit
+    _spoken(turn.path, "input")  # where the question is hidden, nothing else matters
+    said = turn.recorded
     if turn.doubt is not None and not said >= _SAMPLE:
         raise Refused(reason=turn.doubt)
     answer = _answer(turn)
@@ -83,8 +83,8 @@ def _generator(turn: Turn, answer: str) -> Step | None:
     """Return the LLM call that wrote ``answer``; None where the application said what it showed."""
     generator = generator_of(turn, answer)
     if generator is None:
-        if turn.calls and not turn.explicit >= {"documents", "output"}:
-            raise Refused(reason="ambiguous" if turn.is_whole else "partial")
+        if turn.calls and not turn.recorded >= {"documents", "output"}:
+            raise Refused(reason="ambiguous" if turn.is_complete else "partial")
         return None
     if (not is_told(turn) and may_grade(generator, turn)) or is_judged(generator, turn):
         raise Refused(reason="ambiguous")
@@ -92,11 +92,11 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _answer(turn: Turn) -> str:
-    told = [call for call in turn.calls if "output" in call.explicit]
-    if told and not any("output" in step.explicit for step in turn.line):
+    told = [call for call in turn.calls if "output" in call.recorded]
+    if told and not any("output" in step.recorded for step in turn.path):
         return _spoken(told, "output") or ""
-    answer = _spoken(turn.line, "output")
-    if "output" not in turn.explicit and _was_abandoned(turn, answer):
+    answer = _spoken(turn.path, "output")
+    if "output" not in turn.recorded and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
     answer = answer or unnamed_answer(turn) or _spoken(turn.calls, "output")
     if answer is None or (is_verdict(answer) and not _may_be_verdict(turn, answer)):
@@ -109,7 +109,7 @@ def _may_be_verdict(turn: Turn, answer: str) -> bool:
 
     Where a part of the turn may be missing and only a call says it, nobody can tell.
     """
-    return answer.lstrip()[:1] != "{" and (turn.is_whole or is_told(turn))
+    return answer.lstrip()[:1] != "{" and (turn.is_complete or is_told(turn))
 
 
 def _spoken(steps: Iterable[Step], part: Part) -> str | None:
@@ -118,7 +118,7 @@ def _spoken(steps: Iterable[Step], part: Part) -> str | None:
     Redaction is consent: what is hidden there is not looked for elsewhere.
     """
     steps = tuple(steps)
-    explicit = [step for step in steps if part in step.explicit]
+    explicit = [step for step in steps if part in step.recorded]
     for step in explicit[:1] or reversed(steps):
         text = step.input if part == "input" else step.output
         if part in step.hidden:
@@ -152,8 +152,8 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
     """Weigh what the application was asked, what was searched, and what the LLM was asked."""
-    line = [step for step in turn.line if step.kind != "llm"]
-    explicit = next((step.input for step in line if "input" in step.explicit), None)
+    line = [step for step in turn.path if step.kind != "llm"]
+    explicit = next((step.input for step in line if "input" in step.recorded), None)
     if explicit is not None:
         return explicit
     asked = _spoken([step for step in line if not _is_prompt(step.input, contexts)], "input")
@@ -167,9 +167,9 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
         return asked
     if _writers(turn, searched) or not message.strip():
         return asked
-    if turn.is_whole and turn.line[-1].parent is None:
+    if turn.is_complete and turn.path[-1].parent is None:
         return asked
-    if turn.is_whole or _is_replaced(turn, message, searched):
+    if turn.is_complete or _is_replaced(turn, message, searched):
         return message if clean else searched
     raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
 
@@ -187,10 +187,12 @@ def _unnamed_question(turn: Turn) -> str | None:
 
     Or that was searched for. A single word is a name, a language, or something else beside it.
     """
-    shown = [text for call in (*turn.rewrites, *turn.calls) for text in call.prompt]
+    shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
-    for step in reversed(turn.line):
-        several = [text for text in step.asks if len(text.split()) > 1 or len(step.asks) == 1]
+    for step in reversed(turn.path):
+        several = [
+            text for text in step.input_texts if len(text.split()) > 1 or len(step.input_texts) == 1
+        ]
         used = [text for text in several if any(is_in(text, one) for one in shown)]
         if used:
             return used[0] if len(used) == 1 else None
@@ -229,7 +231,7 @@ def _writers(turn: Turn, searched: str | None) -> list[Step]:
     first = min(one.start for one in turn.retrievers)
     return [
         call
-        for call in (*turn.rewrites, *turn.calls)
+        for call in (*turn.other_calls, *turn.calls)
         if is_in(searched or "", call.output or "")
         or (call.start < first and not (call.output or "").strip())
     ]
@@ -268,12 +270,12 @@ class Outcome:
     turn: Turn | None = None
 
 
-def outcomes(fragments: Sequence[Step]) -> list[Outcome]:
+def outcomes(steps: Sequence[Step]) -> list[Outcome]:
     """Return what becomes of each turn of a trace, or why a trace that might hold one has none."""
-    turns = find_turns(fragments, loss="possible")
+    turns = find_turns(steps, loss="possible")
     if turns:
         return [Outcome(result=extract(turn), turn=turn) for turn in turns]
-    reason = why_none(fragments)
+    reason = why_none(steps)
     return [] if reason is None else [Outcome(result=reason)]
 
 
@@ -285,19 +287,19 @@ def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
     return outcomes([read(span) for span in spans])
 
 
-def why_none(fragments: Sequence[Step]) -> SkipReason | None:
+def why_none(steps: Sequence[Step]) -> SkipReason | None:
     """Return why a trace without turns has none, or None where nobody would expect one."""
-    kinds = {fragment.kind for fragment in fragments}
+    kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
-    if may_be_turn and any(f.error is not None and f.parent is None for f in fragments):
+    if may_be_turn and any(f.error is not None and f.parent is None for f in steps):
         return "error"
     if "llm" not in kinds:
-        said = frozenset().union(*(fragment.explicit for fragment in fragments))
+        said = frozenset().union(*(step.recorded for step in steps))
         if kinds & RETRIEVALS or "documents" in said:
             return "no_answer"
         return "no_retrieval" if said else None
-    tree = StepTree(fragments)
+    tree = StepTree(steps)
     if not find_retrievals(tree):
-        failed = any(f.kind in RETRIEVALS and f.error is not None for f in fragments)
+        failed = any(f.kind in RETRIEVALS and f.error is not None for f in steps)
         return "error" if failed else "no_retrieval"
     return "partial" if tree.orphans else "no_answer"

@@ -54,28 +54,28 @@ class Step:
     error: str | None = None
     hidden: frozenset[Part] = frozenset()
     cut: frozenset[Part] = frozenset()
-    explicit: frozenset[Part] = frozenset()
-    found: int | None = None
+    recorded: frozenset[Part] = frozenset()
+    document_count: int | None = None
     query: str | None = None
     """What was searched for, where a step other than a retriever holds documents."""
     variables: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     """What a tool says of itself."""
-    results: tuple[Result, ...] = ()
+    tool_results: tuple[Result, ...] = ()
     """What tools had answered since the user's last message, as an LLM was shown it."""
-    wider: Mapping[str, str] = field(default_factory=dict)
+    windows: Mapping[str, str] = field(default_factory=dict)
     """By the text of a document, one that holds it, which may be shown in its place."""
-    said: tuple[str, ...] = ()
+    own_messages: tuple[str, ...] = ()
     """What an LLM was shown as its own earlier words."""
-    asks: tuple[str, ...] = ()
+    input_texts: tuple[str, ...] = ()
     """The texts that it was handed, where none is known to be the question."""
-    tells: tuple[str, ...] = ()
+    output_texts: tuple[str, ...] = ()
     """The texts that it handed on, where none is known to be the answer."""
-    shown: tuple[Passage, ...] = ()
+    documents_seen: tuple[Passage, ...] = ()
     """Documents that a chain was handed or handed on."""
-    handed: tuple[Passage, ...] = ()
+    documents_given: tuple[Passage, ...] = ()
     """Those of them that it was handed."""
-    kept: tuple[str, ...] = ()
+    kept_ids: tuple[str, ...] = ()
     """The ids of those that it handed on, where that is all it tells of them."""
     calls_tools: bool = False
     is_remote: bool = False

@@ -20,76 +20,76 @@ _DEPTH = 100  # of parents that are looked at; recursion beyond that is not anyb
 _TOGETHER = 30_000_000  # ns by which two records of one call begin and end apart, at most
 
 
-def in_order(fragment: Step) -> tuple[int, str]:
+def in_order(step: Step) -> tuple[int, str]:
     """Sort by start; by id where two started at once."""
-    return fragment.start, str(fragment.id)
+    return step.start, str(step.id)
 
 
 class StepTree:
-    """Fragments by id. Cycles in the parents are cut.
+    """Steps by id. Cycles in the parents are cut.
 
     A retriever, LLM or tool that had ended before something below it began is no parent: somebody
     forgot to detach its context.
     """
 
-    def __init__(self, fragments: Iterable[Step]) -> None:
-        """Index ``fragments``; of two with one id the first counts."""
+    def __init__(self, steps: Iterable[Step]) -> None:
+        """Index ``steps``; of two with one id the first counts."""
         self.by_id: dict[Hashable, Step] = {}
-        for fragment in fragments:
-            self.by_id.setdefault(fragment.id, fragment)
-        self.fragments = tuple(sorted(self.by_id.values(), key=in_order))
+        for step in steps:
+            self.by_id.setdefault(step.id, step)
+        self.steps = tuple(sorted(self.by_id.values(), key=in_order))
         self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
-    def ancestors(self, fragment: Step) -> Iterator[Step]:
-        """Yield the parents of ``fragment``, nearest first."""
-        seen = {fragment.id}
-        parent = fragment.parent
+    def ancestors(self, step: Step) -> Iterator[Step]:
+        """Yield the parents of ``step``, nearest first."""
+        seen = {step.id}
+        parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
             seen.add(parent)
             above = self.by_id[parent]
-            leaked = above.end is not None and above.end < fragment.start
+            leaked = above.end is not None and above.end < step.start
             if not (leaked and above.kind in _LEAKING):
                 yield above
             parent = above.parent
 
-    def line(self, fragment: Step) -> tuple[Step, ...]:
-        """Return ``fragment`` and its ancestors, nearest first."""
-        return (fragment, *self.ancestors(fragment))
+    def path(self, step: Step) -> tuple[Step, ...]:
+        """Return ``step`` and its ancestors, nearest first."""
+        return (step, *self.ancestors(step))
 
-    def is_orphan(self, fragment: Step) -> bool:
-        """Tell whether the parent of ``fragment`` should be there and is not."""
-        parent = fragment.parent
-        return parent is not None and parent not in self.by_id and not fragment.is_remote
+    def is_orphan(self, step: Step) -> bool:
+        """Tell whether the parent of ``step`` should be there and is not."""
+        parent = step.parent
+        return parent is not None and parent not in self.by_id and not step.is_remote
 
     @cached_property
     def orphans(self) -> tuple[int, ...]:
-        """When those fragments began whose parent is missing, sorted."""
-        return tuple(f.start for f in self.fragments if self.is_orphan(f))
+        """When those steps began whose parent is missing, sorted."""
+        return tuple(f.start for f in self.steps if self.is_orphan(f))
 
-    def active_above(self, fragment: Step) -> tuple[Hashable, ...]:
-        """Return the ids of the tools and retrievals above ``fragment``: few, so worth keeping."""
-        if fragment.id not in self._active:
-            above = tuple(a.id for a in self.ancestors(fragment) if a.kind in ACTIVE)
-            self._active[fragment.id] = above
-        return self._active[fragment.id]
+    def active_above(self, step: Step) -> tuple[Hashable, ...]:
+        """Return the ids of the tools and retrievals above ``step``: few, so worth keeping."""
+        if step.id not in self._active:
+            above = tuple(a.id for a in self.ancestors(step) if a.kind in ACTIVE)
+            self._active[step.id] = above
+        return self._active[step.id]
 
     @cached_property
     def searching(self) -> frozenset[Hashable]:
         """The ids of what has a retrieval below it."""
-        found = (one for one in self.fragments if one.kind in RETRIEVALS)
+        found = (one for one in self.steps if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
     @cached_property
     def children(self) -> Mapping[Hashable, set[str]]:
-        """The kinds of what is right below each fragment."""
+        """The kinds of what is right below each step."""
         found = defaultdict[Hashable, set[str]](set)
-        for one in self.fragments:
+        for one in self.steps:
             found[one.parent].add(one.kind)
         return found
 
-    def is_inside(self, fragment: Step, kinds: frozenset[str]) -> bool:
-        """Tell whether ``fragment`` is below one of ``kinds``."""
-        return any(above.kind in kinds for above in self.ancestors(fragment))
+    def is_inside(self, step: Step, kinds: frozenset[str]) -> bool:
+        """Tell whether ``step`` is below one of ``kinds``."""
+        return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
@@ -98,7 +98,7 @@ class StepTree:
         Of nested calls the innermost that tells anything counts, and of two records of one call,
         by two instrumentations, the first.
         """
-        calls = [f for f in self.fragments if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
+        calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         wraps: dict[Hashable, int] = {}
         for call in calls:
             for above in self.ancestors(call):
@@ -122,8 +122,8 @@ class StepTree:
             chosen,
             input=shown.input,
             prompt=shown.prompt,
-            said=shown.said,
-            results=shown.results,
+            own_messages=shown.own_messages,
+            tool_results=shown.tool_results,
         )
 
 
@@ -168,7 +168,7 @@ def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[
     ``retrievers`` are the retrievals of a turn, ``below`` what is below its anchor.
     """
     below = [one for one in below if one.error is None]
-    above = tree.searching | {a.id for one in retrievers for a in tree.line(one)}
+    above = tree.searching | {a.id for one in retrievers for a in tree.path(one)}
     tools = [one for one in below if one.kind == "tool"]
     retrieving = {tool.name for tool in tools if tool.id in above}
     if any(tool.name in retrieving and tool.id not in above for tool in tools):
@@ -198,7 +198,7 @@ class Nesting:
         self._found: dict[Hashable, list[str]] = defaultdict(list)
         for one in retrievals:
             texts = [passage.text for passage in one.documents or ()]
-            for above in tree.line(one):
+            for above in tree.path(one):
                 if above.id in groups:
                     self._found[above.id] += texts
         self._shown: dict[Hashable, str] = {}

@@ -29,44 +29,45 @@ from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""The turns that each fragment at or above an anchor belongs to."""
+"""The turns that each step at or above an anchor belongs to."""
 
 _OVERHEAD = 4096  # bytes of a held span and its records, without their texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One RAG turn: the anchor, and the fragments its sample is drawn from.
+    """One RAG turn: its anchor, and the steps from which its sample is read.
 
-    ``line`` holds the anchor and those of its ancestors that belong to this turn alone, nearest
-    first. ``calls`` are the LLM calls by start, ``rewrites`` the others below the anchor (most made
-    before any retrieval: they write queries, not answers), ``retrievers`` the retrievals by start.
+    ``path`` holds the anchor and its ancestors that belong to no other turn, nearest first.
+    ``calls`` are the LLM calls by start. ``other_calls`` are the LLM calls below the anchor that
+    are not among ``calls``; most precede every retrieval and write queries. ``retrievers`` are the
+    retrievals by start.
     """
 
     anchor: Step
-    line: tuple[Step, ...]
+    path: tuple[Step, ...]
     calls: tuple[Step, ...]
-    rewrites: tuple[Step, ...]
+    other_calls: tuple[Step, ...]
     retrievers: tuple[Step, ...]
     size: int = 0
     """About how many bytes it keeps alive while it waits, by the length of its texts."""
     doubt: SkipReason | None = None
     """Why its parts may not belong together, or not be all there are."""
-    is_whole: bool = True
+    is_complete: bool = True
     """Whether all that belongs to it is known to be there; else it is compared in more ways."""
     steps: tuple[Step, ...] = ()
     """The chains below the anchor, where it may not be whole."""
     tools: tuple[Step, ...] = ()
     """The outermost tools and retrievals below the anchor, where it may not be whole."""
-    selecting: frozenset[Hashable] = frozenset()
+    ranking_calls: frozenset[Hashable] = frozenset()
     """The ids of the calls within steps that handed on documents and no text: they rank them."""
-    within_tools: frozenset[Hashable] = frozenset()
+    tool_calls: frozenset[Hashable] = frozenset()
     """The ids of the calls made by tools, where it may not be whole."""
     lacks_retrieval: bool = False
     """Whether a retrieval that one of its tools should have made is not there."""
 
     @property
-    def is_blind(self) -> bool:
+    def lacks_texts(self) -> bool:
         """Whether the texts of what was retrieved are not recorded, nor in a tool's result."""
         blind = sum(one.documents is None for one in self.retrievers)
         return blind > sum(bool(one.documents) for one in self._of_source("tool"))
@@ -74,9 +75,9 @@ class Turn:
     @property
     def contexts_source(self) -> ContextsSource:
         """Where its contexts are read: of several places the one that tells least for sure."""
-        if "documents" in self.explicit:
+        if "documents" in self.recorded:
             return "retrieval"
-        if self.is_blind or any(self._of_source("prompt")):
+        if self.lacks_texts or any(self._of_source("prompt")):
             return "prompt"
         return "tool" if any(one.documents for one in self._of_source("tool")) else "retrieval"
 
@@ -84,24 +85,24 @@ class Turn:
         return (one for one in self.retrievers if one.contexts_source == source)
 
     @property
-    def explicit(self) -> frozenset[Part]:
+    def recorded(self) -> frozenset[Part]:
         """The parts that the application itself has set."""
-        contexts = [one.explicit & {"documents"} for one in self.retrievers]
-        answers = [one.explicit & {"output"} for one in self.calls]
-        return frozenset().union(*(step.explicit for step in self.line), *contexts, *answers)
+        contexts = [one.recorded & {"documents"} for one in self.retrievers]
+        answers = [one.recorded & {"output"} for one in self.calls]
+        return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
 
 
 def find_turns(
-    fragments: Sequence[Step],
+    steps: Sequence[Step],
     *,
     loss: Loss = "none",
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Turn]:
-    """Return the RAG turns in ``fragments``, by the start of their first LLM call; often none.
+    """Return the RAG turns in ``steps``, by the start of their first LLM call; often none.
 
-    ``loss``: whether some of what happened may be missing from ``fragments``.
+    ``loss``: whether some of what happened may be missing from ``steps``.
     """
-    tree = StepTree(fragments)
+    tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group(tree, retrievals)
     if contexts_from_prompt == "on":
@@ -117,13 +118,13 @@ def find_turns(
     for anchor, found in groups.items():
         calls.setdefault(owners[anchor], []).extend(found)
     users = _users(tree, owners)
-    rewrites = _rewrites(tree, calls, users)
+    other_calls = _other_calls(tree, calls, users)
     found_turns = [
         _turn(
             tree.by_id[anchor],
-            _line(tree, anchor, users),
+            _path(tree, anchor, users),
             calls=sorted(found, key=in_order),
-            rewrites=rewrites[anchor],
+            other_calls=other_calls[anchor],
             retrievers=retrievers[anchor],
             doubt=_doubt(tree, anchor, nesting),
         )
@@ -131,7 +132,7 @@ def find_turns(
         if anchor is not None and anchor in retrievers
     ]
     found_turns += _by_themselves(tree, retrievals)
-    used = {one.id for turn in found_turns for one in (*turn.retrievers, *turn.line)}
+    used = {one.id for turn in found_turns for one in (*turn.retrievers, *turn.path)}
     found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
     below, around = _below(tree, owners), _around(tree, found_turns, owners)
     found_turns = [
@@ -140,7 +141,7 @@ def find_turns(
     ]
     is_whole = loss == "none"
     found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
-    return [replace(p, is_whole=is_whole) for turn in found_turns for p in parted(turn)]
+    return [replace(p, is_complete=is_whole) for turn in found_turns for p in parted(turn)]
 
 
 def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
@@ -152,7 +153,7 @@ def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]
     for call in tree.generators:
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
             doubt: SkipReason | None = "partial" if tree.is_orphan(call) else None
-            parts = {"calls": (call,), "rewrites": (), "retrievers": shown[call.id]}
+            parts = {"calls": (call,), "other_calls": (), "retrievers": shown[call.id]}
             yield _turn(call, (call,), **parts, doubt=doubt)
 
 
@@ -165,21 +166,21 @@ def _without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> I
     for one in retrievals:
         for holder in _holders(tree, one):
             found_nothing = holder.id not in busy and holder.output is not None
-            if found_nothing or "output" in holder.explicit:
+            if found_nothing or "output" in holder.recorded:
                 found[holder.id].append(one)
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
         doubt: SkipReason | None = "partial" if _is_torn(tree, anchor) else None
-        line = _line(tree, anchor, around)
+        line = _path(tree, anchor, around)
         step = tree.by_id[anchor]
-        yield _turn(step, line, calls=(), rewrites=(), retrievers=retrievers, doubt=doubt)
+        yield _turn(step, line, calls=(), other_calls=(), retrievers=retrievers, doubt=doubt)
 
 
 def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
     """Return what is below each anchor, and below none that is deeper."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
-    for one in tree.fragments:
+    for one in tree.steps:
         anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
         if anchor is not None:
             found[anchor].append(one)
@@ -187,11 +188,11 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
 
 
 def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return what is below the line of each turn, and below no anchor."""
-    lines = {step.id: turn.anchor.id for turn in turns for step in turn.line[1:]}
+    """Return what is below the path of each turn, and below no anchor."""
+    lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     found: dict[Hashable, list[Step]] = defaultdict(list)
-    for one in tree.fragments if lines else ():
-        for above in tree.line(one):
+    for one in tree.steps if lines else ():
+        for above in tree.path(one):
             if above.id in owners:
                 break
             if above.id in lines:
@@ -207,17 +208,19 @@ def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Seque
     """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
-    ranking = {one.id for one in steps if (one.kept or one.shown) and one.output is None}
+    ranking = {
+        one.id for one in steps if (one.kept_ids or one.documents_seen) and one.output is None
+    }
     ranking.discard(turn.anchor.id)
     beside = [one for one in around if one.kind == "chain"]
     return replace(
         turn,
         steps=(turn.anchor, *steps, *beside),
-        selecting=frozenset(
+        ranking_calls=frozenset(
             c.id for c in turn.calls if ranking & {a.id for a in tree.ancestors(c)}
         ),
         tools=tuple(tools),
-        within_tools=_within(tree, (*turn.calls, *turn.rewrites), tools),
+        tool_calls=_within(tree, (*turn.calls, *turn.other_calls), tools),
         lacks_retrieval=lacks_retrieval(tree, turn.retrievers, below),
     )
 
@@ -232,17 +235,17 @@ def _turn(
     line: tuple[Step, ...],
     *,
     calls: Sequence[Step],
-    rewrites: Sequence[Step],
+    other_calls: Sequence[Step],
     retrievers: Sequence[Step],
     doubt: SkipReason | None,
 ) -> Turn:
     return Turn(
         anchor=anchor,
-        line=line,
+        path=line,
         calls=tuple(calls),
-        rewrites=tuple(rewrites),
+        other_calls=tuple(other_calls),
         retrievers=tuple(retrievers),
-        size=_size((*line, *calls, *rewrites, *retrievers)),
+        size=_size((*line, *calls, *other_calls, *retrievers)),
         doubt=doubt,
     )
 
@@ -258,12 +261,12 @@ def _is_torn(tree: StepTree, anchor: Hashable) -> bool:
     start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
     within = tree.orphans[bisect_left(tree.orphans, start) :]
     lacks_inner = bool(within) and (end is None or within[0] <= end)
-    return lacks_inner or tree.is_orphan(tree.line(tree.by_id[anchor])[-1])
+    return lacks_inner or tree.is_orphan(tree.path(tree.by_id[anchor])[-1])
 
 
-def _size(fragments: Sequence[Step]) -> int:
+def _size(steps: Sequence[Step]) -> int:
     size = _OVERHEAD
-    for one in fragments:
+    for one in steps:
         size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
         size += sum(len(passage.text) for passage in one.documents or ())
     return size
@@ -271,7 +274,7 @@ def _size(fragments: Sequence[Step]) -> int:
 
 def _group(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
     """Return the LLM calls by the id of their anchor; calls without an anchor are left out."""
-    first: dict[Hashable, int] = {}  # the earliest retrieval below each fragment
+    first: dict[Hashable, int] = {}  # the earliest retrieval below each step
     for retriever in retrievals:
         for above in _holders(tree, retriever):
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
@@ -289,9 +292,9 @@ def _writers(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
 
     Such a step is none of ``holders``, which hold retrievals, too, and stands for the calls in it.
     """
-    said = {f.id: f for f in tree.fragments if "output" in f.explicit and f.id not in holders}
+    said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
-        step = next((above.id for above in tree.line(call) if above.id in said), None)
+        step = next((above.id for above in tree.path(call) if above.id in said), None)
         if step is None:
             yield call
         else:
@@ -302,7 +305,7 @@ def _writers(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
 def _holders(tree: StepTree, retrieval: Step) -> Iterable[Step]:
     """Return what a retrieval is below; documents the application set are on the holder itself."""
     explicit = retrieval.kind not in RETRIEVALS
-    return tree.line(retrieval) if explicit else tree.ancestors(retrieval)
+    return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
 
 
 def _retrievers(
@@ -317,7 +320,7 @@ def _retrievers(
     return found
 
 
-def _rewrites(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
+def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below the anchor of a turn, or around it, that are not the turn's own.
 
     Around it only what called no tools: these may be of something else.
@@ -335,15 +338,15 @@ def _rewrites(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, li
 
 
 def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return the turns that each fragment at or above an anchor belongs to."""
+    """Return the turns that each step at or above an anchor belongs to."""
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
-        for step in tree.line(tree.by_id[anchor]):
+        for step in tree.path(tree.by_id[anchor]):
             users[step.id].add(owner)
     return users
 
 
-def _line(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
+def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
     """Return the anchor, and what is above it and of no other turn."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
@@ -355,7 +358,7 @@ _Told: TypeAlias = "Mapping[str, Sequence[Step]]"
 def doubted(tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_whole: bool) -> list[Turn]:
     """Return ``turns``, in doubt where they may be mere steps of one that is not seen, or grade.
 
-    ``users``: the turns that each fragment at or above an anchor belongs to.
+    ``users``: the turns that each step at or above an anchor belongs to.
     """
     odd = set() if is_whole else _unwritten(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
@@ -375,7 +378,7 @@ def doubted(tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_whole: b
 
 def _unwritten(tree: StepTree, users: _Users) -> set[Hashable]:
     """Return the steps around several turns whose output none of the calls below them wrote."""
-    shared = (one for one in tree.fragments if len(users.get(one.id, ())) > 1)
+    shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
         said = call.output or ""
@@ -389,7 +392,7 @@ def _unwritten(tree: StepTree, users: _Users) -> set[Hashable]:
 def _asked_for(turn: Turn, told: _Told) -> list[Step]:
     """Return the calls of others that said just what ``turn`` asks."""
     own = {call.id for call in turn.calls}
-    asked = {normalised(step.input) for step in turn.line if step.input}
+    asked = {normalised(step.input) for step in turn.path if step.input}
     return [call for text in asked for call in told.get(text, ()) if call.id not in own]
 
 
@@ -416,14 +419,14 @@ def parted(turn: Turn) -> list[Turn]:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
     if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
         return [turn]  # it says itself what it was asked and answered, and nothing else was
-    callers = [one for one in (*turn.rewrites, *turn.calls) if one.calls_tools]
+    callers = [one for one in (*turn.other_calls, *turn.calls) if one.calls_tools]
     parts = [
         replace(
             turn,
             anchor=call,
-            line=(call,),
+            path=(call,),
             calls=(call,),
-            rewrites=tuple(one for one in callers if one.start < call.start),  # wrote its query
+            other_calls=tuple(one for one in callers if one.start < call.start),  # wrote its query
             retrievers=used,
         )
         for call, used in grounded
@@ -459,7 +462,7 @@ def may_grade(call: Step, turn: Turn) -> bool:
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
     for one in turn.calls:
-        if one.start >= call.start or not one.output or one.id in turn.within_tools:
+        if one.start >= call.start or not one.output or one.id in turn.tool_calls:
             continue
         seen = {text for text in found if place(text, one.prompt)}
         if seen and shown <= seen and _is_quoted(one.output or "", call.prompt):

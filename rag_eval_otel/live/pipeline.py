@@ -335,7 +335,7 @@ class Pipeline:
             turn = replace(turn, doubt="partial")
         elif len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
             turn = replace(turn, doubt="ambiguous")
-        line = [view for step in turn.line if (view := trace.spans.get(cast("int", step.id)))]
+        line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
         anchor = next((view for view in line if view.span_id in trace.held), None)
         held = None
         if anchor is not None:

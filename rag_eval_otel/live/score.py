@@ -145,7 +145,7 @@ class TurnScorer:
         reason = why_none(steps)
         if reason is None:
             return None
-        if reason == "no_retrieval" and not any(step.explicit for step in steps):
+        if reason == "no_retrieval" and not any(step.recorded for step in steps):
             self.instruments.turn("skipped", reason)
             return None
         self.refuse(reason)
@@ -203,7 +203,7 @@ class TurnScorer:
         self, turn: Turn, span: SpanRef, *, ended: int
     ) -> Evaluation | SkipReason:
         with self._edge:
-            if turn.is_whole:
+            if turn.is_complete:
                 self.instruments.tally.add("source", "callback")
             sample = extract(turn)
             if not isinstance(sample, Sample):
@@ -262,7 +262,7 @@ class TurnJob:
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
-    for step in (*turn.line, *turn.calls, *turn.retrievers):
+    for step in (*turn.path, *turn.calls, *turn.retrievers):
         yield step.metadata
 
 
@@ -291,7 +291,7 @@ class RecentTurns:
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
         """Return True if another instrumentation has recorded ``turn`` before."""
         key = hash((sample.question, sample.answer))
-        steps = (step for step in reversed(turn.line) if step.kind != "other")
+        steps = (step for step in reversed(turn.path) if step.kind != "other")
         outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session
         record = (outermost.source, outermost.start, outermost.end or time.time_ns())
         others = self._seen.setdefault(key, deque(maxlen=_MAX_EQUAL))

@@ -153,7 +153,7 @@ class TreeJob:
         if refusal is not None:
             held.release(Ending("skipped", refusal))
             return None
-        return TurnJob(scorer, turn, context, turn.line[-1].end or time.time_ns(), held)
+        return TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
 
     def give_up(self, why: GivenUp) -> None:
         """Count the turns of a job that was cancelled or failed, and end their spans."""
@@ -201,7 +201,7 @@ class TreeJob:
             parts.scorer.refuse("evicted")
             return _Reading(by_id, {}, Ending("skipped", "evicted"))
         found = find_turns(steps, contexts_from_prompt=parts.contexts_from_prompt)
-        turns = {turn.line[-1].id: turn for turn in found}
+        turns = {turn.path[-1].id: turn for turn in found}
         reason = None if turns else parts.scorer.refuse_steps(steps)
         return _Reading(by_id, turns, UNTOUCHED if reason is None else Ending("skipped", reason))
 

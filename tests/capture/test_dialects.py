@@ -219,22 +219,22 @@ CALLS = {
 @pytest.mark.parametrize("name", RETRIEVALS)
 def test_a_retrieval(name: str) -> None:
     """Query and documents are told, whoever wrote them down."""
-    fragment = read(RETRIEVALS[name])
+    step = read(RETRIEVALS[name])
     assert dialect_of(RETRIEVALS[name]) == name
-    assert fragment.kind == kind_of(RETRIEVALS[name]) == "retriever"
-    assert fragment.input == ASKED
-    assert fragment.documents == (Passage(text=PAGE),)
+    assert step.kind == kind_of(RETRIEVALS[name]) == "retriever"
+    assert step.input == ASKED
+    assert step.documents == (Passage(text=PAGE),)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call(name: str) -> None:
     """What an LLM was shown and what it said are told, whoever wrote them down."""
-    fragment = read(CALLS[name])
-    assert fragment.kind == kind_of(CALLS[name]) == "llm"
-    assert fragment.input == ASKED
-    assert fragment.prompt == (ASKED,)
-    assert fragment.output == TOLD
-    assert not fragment.calls_tools
+    step = read(CALLS[name])
+    assert step.kind == kind_of(CALLS[name]) == "llm"
+    assert step.input == ASKED
+    assert step.prompt == (ASKED,)
+    assert step.output == TOLD
+    assert not step.calls_tools
 
 
 def test_a_vector_database() -> None:
@@ -251,8 +251,8 @@ def test_a_vector_database() -> None:
 
 def test_another_span_is_none_of_our_business() -> None:
     """A span of no dialect tells its place in the trace, and nothing else."""
-    fragment = read(span({"http.method": "GET", "input": ASKED}))
-    assert (fragment.kind, fragment.input, fragment.output) == ("other", None, None)
+    step = read(span({"http.method": "GET", "input": ASKED}))
+    assert (step.kind, step.input, step.output) == ("other", None, None)
     assert dialect_of(span({})) is None
 
 
@@ -267,11 +267,11 @@ def test_nodes_by_their_ids() -> None:
     """Nodes are ids where they are written short, and documents in LlamaIndex's events."""
     nodes = [f"<NodeWithScore(node=TextNode(id_={name}), score=0.5)>" for name in ("a)", "b")]
     told = json.dumps({"source_nodes": [*nodes, "<NodeWithScore>"]})
-    assert read(span({OI: "CHAIN", "output.value": told})).kept == ("a)", "b")
+    assert read(span({OI: "CHAIN", "output.value": told})).kept_ids == ("a)", "b")
     sources = json.dumps([{"node": {"id_": "a", "text": PAGE, "metadata": {}}, "score": 0.5}])
     events = [("SynthesizeEndEvent", {"response.source_nodes": sources})]
     made = read(span({}, scope="llamaindex.opentelemetry.tracer", events=events))
-    assert made.shown == (Passage(text=PAGE, id="a", score=0.5),)
+    assert made.documents_seen == (Passage(text=PAGE, id="a", score=0.5),)
 
 
 def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
@@ -305,9 +305,9 @@ def test_what_is_told_of_searches_without_parsing() -> None:
 @pytest.mark.parametrize("marker", [REDACTED, "<masked>", "REDACTED", "***", "[ redacted ]"])
 def test_what_is_hidden_is_not_there(marker: str) -> None:
     """A marker in place of a text says that it must not be looked for elsewhere."""
-    fragment = read(span({OI: "CHAIN", "input.value": ASKED, "output.value": marker}))
-    assert fragment.output is None
-    assert fragment.hidden == {"output"}
+    step = read(span({OI: "CHAIN", "input.value": ASKED, "output.value": marker}))
+    assert step.output is None
+    assert step.hidden == {"output"}
 
 
 @pytest.mark.parametrize("text", ["masked", "Nothing was hidden.", "<b>removed items</b> are back"])
@@ -340,9 +340,9 @@ def test_dropped_documents(first: int) -> None:
     """The SDK drops the oldest attributes: the best documents are the first to go."""
     numbers = range(first, first + 2)
     contents = {f"retrieval.documents.{n}.document.content": f"page {n}" for n in numbers}
-    fragment = read(span({OI: "RETRIEVER", **contents}, dropped=4))
-    assert (fragment.documents is None) == (first > 0)
-    assert ("documents" in fragment.cut) == (first > 0)
+    step = read(span({OI: "RETRIEVER", **contents}, dropped=4))
+    assert (step.documents is None) == (first > 0)
+    assert ("documents" in step.cut) == (first > 0)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fragments import chain, llm, retriever, tool
 from rag_eval_otel.capture.sample import outcomes
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.types import Passage, Sample
+from steps import chain, llm, retriever, tool
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 
 
-def found(*fragments: Step) -> list[object]:
+def found(*steps: Step) -> list[object]:
     """Return answers of samples, and reasons."""
-    results = [one.result for one in outcomes(fragments)]
+    results = [one.result for one in outcomes(steps)]
     return [one.answer if isinstance(one, Sample) else one for one in results]
 
 
@@ -61,14 +61,16 @@ def test_a_missing_parent_around() -> None:
 def test_documents_nobody_retrieved() -> None:
     """A chain is handed a document that reached the LLM, and no retrieval is seen to find it."""
     other = search(page=OTHER).documents or ()
-    join = replace(chain("join", "app", at=(10, 11)), shown=other, handed=other)
+    join = replace(chain("join", "app", at=(10, 11)), documents_seen=other, documents_given=other)
     generator = llm("l", "app", at=(50, 60), shown=[f"{PAGE} {OTHER}", ASKED], said=TOLD)
     assert found(root(), search(), join, generator) == ["partial"]
 
 
 def test_documents_of_a_step_of_its_own() -> None:
     """A chain that hands on a document which it was not handed has found it."""
-    add = replace(chain("add", "app", at=(10, 11)), shown=search(page=OTHER).documents or ())
+    add = replace(
+        chain("add", "app", at=(10, 11)), documents_seen=search(page=OTHER).documents or ()
+    )
     generator = llm("l", "app", at=(50, 60), shown=[f"{PAGE} {OTHER}", ASKED], said=TOLD)
     [outcome] = outcomes((root(), search(), add, generator))
     assert isinstance(outcome.result, Sample)
@@ -85,7 +87,7 @@ def test_a_second_answer() -> None:
 def test_pages_that_were_left_out() -> None:
     """They may have been: some step says so, or a call has graded them. Else a call is missing."""
     two = retriever("r", "app", at=(5, 8), query=ASKED, found=[PAGE, OTHER])
-    pick = replace(chain("pick", "app", at=(10, 11)), shown=search().documents or ())
+    pick = replace(chain("pick", "app", at=(10, 11)), documents_seen=search().documents or ())
     grader = llm("grade", "app", at=(10, 20), shown=[f"Does {OTHER} help?"], said="no")
     assert found(root(), two, write()) == ["partial"]
     assert found(root(), two, pick, write()) == [TOLD]
@@ -97,8 +99,8 @@ def test_pages_that_were_left_out_by_their_ids() -> None:
     pages = (Passage(text=PAGE, id="1"), Passage(text=OTHER, id="2"))
     two = replace(retriever("r", "app", at=(5, 8), query=ASKED, found=[]), documents=pages)
     pick = chain("pick", "app", at=(10, 11))
-    assert found(root(), two, replace(pick, kept=("1",)), write()) == [TOLD]
-    assert found(root(), two, replace(pick, kept=("2",)), write()) == ["partial"]
+    assert found(root(), two, replace(pick, kept_ids=("1",)), write()) == [TOLD]
+    assert found(root(), two, replace(pick, kept_ids=("2",)), write()) == ["partial"]
 
 
 def test_a_prompt_without_the_pages() -> None:

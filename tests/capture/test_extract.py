@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragments import chain, forests, llm, outcomes, retriever, sample, tool
 from rag_eval_otel.capture.retrieval import paragraphs
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.types import Passage, Sample
+from steps import chain, forests, llm, outcomes, retriever, sample, tool
 
 ASKED = "When was the company founded?"
 ANSWER = "It was founded in the year 1987."
@@ -38,9 +38,9 @@ def write(*shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (
     return llm(f"write{at[0]}", "app", at=at, shown=shown, said=said)
 
 
-def contexts(*fragments: Step) -> tuple[str, ...]:
-    """Return the contexts of the only sample in ``fragments``."""
-    return tuple(passage.text for passage in sample(*fragments).contexts)
+def contexts(*steps: Step) -> tuple[str, ...]:
+    """Return the contexts of the only sample in ``steps``."""
+    return tuple(passage.text for passage in sample(*steps).contexts)
 
 
 # --- contexts -------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_contexts_that_came_through_an_earlier_call() -> None:
     """In a map-reduce the last prompt shows what earlier calls made of the pages."""
     digests = [f"Digest {n}: {'so ' * 10}" for n in range(2)]
     maps = [write(PAGES[n], said=digests[n], at=(10 + n, 20)) for n in range(2)]
-    fragments = root(), search(*PAGES), *maps, write("\n".join(digests), ASKED)
-    assert contexts(*fragments) == PAGES[:2]
+    steps = root(), search(*PAGES), *maps, write("\n".join(digests), ASKED)
+    assert contexts(*steps) == PAGES[:2]
 
 
 @pytest.mark.parametrize("length", [2, 4, 7])
@@ -182,8 +182,8 @@ def test_contexts_of_a_refine_chain(length: int) -> None:
         write(*(drafts[n - 1 : n] if n else ()), page, ASKED, said=drafts[n], at=(10 + n, 10 + n))
         for n, page in enumerate(pages)
     ]
-    fragments = root(told=drafts[-1]), search(*pages, "not shown"), *calls
-    assert contexts(*fragments) == tuple(pages)
+    steps = root(told=drafts[-1]), search(*pages, "not shown"), *calls
+    assert contexts(*steps) == tuple(pages)
 
 
 def test_short_outputs_link_nothing() -> None:
@@ -196,7 +196,7 @@ def test_short_outputs_link_nothing() -> None:
 def test_contexts_of_a_chain_used_as_a_tool() -> None:
     """The agent saw the answers of the inner chain, which saw the pages."""
     inner_answer = "The handbook says that it was in 1987."
-    fragments = (
+    steps = (
         root(),
         tool("ask", "app", at=(1, 20), told=inner_answer),
         chain("rag", "ask", at=(2, 19), asked="Founded?", told=inner_answer),
@@ -204,9 +204,9 @@ def test_contexts_of_a_chain_used_as_a_tool() -> None:
         llm("inner", "rag", at=(5, 6), shown=(PAGES[0], "Founded?"), said=inner_answer),
         write(inner_answer, ASKED),
     )
-    found = sample(*fragments)
+    found = sample(*steps)
     assert (found.question, found.answer) == (ASKED, ANSWER)
-    assert contexts(*fragments) == (PAGES[0],)
+    assert contexts(*steps) == (PAGES[0],)
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -215,12 +215,12 @@ def test_contexts_of_a_chain_used_as_a_tool() -> None:
 def test_the_outermost_answer_counts() -> None:
     """What the application gave out is the answer, whatever the model said."""
     inner = chain("inner", "app", told="Inner.")
-    fragments = chain("app", asked=ASKED, told="Outer."), inner
+    steps = chain("app", asked=ASKED, told="Outer."), inner
     below = (
         retriever("search", "inner", at=(1, 2), query=ASKED),
         llm("write", "inner", at=(3, 4), shown=(ASKED,), said="Raw."),
     )
-    assert sample(*fragments, *below).answer == "Outer."
+    assert sample(*steps, *below).answer == "Outer."
     assert sample(chain("app", asked=ASKED), inner, *below).answer == "Inner."
     assert sample(chain("app", asked=ASKED), chain("inner", "app"), *below).answer == "Raw."
 
@@ -259,9 +259,9 @@ def test_the_last_speaker_where_none_wrote_the_answer() -> None:
 
 def test_a_silent_call_is_the_generator_of_a_structured_output() -> None:
     """The model filled in a form: it said nothing, and the chain gave the answer."""
-    fragments = root(), search(*PAGES), write(PAGES[1], ASKED, said="")
-    assert sample(*fragments).answer == ANSWER
-    assert contexts(*fragments) == (PAGES[1],)
+    steps = root(), search(*PAGES), write(PAGES[1], ASKED, said="")
+    assert sample(*steps).answer == ANSWER
+    assert contexts(*steps) == (PAGES[1],)
 
 
 @pytest.mark.parametrize("said", ['{"binary_score": "yes"}', '{"score": 0.3, "passed": true}'])
@@ -275,8 +275,8 @@ def test_a_record_of_verdicts_is_no_answer(said: str) -> None:
 def test_a_verdict_that_the_prompt_demands_is_no_answer() -> None:
     """What looks like a turn checks what another one said; not where the user wants it so."""
     demand = "Is it supported by the context? Answer with either YES or NO."
-    fragments = search(*PAGES), write(demand, *PAGES, "1987.", said="YES")
-    assert outcomes(root(asked="1987.", told="YES"), *fragments) == ["ambiguous"]
+    steps = search(*PAGES), write(demand, *PAGES, "1987.", said="YES")
+    assert outcomes(root(asked="1987.", told="YES"), *steps) == ["ambiguous"]
     asked = f"Founded in 1987? {demand}"
     call = write(*PAGES, asked, said="YES")
     assert sample(root(asked=asked, told="YES"), search(*PAGES), call).answer == "YES"
@@ -284,13 +284,13 @@ def test_a_verdict_that_the_prompt_demands_is_no_answer() -> None:
 
 def test_an_answer_under_a_name_of_its_own() -> None:
     """It is what a call has said; a verdict on it is no answer, and several are not told apart."""
-    returned = replace(root(told=None), tells=("History", ANSWER, "fine"))
+    returned = replace(root(told=None), output_texts=("History", ANSWER, "fine"))
     judge = write(f"Does this answer? {ANSWER}", said="fine", at=(70, 75))
-    fragments = search(*PAGES), write(*PAGES, ASKED), judge
-    assert sample(returned, *fragments).answer == ANSWER
+    steps = search(*PAGES), write(*PAGES, ASKED), judge
+    assert sample(returned, *steps).answer == ANSWER
     other = write(*PAGES, ASKED, said="It was in 1987, I would say.", at=(62, 65))
-    both = replace(root(told=None), tells=(ANSWER, "It was in 1987, I would say."))
-    assert outcomes(both, *fragments[:2], other) == ["ambiguous"]
+    both = replace(root(told=None), output_texts=(ANSWER, "It was in 1987, I would say."))
+    assert outcomes(both, *steps[:2], other) == ["ambiguous"]
 
 
 def test_a_question_returned_is_no_answer() -> None:
@@ -332,8 +332,8 @@ def test_which_question_counts(
 ) -> None:
     """The application's, if the search or the model was asked it; else what the model was asked."""
     prompt = (PAGES[0], message) if message is not None else ()
-    fragments = root(asked=asked), search(PAGES[0], query=searched), write(*prompt)
-    assert sample(*fragments).question == expected
+    steps = root(asked=asked), search(PAGES[0], query=searched), write(*prompt)
+    assert sample(*steps).question == expected
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_which_question_counts(
 def test_a_branch_is_asked_its_own_question(searched: str, message: str, expected: str) -> None:
     """What the whole was asked is not what this part of it was made to answer."""
     above = chain("both", at=(0, 200), asked="Both"), retriever("r", "both", at=(150, 151))
-    fragments = (
+    steps = (
         replace(root(asked="Both"), parent="both"),
         search(PAGES[0], query=searched),
         write(PAGES[0], message),
         llm("l", "both", at=(160, 170), shown=["And?"], said="An answer to something else."),
     )
-    first, _ = outcomes(*above, *fragments)
+    first, _ = outcomes(*above, *steps)
     assert isinstance(first, Sample)
     assert first.question == expected
 
@@ -361,9 +361,9 @@ def test_the_users_question_counts_where_a_call_rewrote_it(asked_first: bool) ->
     rewrite = llm("condense", "app", at=at, shown=("Rephrase!",), said=CONDENSED)
     first = () if asked_first else (search(PAGES[1], at=(3, 4), query=None),)
     found = search(PAGES[0], at=(7, 8), query=CONDENSED)
-    fragments = (*first, rewrite, found, write(PAGES[0], CONDENSED))
-    assert sample(root(asked="And when?"), *fragments).question == "And when?"
-    assert outcomes(root(asked=None), *fragments) == ["no_question"]
+    steps = (*first, rewrite, found, write(PAGES[0], CONDENSED))
+    assert sample(root(asked="And when?"), *steps).question == "And when?"
+    assert outcomes(root(asked=None), *steps) == ["no_question"]
 
 
 def test_a_rewritten_question_is_not_the_users() -> None:
@@ -377,7 +377,7 @@ def test_a_rewritten_question_is_not_the_users() -> None:
 
 def test_a_question_under_a_name_of_its_own() -> None:
     """It is the text that the LLM was shown; a single word beside it is something else."""
-    given = replace(root(asked=None), asks=("de", "Wann war das?"))
+    given = replace(root(asked=None), input_texts=("de", "Wann war das?"))
     found = search(PAGES[0], query="founded")
     assert sample(given, found, write(PAGES[0], "Wann war das?")).question == "Wann war das?"
     assert sample(given, found, write(f"{PAGES[0]} Wann war das?")).question == "Wann war das?"
@@ -395,17 +395,17 @@ def test_a_prompt_is_no_question() -> None:
 
 def test_branches_have_questions_of_their_own() -> None:
     """Each branch of a parallel chain is asked what its own input says."""
-    fragments = [chain("app", asked="Two questions", told="two answers")]
+    steps = [chain("app", asked="Two questions", told="two answers")]
     for number, question in enumerate(("First?", "Second?")):
         name = f"branch{number}"
-        fragments += [
+        steps += [
             chain(name, "app", at=(number, 90 + number), asked=question, told=f"To {question}"),
             retriever(
                 f"r{number}", name, at=(10 + number, 20), query=question, found=[PAGES[number]]
             ),
             llm(f"l{number}", name, at=(30 - number, 40), shown=(PAGES[number], question)),
         ]
-    found = [f for f in outcomes(*fragments) if isinstance(f, Sample)]
+    found = [f for f in outcomes(*steps) if isinstance(f, Sample)]
     assert {(s.question, s.context_texts, s.answer) for s in found} == {
         ("First?", PAGES[:1], "To First?"),
         ("Second?", PAGES[1:2], "To Second?"),
@@ -464,23 +464,23 @@ def test_without_a_question_there_is_no_sample() -> None:
 # --- of any trace ---------------------------------------------------------------------------------
 
 
-def texts(fragments: list[Step], *names: str) -> set[str | None]:
-    """Return the texts in these fields of ``fragments``."""
-    return {getattr(fragment, name) for fragment in fragments for name in names}
+def texts(steps: list[Step], *names: str) -> set[str | None]:
+    """Return the texts in these fields of ``steps``."""
+    return {getattr(step, name) for step in steps for name in names}
 
 
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(forests())
-def test_samples_of_any_trace(fragments: list[Step]) -> None:
+def test_samples_of_any_trace(steps: list[Step]) -> None:
     """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
-    found = {p for f in fragments if f.kind == "retriever" for p in f.documents or ()}
-    found |= {p for f in fragments if f.kind == "tool" and f.output for p in paragraphs(f.output)}
-    for result in outcomes(*fragments):
+    found = {p for f in steps if f.kind == "retriever" for p in f.documents or ()}
+    found |= {p for f in steps if f.kind == "tool" and f.output for p in paragraphs(f.output)}
+    for result in outcomes(*steps):
         if isinstance(result, Sample):
             assert set(result.contexts) <= found
-            assert result.question in texts(fragments, "input")
-            assert result.answer in texts(fragments, "output")
+            assert result.question in texts(steps, "input")
+            assert result.answer in texts(steps, "output")
             assert result.answer.strip()
         else:
             assert result in {
@@ -493,8 +493,8 @@ def test_samples_of_any_trace(fragments: list[Step]) -> None:
 @given(st.data())
 def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
     """Whatever gets lost, an answer is still the output of something that is there."""
-    fragments = data.draw(forests())
-    left = [fragment for fragment in fragments if data.draw(st.booleans())]
+    steps = data.draw(forests())
+    left = [step for step in steps if data.draw(st.booleans())]
     for result in outcomes(*left):
         if isinstance(result, Sample):
             assert result.answer in texts(left, "output")
@@ -506,19 +506,19 @@ def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
-def test_the_order_of_the_fragments_does_not_change_the_samples(data: st.DataObject) -> None:
+def test_the_order_of_the_steps_does_not_change_the_samples(data: st.DataObject) -> None:
     """Samples are the same in whichever order the spans of a trace come."""
-    fragments = data.draw(forests())
-    assert outcomes(*data.draw(st.permutations(fragments))) == outcomes(*fragments)
+    steps = data.draw(forests())
+    assert outcomes(*data.draw(st.permutations(steps))) == outcomes(*steps)
 
 
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
-def test_traces_without_texts(fragments: list[Step], name: str) -> None:
+def test_traces_without_texts(steps: list[Step], name: str) -> None:
     """Where an instrumentation captures no content there are refusals, not samples of nothing."""
     nothing: dict[str, Any] = {name: () if name == "prompt" else None}
-    bare = [replace(fragment, **nothing) for fragment in fragments]
+    bare = [replace(step, **nothing) for step in steps]
     for turn in find_turns(bare):
         result = extract(turn)
         assert name != "output" or isinstance(result, str)

@@ -94,7 +94,7 @@ def test_a_component_that_hands_documents_on_tells_which() -> None:
     """Of what a filter kept the ids are known."""
     listed = [document(LONG, name="x"), document(SHORT, name="y")]
     step = read(span("Keep.run", asked={"documents": listed}, told={"documents": listed[1:]}))
-    assert (step.kind, step.kept) == ("chain", ("y",))
+    assert (step.kind, step.kept_ids) == ("chain", ("y",))
 
 
 def test_windows_are_what_was_found() -> None:
@@ -124,4 +124,4 @@ def test_results_of_tools_are_in_the_reprs_alone() -> None:
     )
     step = read(view)
     assert (step.input, step.output) == (QUESTION, ANSWER)
-    assert [one.text for one in step.results] == [SHORT]
+    assert [one.text for one in step.tool_results] == [SHORT]

@@ -88,7 +88,7 @@ def test_an_action_calls_a_tool(source: str) -> None:
 def test_an_observation_is_what_a_tool_said(source: str) -> None:
     """What the agent tells itself as the user comes from a tool."""
     step = read(call(source, ("user", QUESTION), ("user", OBSERVATION), told=DONE))
-    assert [result.text for result in step.results] == [OBSERVATION]
+    assert [result.text for result in step.tool_results] == [OBSERVATION]
 
 
 @both

@@ -204,7 +204,7 @@ def test_documents_without_text_are_none() -> None:
         attributes={"langfuse.observation.type": "retriever", "langfuse.observation.output": told}
     )
     step = read(view)
-    assert (step.documents, step.found) == (None, 2)
+    assert (step.documents, step.document_count) == (None, 2)
 
 
 def test_broken_json_of_a_tool_is_no_text() -> None:

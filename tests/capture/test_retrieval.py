@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fragments import chain, llm, retriever, tool
 from rag_eval_otel.capture.retrieval import block_in, parts_of
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.types import ContextsFromPrompt, Passage, Sample
+from steps import chain, llm, retriever, tool
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
@@ -61,7 +61,7 @@ def test_which_tools_retrieve(
         tool(name, "app", at=(5, 9), told=PAGE),
         description=description,
         documents=documents or None,
-        shown=documents,
+        documents_seen=documents,
     )
     turns = find_turns([app(), found, write(PAGE)], loss="possible")
     assert bool(turns) == is_retrieval
@@ -84,7 +84,7 @@ def test_what_a_tool_found_is_in_the_messages(
     is_retrieval: bool,  # noqa: FBT001
 ) -> None:
     """A client's own spans tell of tools only what the LLM was shown; it stands for the turn."""
-    call = replace(write(result.text, under=None), results=(result,))
+    call = replace(write(result.text, under=None), tool_results=(result,))
     turns = find_turns([call], loss="possible")
     assert bool(turns) == is_retrieval
     for turn in turns:
@@ -97,8 +97,8 @@ def test_what_a_tool_found_is_in_the_messages(
 def test_a_result_that_a_step_tells_of_counts_once() -> None:
     """The tool itself is there, or the retrieval in it; else the first call that was shown it."""
     result = Result(text=PAGE, tool="search_kb")
-    again = replace(llm("l", "app", at=(40, 45), shown=[ASKED]), results=(result,))
-    last = replace(write(PAGE), results=(result,))
+    again = replace(llm("l", "app", at=(40, 45), shown=[ASKED]), tool_results=(result,))
+    last = replace(write(PAGE), tool_results=(result,))
     recorded = tool("search_kb", "app", at=(5, 9), told=PAGE)
     found = retriever("r", "app", at=(5, 9), query=ASKED, found=[PAGE])
     for steps in ((recorded,), (found,), ()):
@@ -110,7 +110,8 @@ def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
     """The tool has asked a model: what it returned are the words of that."""
     inner = llm("inner", "app", at=(5, 9), shown=["Founded when?"], said="In 1949, it seems.")
     last = replace(
-        write("In 1949, it seems."), results=(Result(text="In 1949, it seems.", tool="search_kb"),)
+        write("In 1949, it seems."),
+        tool_results=(Result(text="In 1949, it seems.", tool="search_kb"),),
     )
     assert find_turns([app(), inner, last], loss="possible") == []
 
@@ -118,7 +119,7 @@ def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
 def test_a_retrieval_without_texts_in_a_tool_whose_result_was_shown() -> None:
     """That is what it found."""
     blind = retriever("r", "app", at=(5, 9), query=ASKED, found=None)
-    call = replace(write(PAGE), results=(Result(text=PAGE, tool="search_kb"),))
+    call = replace(write(PAGE), tool_results=(Result(text=PAGE, tool="search_kb"),))
     turn, sample = only(app(), blind, call)
     assert (sample.context_texts, turn.contexts_source) == ((PAGE,), "tool")
 
@@ -166,22 +167,28 @@ def test_a_text_of_which_nobody_can_tell_is_refused() -> None:
 
 def test_documents_that_a_step_came_up_with() -> None:
     """Nobody recorded its retrieval; what it handed on it has found."""
-    find = replace(chain("find", "app", at=(5, 9), asked=ASKED), shown=DOCUMENTS)
-    join = replace(chain("join", "app", at=(10, 11)), shown=DOCUMENTS, handed=DOCUMENTS)
+    find = replace(chain("find", "app", at=(5, 9), asked=ASKED), documents_seen=DOCUMENTS)
+    join = replace(
+        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
+    )
     turn, sample = only(app(), find, join, write(f"{PAGE} {OTHER}"))
     assert (sample.context_texts, turn.retrievers[0].parent) == ((PAGE, OTHER), "find")
 
 
 def test_documents_of_which_only_the_use_is_seen() -> None:
     """A step was handed them, and the application was not."""
-    join = replace(chain("join", "app", at=(10, 11)), shown=DOCUMENTS, handed=DOCUMENTS)
+    join = replace(
+        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
+    )
     assert only(app(), join, write(f"{PAGE} {OTHER}"))[1].context_texts == (PAGE, OTHER)
 
 
 def test_documents_that_the_application_was_given() -> None:
     """A summary of given documents is no RAG."""
-    given = replace(app(), shown=DOCUMENTS, handed=DOCUMENTS)
-    join = replace(chain("join", "app", at=(10, 11)), shown=DOCUMENTS, handed=DOCUMENTS)
+    given = replace(app(), documents_seen=DOCUMENTS, documents_given=DOCUMENTS)
+    join = replace(
+        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
+    )
     assert find_turns([given, join, write(f"{PAGE} {OTHER}")], loss="possible") == []
 
 
@@ -232,7 +239,7 @@ def test_a_retrieval_without_texts_is_read_in_the_prompt(
     count: int | None, expected: int | None
 ) -> None:
     """It was seen, so its documents are there; as many as it found, if it tells that."""
-    blind = replace(retriever("r", "app", at=(5, 9), query=ASKED, found=None), found=count)
+    blind = replace(retriever("r", "app", at=(5, 9), query=ASKED, found=None), document_count=count)
     (turn,) = find_turns([app(), blind, write(f"Context:\n{PAGE}\n\n{OTHER}")], loss="possible")
     found = extract(turn)
     assert turn.contexts_source == "prompt"

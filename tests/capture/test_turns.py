@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragments import chain, forests, llm, retriever, tool
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.tree import StepTree
 from rag_eval_otel.capture.turn import Turn, find_turns
+from steps import chain, forests, llm, retriever, tool
 
 
-def names(fragments: tuple[Step, ...]) -> str:
-    """Return the names of ``fragments``, spaced."""
-    return " ".join(fragment.name for fragment in fragments)
+def names(steps: tuple[Step, ...]) -> str:
+    """Return the names of ``steps``, spaced."""
+    return " ".join(step.name for step in steps)
 
 
-def only(*fragments: Step) -> Turn:
-    """Return the one turn in ``fragments``."""
-    (turn,) = find_turns(fragments)
+def only(*steps: Step) -> Turn:
+    """Return the one turn in ``steps``."""
+    (turn,) = find_turns(steps)
     return turn
 
 
@@ -44,10 +44,10 @@ def test_a_chain_that_retrieves_and_asks_is_a_turn() -> None:
     """The anchor is the deepest that holds both; what is above belongs to the turn, too."""
     turn = only(chain("app"), *plain(under="app"))
     assert turn.anchor.name == "rag"
-    assert names(turn.line) == "rag app"
+    assert names(turn.path) == "rag app"
     assert names(turn.calls) == "write"
     assert names(turn.retrievers) == "search"
-    assert turn.rewrites == ()
+    assert turn.other_calls == ()
 
 
 def test_both_may_be_deep_below_the_anchor() -> None:
@@ -60,11 +60,11 @@ def test_both_may_be_deep_below_the_anchor() -> None:
         llm("write", "tell", at=(3, 4)),
     )
     assert turn.anchor.name == "graph"
-    assert names(turn.line) == "graph"
+    assert names(turn.path) == "graph"
 
 
 @pytest.mark.parametrize(
-    "fragments",
+    "steps",
     [
         (),
         (chain("app"), llm("write", "app", at=(1, 2))),
@@ -76,9 +76,9 @@ def test_both_may_be_deep_below_the_anchor() -> None:
     ],
     ids=["empty", "no retrieval", "no call", "call first", "apart", "no root", "missing parent"],
 )
-def test_what_is_no_turn(fragments: tuple[Step, ...]) -> None:
+def test_what_is_no_turn(steps: tuple[Step, ...]) -> None:
     """A turn takes a retrieval, a call that begins after it, and an ancestor of both."""
-    assert find_turns(fragments) == []
+    assert find_turns(steps) == []
 
 
 def test_a_call_that_begins_with_the_retrieval_follows_it() -> None:
@@ -95,7 +95,7 @@ def test_calls_before_any_retrieval_are_rewrites() -> None:
         retriever("search", "app", at=(3, 4)),
         llm("second", "app", at=(5, 6)),
     )
-    assert names(turn.rewrites) == "condense"
+    assert names(turn.other_calls) == "condense"
     assert names(turn.calls) == "second third"
 
 
@@ -106,8 +106,8 @@ def test_what_failed_does_not_count(name: str) -> None:
         "search": retriever("search", "rag", at=(1, 2), error="ConnectionError"),
         "write": llm("write", "rag", at=(3, 4), error="ConnectionError"),
     }
-    fragments = [broken[name] if f.name == name else f for f in plain()]
-    assert find_turns(fragments) == []
+    steps = [broken[name] if f.name == name else f for f in plain()]
+    assert find_turns(steps) == []
 
 
 def test_the_second_try_counts() -> None:
@@ -135,7 +135,7 @@ def test_the_outermost_retriever_and_the_innermost_call_count() -> None:
     )
     assert names(turn.retrievers) == "multi"
     assert names(turn.calls) == "model"
-    assert turn.rewrites == ()
+    assert turn.other_calls == ()
 
 
 def test_the_size_of_a_turn_grows_with_its_texts() -> None:
@@ -157,7 +157,7 @@ def test_turns_side_by_side_are_apart() -> None:
     """Each has its own retrievals and calls, in whichever order they overlap."""
     first, second = plain("a-", under="app"), plain("b-", under="app", at=1)
     turns = find_turns([chain("app"), *second, *first])
-    assert [names(turn.line) for turn in turns] == ["a-rag", "b-rag"]
+    assert [names(turn.path) for turn in turns] == ["a-rag", "b-rag"]
     assert [names(turn.retrievers) for turn in turns] == ["a-search", "b-search"]
     assert [names(turn.calls) for turn in turns] == ["a-write", "b-write"]
 
@@ -166,7 +166,7 @@ def test_a_later_step_around_a_turn_takes_nothing_from_it() -> None:
     """A translation of the answer has no retrieval of its own: it is no turn, nor of one."""
     turn = only(chain("app"), *plain(under="app"), llm("translate", "app", at=(20, 21)))
     assert names(turn.calls) == "write"
-    assert names(turn.line) == "rag"
+    assert names(turn.path) == "rag"
 
 
 def test_a_turn_around_a_turn() -> None:
@@ -179,7 +179,7 @@ def test_a_turn_around_a_turn() -> None:
             llm("conclude", "app", at=(14, 15)),
         ]
     )
-    assert [names(turn.line) for turn in turns] == ["rag", "app"]
+    assert [names(turn.path) for turn in turns] == ["rag", "app"]
     assert [names(turn.retrievers) for turn in turns] == ["search", "more"]
     assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
 
@@ -260,9 +260,9 @@ def test_a_turn_used_as_a_tool_is_part_of_the_agents(depth: int) -> None:
         llm("conclude", "agent", at=(31, 32)),
     )
     assert turn.anchor.name == "agent"
-    assert names(turn.line) == "agent"
+    assert names(turn.path) == "agent"
     assert names(turn.calls) == "write conclude"
-    assert names(turn.rewrites) == "plan"
+    assert names(turn.other_calls) == "plan"
     assert names(turn.retrievers) == "search"
 
 
@@ -299,24 +299,24 @@ def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:
     """An agent that says nothing after its tool has no turn that could take the tool's in."""
     turn = only(chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2))
     assert turn.anchor.name == "rag"
-    assert names(turn.line) == "rag ask agent"
+    assert names(turn.path) == "rag ask agent"
 
 
 # --- what does not happen in an orderly trace -----------------------------------------------------
 
 
-def test_of_two_fragments_with_one_id_the_first_counts() -> None:
-    """A fragment that is delivered twice is in the turn once."""
-    fragments = plain()
-    assert find_turns([*fragments, *fragments]) == find_turns(fragments)
-    assert StepTree([*fragments, *fragments]).fragments == fragments
+def test_of_two_steps_with_one_id_the_first_counts() -> None:
+    """A step that is delivered twice is in the turn once."""
+    steps = plain()
+    assert find_turns([*steps, *steps]) == find_turns(steps)
+    assert StepTree([*steps, *steps]).steps == steps
 
 
-def test_a_fragment_that_is_its_own_parent_is_a_root() -> None:
+def test_a_step_that_is_its_own_parent_is_a_root() -> None:
     """The circle is cut."""
     root = chain("rag", "rag")
-    assert names(StepTree([root]).line(root)) == "rag"
-    assert names(only(root, *plain()[1:]).line) == "rag"
+    assert names(StepTree([root]).path(root)) == "rag"
+    assert names(only(root, *plain()[1:]).path) == "rag"
 
 
 def test_turns_that_use_each_other_as_tools_are_refused() -> None:
@@ -351,13 +351,13 @@ class CountedId(str):
 
 def lookups(turns: int) -> int:
     """Return how many lookups it takes to find so many ``turns`` below one root."""
-    fragments = [
+    steps = [
         chain("app"),
         *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n)),
     ]
     counted = [
         replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
-        for f in fragments
+        for f in steps
     ]
     before = CountedId.looked_up
     assert len(find_turns(counted)) == turns
@@ -375,38 +375,38 @@ def test_twice_as_many_turns_take_twice_as_long() -> None:
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
-def test_turns_of_any_trace(fragments: list[Step]) -> None:
+def test_turns_of_any_trace(steps: list[Step]) -> None:
     """A call is in one turn at most; the parts of a turn are what they should be."""
-    turns = find_turns(fragments)
+    turns = find_turns(steps)
     calls = Counter(call.id for turn in turns for call in turn.calls)
     retrievals = Counter(found.id for turn in turns for found in turn.retrievers)
     assert max([*calls.values(), *retrievals.values()], default=1) == 1
     for turn in turns:
         assert turn.retrievers
-        assert turn.line[0] is turn.anchor
-        assert all(c.kind == "llm" and c.error is None for c in (*turn.calls, *turn.rewrites))
+        assert turn.path[0] is turn.anchor
+        assert all(c.kind == "llm" and c.error is None for c in (*turn.calls, *turn.other_calls))
         assert all(r.kind == "retriever" and r.error is None for r in turn.retrievers)
-        assert not {c.id for c in turn.calls} & {c.id for c in turn.rewrites}
+        assert not {c.id for c in turn.calls} & {c.id for c in turn.other_calls}
         assert list(turn.calls) == sorted(turn.calls, key=lambda call: call.start)
 
 
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(forests())
-def test_no_fragment_stands_for_two_turns(fragments: list[Step]) -> None:
-    """The lines of turns have no fragment in common."""
-    lines = [step.id for turn in find_turns(fragments) for step in turn.line]
+def test_no_step_stands_for_two_turns(steps: list[Step]) -> None:
+    """The lines of turns have no step in common."""
+    lines = [step.id for turn in find_turns(steps) for step in turn.path]
     assert len(lines) == len(set(lines))
 
 
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(st.data())
-def test_the_order_of_the_fragments_does_not_matter(data: st.DataObject) -> None:
+def test_the_order_of_the_steps_does_not_matter(data: st.DataObject) -> None:
     """They come in the order in which spans end; what counts is when they began."""
-    fragments = data.draw(forests())
-    shuffled = data.draw(st.permutations(fragments))
-    assert find_turns(shuffled) == find_turns(fragments)
+    steps = data.draw(forests())
+    shuffled = data.draw(st.permutations(steps))
+    assert find_turns(shuffled) == find_turns(steps)
 
 
 @pytest.mark.slow
@@ -415,12 +415,12 @@ def test_deep_recursion_is_read_at_once() -> None:
 
     What is done for each must not grow with all the others, or one trace stops all scoring.
     """
-    fragments: list[Step] = []
+    steps: list[Step] = []
     for depth in range(800):
         own, start, end = f"chain {depth}", depth * 10, 10**6 - depth * 10
-        fragments += [
+        steps += [
             chain(own, f"chain {depth - 1}" if depth else None, at=(start, end)),
             retriever(f"search {depth}", own, at=(start + 1, start + 2)),
             llm(f"call {depth}", own, at=(end - 5, end - 1)),
         ]
-    assert len(find_turns(fragments, loss="possible")) == 800
+    assert len(find_turns(steps, loss="possible")) == 800

@@ -15,8 +15,8 @@ SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="I
 def recorded(by: str, start: int = 0, end: int | None = 100) -> Turn:
     """Return a turn that ``by`` has recorded."""
     found = turn()
-    root = replace(found.line[-1], source=by, start=start, end=end)
-    return replace(found, line=(*found.line[:-1], root))
+    root = replace(found.path[-1], source=by, start=start, end=end)
+    return replace(found, path=(*found.path[:-1], root))
 
 
 def test_a_turn_recorded_by_two_is_one() -> None:
@@ -84,7 +84,7 @@ def test_a_session_around_both_records_is_nobody_s_record() -> None:
 
     def below(by: str, start: int) -> Turn:
         found = recorded(by, start, start + 50)
-        return replace(found, line=(*found.line, session))
+        return replace(found, path=(*found.path, session))
 
     recent = RecentTurns()
     assert not recent.is_repeated(SAMPLE, below("openinference", 0))

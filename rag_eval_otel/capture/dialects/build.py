@@ -57,8 +57,8 @@ class Losses:
         return usable(text)
 
 
-def fragment(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
-    """Build a fragment of ``parts`` and of what every span has."""
+def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+    """Build a step of ``parts`` and of what every span has."""
     return Step(
         id=view.span_id,
         parent=view.parent_id,
@@ -76,8 +76,8 @@ def fragment(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
 
 
 def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
-    """Build a fragment of which nothing but its place is known."""
-    return fragment(view, kind, losses=Losses(), **parts)
+    """Build a step of which nothing but its place is known."""
+    return new_step(view, kind, losses=Losses(), **parts)
 
 
 Found: TypeAlias = "Any"
@@ -118,23 +118,23 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
     return inner(plain(data)) if isinstance(data, Mapping) else text
 
 
-def step(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
-    """Build the fragment of a chain, agent or tool."""
+def chain(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
+    """Build the step of a chain, agent or tool."""
     losses = Losses()
     output = losses.text("output", told, answer_in(told, view.keys))
     question = losses.text("input", asked, question_in(asked, view.keys))
     streams = isinstance(told, str) and is_stream(told)
-    return fragment(
+    return new_step(
         view,
         kind,
         input=question,
         output=output,
-        asks=() if question else texts_in(asked),
-        tells=() if output else texts_in(told),
+        input_texts=() if question else texts_in(asked),
+        output_texts=() if output else texts_in(told),
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
-        shown=tuple(shown_in([asked, told])) if kind != "tool" else (),
-        handed=tuple(shown_in([asked])) if kind != "tool" else (),
-        kept=tuple(ids_in(told)),
+        documents_seen=tuple(shown_in([asked, told])) if kind != "tool" else (),
+        documents_given=tuple(shown_in([asked])) if kind != "tool" else (),
+        kept_ids=tuple(ids_in(told)),
         losses=losses,
         **more,
     )
@@ -148,7 +148,7 @@ def texts_in(data: Found) -> tuple[str, ...]:
 
 
 def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
-    """Build the fragment of a tool; where it returned a list of documents, they are its own.
+    """Build the step of a tool; where it returned a list of documents, they are its own.
 
     Those of an artifact count for more than the text that was made of them. ``shown`` are those
     that a framework has made: nothing but a retrieval returns these.
@@ -159,13 +159,13 @@ def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
         told = inner if isinstance(inner, Mapping) and "role" in inner else told
     artifact = passages_in(_of(told, "artifact")) or ()
     documents = None if losses.lost("documents", told) else artifact or documents_in(told)
-    return fragment(
+    return new_step(
         view,
         "tool",
         input=losses.text("input", asked, question_in(asked, view.keys)),
         output=losses.text("output", told, _tool_text(told, view.keys)),
         documents=documents,
-        shown=artifact or tuple(shown_in(told)),
+        documents_seen=artifact or tuple(shown_in(told)),
         losses=losses,
         **more,
     )
@@ -183,7 +183,7 @@ def retrieval(
     kind: Kind = "retriever",
     **more: Any,
 ) -> Step:
-    """Build the fragment of a retrieval; ``documents`` may be passages, or data listing them."""
+    """Build the step of a retrieval; ``documents`` may be passages, or data listing them."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     count = None
@@ -192,12 +192,12 @@ def retrieval(
     if found and any(is_marker(passage.text) for passage in found):
         losses.hidden.add("documents")
         found = None
-    return fragment(
+    return new_step(
         view,
         kind,
         input=losses.text("input", asked, question_in(asked, view.keys)),
         documents=found,
-        found=count if found is None else len(found),
+        document_count=count if found is None else len(found),
         losses=losses,
         **more,
     )
@@ -212,7 +212,7 @@ def llm(
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the fragment of an LLM call: ``messages`` it was shown, what it ``said`` and why not.
+    """Build the step of an LLM call: ``messages`` it was shown, what it ``said`` and why not.
 
     ``finish`` is the reason why it ended.
     """
@@ -223,13 +223,13 @@ def llm(
         shown = [(role, text) for role, text in shown if not is_marker(text)]
     text, calls_tools = (None, False) if losses.lost("output", said) else said_in(said)
     calls_tools = calls_tools or "tool" in str(finish)
-    return fragment(
+    return new_step(
         view,
         "llm",
         input=next((text for role, text in reversed(shown) if role == "user"), None),
         prompt=tuple(text for _, text in shown),
-        said=tuple(text for role, text in shown if role == "assistant"),
-        results=() if isinstance(messages, Lost) else _results(messages),
+        own_messages=tuple(text for role, text in shown if role == "assistant"),
+        tool_results=() if isinstance(messages, Lost) else _results(messages),
         output=losses.text("output", said, text),
         calls_tools=calls_tools,
         response_id=response_id if isinstance(response_id, str) else None,

@@ -58,7 +58,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     found = _context(asked) if _INNERMOST.fullmatch(view.name) and step.input else None
     if found is None:
         return step
-    return replace(step, documents=found, explicit=step.explicit | {"documents"})
+    return replace(step, documents=found, recorded=step.recorded | {"documents"})
 
 
 def _context(asked: Any) -> tuple[Passage, ...] | None:

@@ -61,12 +61,12 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         about = str(view.attributes.get("gen_ai.tool.description") or "")
         return build.tool(view, asked=asked, told=told, name=name, description=about)
     if of == "embedding":
-        return build.step(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
+        return build.chain(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
     asked = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")
     told = value(view, "gen_ai.output.messages", "final_result")
     if asked is None and told is None and view.logs:
         asked, told = _of_events(view)
-    return build.step(view, of, asked=asked, told=told, flat=of == "chain")
+    return build.chain(view, of, asked=asked, told=told, flat=of == "chain")
 
 
 def _llm(view: PlainSpan) -> Step:

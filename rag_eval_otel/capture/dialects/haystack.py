@@ -92,7 +92,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.tool(view, asked=asked, told=tool_messages(told), name=name)
     if "haystack.pipeline.input_data" in view.attributes:
         return _pipeline(view)
-    return build.step(view, of, asked=asked, told=answers(told))
+    return build.chain(view, of, asked=asked, told=answers(told))
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
@@ -146,7 +146,7 @@ def tool_messages(told: Any) -> Any:
 def _pipeline(view: PlainSpan) -> Step:
     asked = _value(view, "haystack.pipeline.input_data")
     told = _value(view, "haystack.pipeline.output_data")
-    return build.step(
+    return build.chain(
         view, "chain", asked=query_of(asked, view.keys), told=answer_of_components(told, view.keys)
     )
 

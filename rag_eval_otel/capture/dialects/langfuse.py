@@ -38,7 +38,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.tool(view, asked=asked, told=told)
     is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # its parent is made up
     listed = build.listed(told)
-    return build.step(view, of, asked=asked, told=told, documents=listed, is_remote=is_top)
+    return build.chain(view, of, asked=asked, told=told, documents=listed, is_remote=is_top)
 
 
 DIALECT: Final = Dialect(

@@ -37,7 +37,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.llm(view, messages=asked, said=told)
     if of == "tool":
         return build.tool(view, asked=asked, told=told)
-    return build.step(view, of, asked=asked, told=told)
+    return build.chain(view, of, asked=asked, told=told)
 
 
 def _unwrapped(told: object) -> object:

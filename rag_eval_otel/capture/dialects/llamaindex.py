@@ -86,9 +86,9 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     if of == "llm":
         return thought(build.llm(view, messages=_messages(view), said=_said(view)))
     asked = _get(view, "QueryStart", "query", "query.query_str")
-    step = build.step(view, of, asked=asked, told=_told(view))
+    step = build.chain(view, of, asked=asked, told=_told(view))
     sources = _get(view, "SynthesizeEnd", "response.source_nodes")
-    return replace(step, shown=passages_in(sources) or ())
+    return replace(step, documents_seen=passages_in(sources) or ())
 
 
 def _messages(view: PlainSpan) -> Any:

@@ -41,7 +41,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.llm(view, messages=asked, said=told)
     if of == "tool":
         return build.tool(view, asked=_only(asked, view.keys), told=told)
-    return build.step(view, of, asked=_only(asked, view.keys), told=told)
+    return build.chain(view, of, asked=_only(asked, view.keys), told=told)
 
 
 def _only(asked: object, keys: Keys) -> object:

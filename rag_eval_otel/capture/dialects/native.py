@@ -36,8 +36,8 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 """Those of them that hold a list, often as JSON; the others are one text each."""
 
 
-def with_recorded(view: PlainSpan, fragment: Step) -> Step:
-    """Return ``fragment`` with what the application said in place of what was recorded."""
+def with_recorded(view: PlainSpan, step: Step) -> Step:
+    """Return ``step`` with what the application said in place of what was recorded."""
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
         "output": _text(view, semconv.ANSWER),
@@ -47,13 +47,13 @@ def with_recorded(view: PlainSpan, fragment: Step) -> Step:
     told: dict[Any, Any] = {p: value for p, value in said.items() if not isinstance(value, Lost)}
     lost: dict[Any, None] = dict.fromkeys(part for part in said if part not in told)
     return replace(
-        fragment,
+        step,
         **{**lost, **told},
-        kind="chain" if fragment.kind == "other" else fragment.kind,
+        kind="chain" if step.kind == "other" else step.kind,
         query=_query(view),
-        explicit=frozenset(said),
-        hidden=(fragment.hidden - said.keys()) | {p for p, v in said.items() if v is HIDDEN},
-        cut=(fragment.cut - said.keys()) | {p for p, v in said.items() if v is CUT},
+        recorded=frozenset(said),
+        hidden=(step.hidden - said.keys()) | {p for p, v in said.items() if v is HIDDEN},
+        cut=(step.cut - said.keys()) | {p for p, v in said.items() if v is CUT},
         flat=False,
     )
 

@@ -57,12 +57,14 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     asked, told = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
         found = _documents(view, told)
-        return build.retrieval(view, asked=asked, documents=found, wider=_wider(view))
+        return build.retrieval(view, asked=asked, documents=found, windows=_wider(view))
     if of == "reranker":
         asked = value(view, "reranker.query", "input.value")
         documents = _documents(view, told, prefix="reranker.output_documents")
         kept = tuple(ids_in(told))
-        return build.retrieval(view, asked=asked, documents=documents, kind="reranker", kept=kept)
+        return build.retrieval(
+            view, asked=asked, documents=documents, kind="reranker", kept_ids=kept
+        )
     if of == "llm":
         return _llm(view, told)
     if of == "tool":
@@ -71,8 +73,8 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.tool(view, asked=asked, told=told, name=name, description=about)
     if of == "embedding":
         text = view.attributes.get("embedding.embeddings.0.embedding.text")
-        return build.step(view, of, asked=asked if isinstance(asked, Lost) else text, told=None)
-    return build.step(view, of, asked=asked, told=told)
+        return build.chain(view, of, asked=asked if isinstance(asked, Lost) else text, told=None)
+    return build.chain(view, of, asked=asked, told=told)
 
 
 def _documents(view: PlainSpan, told: Any, prefix: str = "retrieval.documents") -> Any:
@@ -126,7 +128,7 @@ def _llm(view: PlainSpan, told: Any) -> Step:
     )
     if found is None:
         return call
-    return replace(call, documents=found, explicit=frozenset({"documents"}))
+    return replace(call, documents=found, recorded=frozenset({"documents"}))
 
 
 def _streamed(told: Any) -> Any:

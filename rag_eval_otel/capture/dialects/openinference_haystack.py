@@ -64,18 +64,20 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     if isinstance(asked, Mapping) and set(asked) <= {"data", "include_outputs_from"}:
         asked = haystack.query_of(asked, view.keys)
         told = haystack.answer_of_components(told, view.keys)
-    step = build.step(view, of, asked=asked, told=haystack.answers(told))
-    return replace(step, kept=tuple(_ids(value(view, "output.value"))))
+    step = build.chain(view, of, asked=asked, told=haystack.answers(told))
+    return replace(step, kept_ids=tuple(_ids(value(view, "output.value"))))
 
 
 def _llm(view: PlainSpan, asked: Any) -> Step:
     """Return the call of a model; what tools had answered is told in the reprs alone."""
     step = openinference.to_step(view, "llm")
     messages = asked.get("messages") if isinstance(asked, Mapping) else None
-    if all(one.text for one in step.results) or not isinstance(messages, list):
+    if all(one.text for one in step.tool_results) or not isinstance(messages, list):
         return step
     full = build.llm(view, messages=messages, said=None)
-    return replace(step, prompt=full.prompt, results=full.results, said=full.said)
+    return replace(
+        step, prompt=full.prompt, tool_results=full.tool_results, own_messages=full.own_messages
+    )
 
 
 def _documents(told: Any) -> Any:

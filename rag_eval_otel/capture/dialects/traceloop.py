@@ -73,9 +73,9 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         return build.tool(view, asked=asked, told=told, name=name)
     if view.scope == _HAYSTACK and isinstance(asked, Mapping):
         asked = query_of(asked.get("kwargs", asked), view.keys)
-        return build.step(view, of, asked=asked, told=answer_of_components(told, view.keys))
+        return build.chain(view, of, asked=asked, told=answer_of_components(told, view.keys))
     asked = build.arguments(asked, view.keys)
-    return build.step(view, of, asked=asked, told=told, documents=build.listed(told))
+    return build.chain(view, of, asked=asked, told=told, documents=build.listed(told))
 
 
 def _inner(found: Any, *keys: str) -> Any:

@@ -1,6 +1,6 @@
-"""Fragments in a line each: builders for hand-made traces, and arbitrary ones for Hypothesis.
+"""Steps in a line each: builders for hand-made traces, and arbitrary ones for Hypothesis.
 
-A fragment's id is its name; its time is a pair of nanoseconds, of which the second may be None.
+A step's id is its name; its time is a pair of nanoseconds, of which the second may be None.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def chain(
     error: str | None = None,
 ) -> Step:
     """Build a chain that was ``asked`` something and ``told`` an answer."""
-    return _fragment("chain", name, under, at=at, input=asked, output=told, error=error)
+    return _step("chain", name, under, at=at, input=asked, output=told, error=error)
 
 
 def tool(name: str, under: str, *, at: Time, told: str | None = None) -> Step:
     """Build a tool that returned ``told``."""
-    return _fragment("tool", name, under, at=at, output=told)
+    return _step("tool", name, under, at=at, output=told)
 
 
 def retriever(
@@ -47,7 +47,7 @@ def retriever(
 ) -> Step:
     """Build a retriever that was asked ``query`` and ``found`` these documents."""
     documents = None if found is None else tuple(map(_passage, found))
-    return _fragment("retriever", name, under, at=at, input=query, documents=documents, error=error)
+    return _step("retriever", name, under, at=at, input=query, documents=documents, error=error)
 
 
 def llm(
@@ -61,24 +61,24 @@ def llm(
 ) -> Step:
     """Build an LLM call, ``shown`` messages of which the last is the user's."""
     asked = shown[-1] if shown else None
-    return _fragment(
+    return _step(
         "llm", name, under, at=at, input=asked, prompt=tuple(shown), output=said, error=error
     )
 
 
-def outcomes(*fragments: Step) -> list[Sample | SkipReason]:
-    """Return what becomes of each turn in ``fragments``."""
-    return [extract(turn) for turn in find_turns(fragments)]
+def outcomes(*steps: Step) -> list[Sample | SkipReason]:
+    """Return what becomes of each turn in ``steps``."""
+    return [extract(turn) for turn in find_turns(steps)]
 
 
-def sample(*fragments: Step) -> Sample:
-    """Return the only sample in ``fragments``."""
-    (found,) = outcomes(*fragments)
+def sample(*steps: Step) -> Sample:
+    """Return the only sample in ``steps``."""
+    (found,) = outcomes(*steps)
     assert isinstance(found, Sample)
     return found
 
 
-def _fragment(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Step:
+def _step(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Step:
     return Step(
         id=name,
         parent=under,
@@ -121,7 +121,7 @@ _DURATIONS = st.sampled_from([1, 5, 20, 100, 100, 1000, 1000, 1000, None])
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[Step]:
-    """Draw fragments with distinct ids and starts: a likely tree, or parents that make no sense."""
+    """Draw steps with distinct ids and starts: a likely tree, or parents that make no sense."""
     size = draw(st.sampled_from([6, 9, 12, 3, 2, 1, 0]))
     kinds = [draw(st.sampled_from(_KINDS)) for _ in range(size)]
     if not draw(st.integers(0, 3)):
