@@ -5,12 +5,14 @@ A step's id is its name; its time is a pair of nanoseconds, of which the second 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from rag_eval_otel.capture.sample import extract
+from rag_eval_otel.capture.dialects import read
+from rag_eval_otel.capture.sample import Outcome, extract, why_none
+from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.turn import find_turns
 from rag_eval_otel.types import Passage, Sample, SkipReason
@@ -157,3 +159,20 @@ def _of_kind(
         documents=_DOCUMENTS if kind == "retriever" else st.none(),
         error=_ERRORS,
     )
+
+
+# --- outcomes of traces ---------------------------------------------------------------------------
+
+
+def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:
+    """Return the outcome of each turn of a trace, or the reason why a trace has none."""
+    turns = find_turns(steps, loss="possible")
+    if turns:
+        return [Outcome(result=extract(turn), turn=turn) for turn in turns]
+    reason = why_none(steps)
+    return [] if reason is None else [Outcome(result=reason)]
+
+
+def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
+    """Return the outcome of each turn in the ended ``spans`` of one trace."""
+    return outcomes_of_steps([read(span) for span in spans])

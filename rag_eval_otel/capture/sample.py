@@ -1,7 +1,7 @@
-"""Read the sample of a turn: question, contexts and answer, or the reason why there is none.
+"""Read the sample of a turn: question, contexts and answer, or the reason to skip the turn.
 
-This reads texts and runs on the evaluator's thread. Where the parts of a turn contradict each
-other, or a part was redacted, the turn is refused.
+This reads texts, so it runs on the background thread. A turn is refused if its parts contradict
+each other, or if one of them was redacted.
 """
 
 from __future__ import annotations
@@ -11,40 +11,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rag_eval_otel.capture.contexts import contexts_of, prompts_behind
-from rag_eval_otel.capture.dialects import read
 from rag_eval_otel.capture.generator import (
     doubt_of,
     generator_of,
-    is_judged,
-    is_told,
+    has_answer,
+    is_demanded_verdict,
     unnamed_answer,
-    with_others,
+    with_prompts_of_coauthors,
 )
 from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict
-from rag_eval_otel.capture.span import SpanView
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.text import is_in, is_same
 from rag_eval_otel.capture.tree import StepTree
-from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, find_turns, may_grade
+from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, may_grade
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
-_NO_TIME = 5_000_000  # ns in which no LLM can have answered
+_MIN_LLM_NS = 5_000_000  # the time in which no LLM can answer
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
-_OF_LLM = re.compile(r"llm|chat|model", re.IGNORECASE)  # what is called so may have asked one
-_PUNCTUATION = 3  # characters by which a query and the question it repeats may differ
+_LLM_NAME = re.compile(r"llm|chat|model", re.IGNORECASE)  # names of steps that may call an LLM
+_PUNCTUATION = 3  # characters by which a query may differ from the question it repeats
 
 
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
-    """A turn can't be scored."""
+    """A turn cannot be scored, for the ``reason``."""
 
     def __init__(self, *, reason: SkipReason) -> None:
-        """Say why."""
         super().__init__(reason)
         self.reason: SkipReason = reason
 
 
 def extract(turn: Turn) -> Sample | SkipReason:
-    """Return the sample of ``turn``, or why it can't be scored."""
+    """Return the sample of ``turn``, or the reason why it cannot be scored."""
     try:
         return _sample(turn)
     except Refused as refused:
@@ -54,7 +51,7 @@ def extract(turn: Turn) -> Sample | SkipReason:
 def _sample(turn: Turn) -> Sample:
     if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
-    _spoken(turn.path, "input")  # where the question is hidden, nothing else matters
+    _text_on(turn.path, "input")  # where the question is hidden, nothing else matters
     said = turn.recorded
     if turn.doubt is not None and not said >= _SAMPLE:
         raise Refused(reason=turn.doubt)
@@ -80,42 +77,44 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``; None where the application said what it showed."""
+    """Return the LLM call that wrote ``answer``; None if the application recorded both parts."""
     generator = generator_of(turn, answer)
     if generator is None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
             raise Refused(reason="ambiguous" if turn.is_complete else "partial")
         return None
-    if (not is_told(turn) and may_grade(generator, turn)) or is_judged(generator, turn):
+    if (not has_answer(turn) and may_grade(generator, turn)) or is_demanded_verdict(
+        generator, turn
+    ):
         raise Refused(reason="ambiguous")
-    return with_others(generator, turn, answer)
+    return with_prompts_of_coauthors(generator, turn, answer)
 
 
 def _answer(turn: Turn) -> str:
     told = [call for call in turn.calls if "output" in call.recorded]
     if told and not any("output" in step.recorded for step in turn.path):
-        return _spoken(told, "output") or ""
-    answer = _spoken(turn.path, "output")
+        return _text_on(told, "output") or ""
+    answer = _text_on(turn.path, "output")
     if "output" not in turn.recorded and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
-    answer = answer or unnamed_answer(turn) or _spoken(turn.calls, "output")
+    answer = answer or unnamed_answer(turn) or _text_on(turn.calls, "output")
     if answer is None or (is_verdict(answer) and not _may_be_verdict(turn, answer)):
         raise Refused(reason="no_answer")
     return answer
 
 
 def _may_be_verdict(turn: Turn, answer: str) -> bool:
-    """Tell whether the turn may answer yes or no: in words, and the call that says so is no grader.
+    """Return True if a yes or no may be the answer of the turn, and not the output of a grader.
 
-    Where a part of the turn may be missing and only a call says it, nobody can tell.
+    If spans may be missing, a step must have returned it; the output of a call alone is not enough.
     """
-    return answer.lstrip()[:1] != "{" and (turn.is_complete or is_told(turn))
+    return answer.lstrip()[:1] != "{" and (turn.is_complete or has_answer(turn))
 
 
-def _spoken(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the text of the last of ``steps`` that has one, or what the application has set.
+def _text_on(steps: Iterable[Step], part: Part) -> str | None:
+    """Return the text of the last of ``steps`` that has one, or the text that was recorded by hand.
 
-    Redaction is consent: what is hidden there is not looked for elsewhere.
+    A redacted text is not replaced by a copy of it from elsewhere: the turn is refused.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -136,9 +135,9 @@ def _first(texts: Iterable[str | None]) -> str | None:
 
 
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
-    """Tell whether the consumer of a stream left early: the anchor ended before its LLM.
+    """Return True if the consumer left a stream early: the anchor ended before its LLM call.
 
-    What the application then saw is nothing, or the beginning of what the LLM went on to say.
+    The application received nothing, or only the beginning of the LLM's output.
     """
     end = turn.anchor.end
     if turn.anchor.flat or turn.anchor.deferred or not turn.calls:
@@ -151,31 +150,31 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Weigh what the application was asked, what was searched, and what the LLM was asked."""
+    """Choose between the input of the application, the query, and the user message of the LLM."""
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
     if explicit is not None:
         return explicit
-    asked = _spoken([step for step in line if not _is_prompt(step.input, contexts)], "input")
+    asked = _text_on([step for step in line if not _is_prompt(step.input, contexts)], "input")
     asked = asked or _unnamed_question(turn)
     searched = _first(retriever.input for retriever in turn.retrievers)
     message = _message(turn, generator)
     clean = message.strip() and not any(p.text in message for p in contexts if p.text)
     if asked is None:
-        return _unasked(turn, message if clean else "", shown=message, searched=searched)
-    if is_in(asked, message) or is_same(asked, searched) or _led_there(turn, generator, asked):
+        return _message_or_query(turn, message if clean else "", shown=message, searched=searched)
+    if is_in(asked, message) or is_same(asked, searched) or _asked_behind(turn, generator, asked):
         return asked
-    if _writers(turn, searched) or not message.strip():
+    if _query_writers(turn, searched) or not message.strip():
         return asked
     if turn.is_complete and turn.path[-1].parent is None:
         return asked
     if turn.is_complete or _is_replaced(turn, message, searched):
         return message if clean else searched
-    raise Refused(reason="ambiguous")  # something rewrote the question, and it is not there
+    raise Refused(reason="ambiguous")  # the step that rewrote the question is missing
 
 
 def _message(turn: Turn, generator: Step | None) -> str:
-    """Return what the generator was asked; of two records of one call, the shorter one."""
+    """Return the user message of the generator; of two records of one call the shorter one."""
     if generator is None:
         return ""
     same = [call.input for call in turn.calls if is_same(call.output, generator.output)]
@@ -183,9 +182,10 @@ def _message(turn: Turn, generator: Step | None) -> str:
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return what the turn was handed under a name of its own: the text that the LLMs were shown.
+    """Return the question that the turn received under an unusual key.
 
-    Or that was searched for. A single word is a name, a language, or something else beside it.
+    It is the text that LLM calls were shown, or that was searched for. A single word beside other
+    texts is a name, a language or the like.
     """
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
@@ -200,18 +200,18 @@ def _unnamed_question(turn: Turn) -> str | None:
 
 
 def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
-    """Tell whether ``text`` is no question, but a prompt made of one and of ``contexts``."""
+    """Return True if ``text`` is a prompt that contains ``contexts``, and no question."""
     long = (p.text for p in contexts if len(p.text) >= ANSWER_LENGTH)
     return text is not None and any(one in text for one in long)
 
 
-def _unasked(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
-    """Return the question where the application is not known to have been asked anything.
+def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
+    """Return the question if the input of the application is not recorded.
 
-    That is the message of the LLM, if it is ``clean``, or the query in it. Where a call wrote the
-    query, it is only what that call was shown: the query is not the user's.
+    It is the user message of the LLM if that has no contexts in it (``clean``), or the query within
+    the message. If an LLM call wrote the query, only the message that this call was shown counts.
     """
-    writers = _writers(turn, searched)
+    writers = _query_writers(turn, searched)
     if writers:
         prompts = [text for call in writers for text in call.prompt]
         return clean if any(is_in(clean, text) for text in prompts) else None
@@ -223,10 +223,10 @@ def _unasked(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str
     return found
 
 
-def _writers(turn: Turn, searched: str | None) -> list[Step]:
-    """Return the calls that may have written the query: it is in what they said.
+def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
+    """Return the LLM calls that may have written the query.
 
-    Or they came before it, and what they said is not told: tools were called.
+    The query is in their output; or they precede it and have no text, because they called tools.
     """
     first = min(one.start for one in turn.retrievers)
     return [
@@ -237,25 +237,25 @@ def _writers(turn: Turn, searched: str | None) -> list[Step]:
     ]
 
 
-def _led_there(turn: Turn, generator: Step | None, asked: str) -> bool:
-    """Tell whether the generator, or a call that it builds upon, was asked just that."""
+def _asked_behind(turn: Turn, generator: Step | None, asked: str) -> bool:
+    """Return True if the generator, or a call whose output it was shown, was shown ``asked``."""
     return generator is not None and any(
         is_in(asked, message) for message in prompts_behind(turn, generator)
     )
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Tell whether the application itself put another question in the place of the first.
+    """Return True if the application itself replaced the question by ``searched``.
 
-    The step that did took no time: no LLM was asked to reword it.
+    The step that did so was too fast for an LLM call.
     """
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
         and step.end is not None
-        and step.end - step.start < _NO_TIME
+        and step.end - step.start < _MIN_LLM_NS
         and step.id not in parents
-        and not _OF_LLM.search(step.name)
+        and not _LLM_NAME.search(step.name)
         and is_same(step.output, searched)
         and is_in(searched or "", message)
         for step in turn.steps
@@ -264,31 +264,14 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a turn; ``turn`` is None where nothing could be recognised as one."""
+    """The sample of a turn or the reason to skip it; ``turn`` is None if no turn was found."""
 
     result: Sample | SkipReason
     turn: Turn | None = None
 
 
-def outcomes(steps: Sequence[Step]) -> list[Outcome]:
-    """Return what becomes of each turn of a trace, or why a trace that might hold one has none."""
-    turns = find_turns(steps, loss="possible")
-    if turns:
-        return [Outcome(result=extract(turn), turn=turn) for turn in turns]
-    reason = why_none(steps)
-    return [] if reason is None else [Outcome(result=reason)]
-
-
-def outcomes_of(spans: Iterable[SpanView]) -> list[Outcome]:
-    """Return what becomes of each turn in the ``spans`` of one trace, all of which have ended.
-
-    One that never ended must be left out: what is below it then shows that something is missing.
-    """
-    return outcomes([read(span) for span in spans])
-
-
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
-    """Return why a trace without turns has none, or None where nobody would expect one."""
+    """Return the reason why a trace has no turns, or None if it holds nothing of RAG."""
     kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):

@@ -1,10 +1,13 @@
-"""The steps of a trace as a tree, and which of its turns are parts of others."""
+"""The steps of one trace as a tree; LLM calls grouped by anchor; anchors nested in others.
+
+An *anchor* is the deepest step that holds both a retrieval and a later LLM call.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -13,27 +16,27 @@ from rag_eval_otel.capture.step import RETRIEVALS, Step
 from rag_eval_otel.capture.text import Messages, is_same, normalised
 
 ACTIVE = RETRIEVALS | {"tool"}
-"""What does something outside of the LLM."""
+"""Kinds of steps that act outside of the LLM."""
 
-_LEAKING = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
-_DEPTH = 100  # of parents that are looked at; recursion beyond that is not anybody's turn
-_TOGETHER = 30_000_000  # ns by which two records of one call begin and end apart, at most
+_LEAVES = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
+_DEPTH = 100  # ancestors of a step that are considered
+_SAME_CALL_NS = 30_000_000  # two records of one call start and end within this time
 
 
 def in_order(step: Step) -> tuple[int, str]:
-    """Sort by start; by id where two started at once."""
+    """Return the sort key of a step: its start, then its id."""
     return step.start, str(step.id)
 
 
 class StepTree:
-    """Steps by id. Cycles in the parents are cut.
+    """The steps of a trace by id, with their ancestors. Cycles among the parents are cut.
 
-    A retriever, LLM or tool that had ended before something below it began is no parent: somebody
-    forgot to detach its context.
+    A retriever, LLM call or tool that ended before its child started is skipped as an ancestor: an
+    instrumentation did not detach its context.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        """Index ``steps``; of two with one id the first counts."""
+        """Index ``steps``; of two with the same id the first counts."""
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
@@ -48,7 +51,7 @@ class StepTree:
             seen.add(parent)
             above = self.by_id[parent]
             leaked = above.end is not None and above.end < step.start
-            if not (leaked and above.kind in _LEAKING):
+            if not (leaked and above.kind in _LEAVES):
                 yield above
             parent = above.parent
 
@@ -57,46 +60,46 @@ class StepTree:
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
-        """Tell whether the parent of ``step`` should be there and is not."""
+        """Return True if the parent of ``step`` is missing from the trace."""
         parent = step.parent
         return parent is not None and parent not in self.by_id and not step.is_remote
 
     @cached_property
     def orphans(self) -> tuple[int, ...]:
-        """When those steps began whose parent is missing, sorted."""
+        """The start times of the steps whose parent is missing, sorted."""
         return tuple(f.start for f in self.steps if self.is_orphan(f))
 
     def active_above(self, step: Step) -> tuple[Hashable, ...]:
-        """Return the ids of the tools and retrievals above ``step``: few, so worth keeping."""
+        """Return the ids of the tools and retrievals above ``step``, cached."""
         if step.id not in self._active:
             above = tuple(a.id for a in self.ancestors(step) if a.kind in ACTIVE)
             self._active[step.id] = above
         return self._active[step.id]
 
     @cached_property
-    def searching(self) -> frozenset[Hashable]:
-        """The ids of what has a retrieval below it."""
+    def above_retrievals(self) -> frozenset[Hashable]:
+        """The ids of the steps with a retrieval below them."""
         found = (one for one in self.steps if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
     @cached_property
-    def children(self) -> Mapping[Hashable, set[str]]:
-        """The kinds of what is right below each step."""
+    def child_kinds(self) -> Mapping[Hashable, set[str]]:
+        """The kinds of the children of each step, by its id."""
         found = defaultdict[Hashable, set[str]](set)
         for one in self.steps:
             found[one.parent].add(one.kind)
         return found
 
     def is_inside(self, step: Step, kinds: frozenset[str]) -> bool:
-        """Tell whether ``step`` is below one of ``kinds``."""
+        """Return True if ``step`` is below a step of one of ``kinds``."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
-        """The LLM calls that succeeded outside of any retriever, by start, each once.
+        """The successful LLM calls outside of retrievers, by start, each once.
 
-        Of nested calls the innermost that tells anything counts, and of two records of one call,
-        by two instrumentations, the first.
+        Of nested calls the innermost with content counts. Of two records of the same call, by two
+        instrumentations, the first counts.
         """
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         wraps: dict[Hashable, int] = {}
@@ -104,13 +107,13 @@ class StepTree:
             for above in self.ancestors(call):
                 if above.kind == "llm":
                     wraps[above.id] = wraps.get(above.id, 0) + 1
-        inner = (self._telling(call, wraps) for call in calls if call.id not in wraps)
-        return tuple(_each_once(sorted((c for c in inner if c.error is None), key=in_order)))
+        inner = (self._with_content(call, wraps) for call in calls if call.id not in wraps)
+        return tuple(_distinct_calls(sorted((c for c in inner if c.error is None), key=in_order)))
 
-    def _telling(self, call: Step, wraps: dict[Hashable, int]) -> Step:
-        """Return the innermost call that tells anything, with what only those around it tell."""
+    def _with_content(self, call: Step, wraps: dict[Hashable, int]) -> Step:
+        """Return the innermost record of a call with content, completed from those around it."""
         around = [a for a in self.ancestors(call) if a.kind == "llm"]
-        chosen = next((one for one in (call, *around) if _tells(one)), call)
+        chosen = next((one for one in (call, *around) if _has_content(one)), call)
         outer = [one for one in around if wraps[one.id] <= len(around)]
         if chosen.output is None and not chosen.calls_tools and "output" not in chosen.hidden:
             said = next((one.output for one in outer if one.output is not None), None)
@@ -127,8 +130,8 @@ class StepTree:
         )
 
 
-def _each_once(calls: Iterable[Step]) -> Iterator[Step]:
-    """Yield ``calls``, by start, without those that another instrumentation recorded, too."""
+def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
+    """Yield ``calls``, by start, without second records of the same call."""
     running: dict[Hashable, list[Step]] = {}  # by parent
     responses: dict[str, Step] = {}
     for call in calls:
@@ -143,56 +146,96 @@ def _each_once(calls: Iterable[Step]) -> Iterator[Step]:
         yield call
 
 
-def _tells(call: Step) -> bool:
+def _has_content(call: Step) -> bool:
     return bool(
         call.prompt or call.output or call.calls_tools or call.hidden or call.cut or call.error
     )
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
-    """Tell whether two instrumentations recorded one call: by its id, or by text and time."""
+    """Return True if two instrumentations recorded one call, by response id or by text and time."""
     if one.source == other.source:
         return False
     if one.response_id and other.response_id:
         return one.response_id == other.response_id
     if one.parent != other.parent or one.end is None or other.end is None:
         return False
-    close = abs(one.start - other.start) < _TOGETHER and abs(one.end - other.end) < _TOGETHER
+    apart = max(abs(one.start - other.start), abs(one.end - other.end))
     same = one.output == other.output or None in {one.output, other.output}
-    return same and (close or other.start <= one.start <= one.end <= other.end)
+    return same and (apart < _SAME_CALL_NS or other.start <= one.start <= one.end <= other.end)
 
 
 def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
-    """Tell whether a tool, or a chain of one name, retrieved in one call and not in another.
+    """Return True if a tool or chain retrieved in one call, and has no retrieval in another.
 
-    ``retrievers`` are the retrievals of a turn, ``below`` what is below its anchor.
+    Then the span of a retrieval is missing. ``retrievers`` are the retrievals of a turn, ``below``
+    the steps below its anchor.
     """
     below = [one for one in below if one.error is None]
-    above = tree.searching | {a.id for one in retrievers for a in tree.path(one)}
+    above = tree.above_retrievals | {a.id for one in retrievers for a in tree.path(one)}
     tools = [one for one in below if one.kind == "tool"]
     retrieving = {tool.name for tool in tools if tool.id in above}
     if any(tool.name in retrieving and tool.id not in above for tool in tools):
         return True
     chains = [one for one in below if one.kind == "chain"]
-    searching = {(one.name, one.parent) for one in chains if tree.children[one.id] & RETRIEVALS}
-    empty = ((one.name, one.parent) for one in chains if not tree.children[one.id])
+    searching = {(one.name, one.parent) for one in chains if tree.child_kinds[one.id] & RETRIEVALS}
+    empty = ((one.name, one.parent) for one in chains if not tree.child_kinds[one.id])
     return any(role in searching for role in empty)
 
 
-_MANY = 200  # turns in one step from which it is a loop over them: comparing takes the square
+_MAX_NESTED = 200  # anchors in one step that are compared; the time grows with their square
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
 """LLM calls by the id of their anchor."""
 
 Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-"""For each anchor the one whose turn it is part of: itself, unless another leads it."""
+"""By anchor, the anchor whose turn it is part of: itself, or one above or beside it."""
+
+
+def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
+    """Return the LLM calls by the id of their anchor; leave out calls without an anchor."""
+    first: dict[Hashable, int] = {}  # the earliest retrieval below each step
+    for retriever in retrievals:
+        for above in holders_of(tree, retriever):
+            first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
+    groups: dict[Hashable, list[Step]] = {}
+    for call in _answering_steps(tree, first.keys()):
+        holders = (a.id for a in tree.ancestors(call) if a.id in first)
+        anchor = next((a for a in holders if first[a] <= call.start), None)
+        if anchor is not None:
+            groups.setdefault(anchor, []).append(call)
+    return groups
+
+
+def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
+    """Yield LLM calls, and steps on which the application recorded an answer.
+
+    Such a step replaces the LLM calls below it. It is none of ``holders``, the steps that also hold
+    a retrieval.
+    """
+    said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
+    for call in tree.generators:
+        step = next((above.id for above in tree.path(call) if above.id in said), None)
+        if step is None:
+            yield call
+        else:
+            said[step] = replace(said[step], prompt=call.prompt, input=call.input)
+    yield from (replace(step, kind="llm") for step in said.values())
+
+
+def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
+    """Return the steps that hold a retrieval: its ancestors.
+
+    Documents that the application recorded on a step are held by that step, too.
+    """
+    explicit = retrieval.kind not in RETRIEVALS
+    return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
 
 
 class Nesting:
-    """Which anchors are within others, and what these made of them."""
+    """Decides which anchors are parts of the turn of another anchor."""
 
     def __init__(self, tree: StepTree, groups: Groups, retrievals: Sequence[Step]) -> None:
-        """Look at the anchors of ``groups`` in ``tree``, and at what ``retrievals`` found."""
         self._tree = tree
         self._groups = groups
         self._found: dict[Hashable, list[str]] = defaultdict(list)
@@ -206,17 +249,17 @@ class Nesting:
         self._held = Counter(above.id for one in anchors for above in tree.ancestors(one))
 
     def owners(self) -> Owners:
-        """Return for each anchor the outermost that leads it, or itself; None in a circle."""
-        leaders = {anchor: self._leader(anchor) for anchor in self._groups}
-        alike = {self._role(one): above for one, above in leaders.items() if above is not None}
+        """Return for each anchor the outermost one whose turn it is part of; None in a circle."""
+        leaders = {anchor: self._enclosing_turn(anchor) for anchor in self._groups}
+        by_role = {self._role(one): above for one, above in leaders.items() if above is not None}
         for anchor, above in leaders.items():
-            leader = alike.get(self._role(anchor))
+            leader = by_role.get(self._role(anchor))
             if above is None and leader != anchor:
                 leaders[anchor] = leader
         return {anchor: _outermost(anchor, leaders) for anchor in self._groups}
 
-    def _leader(self, anchor: Hashable) -> Hashable | None:
-        """Return the next anchor above that uses this one as a tool, or as a step of its own."""
+    def _enclosing_turn(self, anchor: Hashable) -> Hashable | None:
+        """Return the next anchor above that uses this one as a tool or as an intermediate step."""
         inner = self._tree.by_id[anchor]
         below_tool = inner.kind == "tool"
         for above in self._tree.ancestors(inner):
@@ -226,26 +269,26 @@ class Nesting:
         return None
 
     def _role(self, anchor: Hashable) -> tuple[str, Hashable | None]:
-        """Return what tells the steps of a loop from others: name and parent."""
+        """Return name and parent: the iterations of a loop share them."""
         step = self._tree.by_id[anchor]
         return step.name, step.parent
 
     def _is_step(self, inner: Step, above: Step) -> bool:
-        """Tell whether ``above`` goes on from ``inner``, and returns another text."""
+        """Return True if ``above`` continues after ``inner`` and returns another text."""
         if above.flat or above.output is None:
             return False
-        told = self._told(inner)
-        if any(is_same(text, above.output) for text in told):
+        outputs = self._outputs(inner)
+        if any(is_same(text, above.output) for text in outputs):
             return False
         return (
             is_same(inner.input, above.input)
-            or self._was_shown(above, told)
-            or self._was_shown_what_was_found(above, inner)
+            or self._was_shown(above, outputs)
+            or self._was_shown_documents(above, inner)
         )
 
-    def _was_shown_what_was_found(self, above: Step, inner: Step) -> bool:
-        """Tell whether a call of ``above`` that came later was shown what ``inner`` had found."""
-        if self._held[above.id] > _MANY:
+    def _was_shown_documents(self, above: Step, inner: Step) -> bool:
+        """Return True if a later call of ``above`` was shown documents that ``inner`` retrieved."""
+        if self._held[above.id] > _MAX_NESTED:
             return False
         since = inner.start if inner.end is None else inner.end
         later = (call for call in self._groups[above.id] if call.start >= since)
@@ -253,9 +296,9 @@ class Nesting:
         return any(shown.place(text) for text in self._found[inner.id])
 
     def may_be_step(self, anchor: Hashable) -> bool:
-        """Tell whether a turn may be a mere step of the one around, which does not tell its answer.
+        """Return True if a turn may be an intermediate step of one around it without an answer.
 
-        Not one of several: they are a loop over questions.
+        Several turns in one step are a loop over questions, and no intermediate steps.
         """
         inner, within = self._tree.by_id[anchor], 1
         for above in self._tree.ancestors(inner):
@@ -263,19 +306,19 @@ class Nesting:
             within += above.id in self._groups
             if above.id not in self._groups or above.flat or above.output is not None:
                 continue
-            if is_alone and self._was_shown(above, self._told(inner)):
+            if is_alone and self._was_shown(above, self._outputs(inner)):
                 return True
         return False
 
-    def _told(self, anchor: Step) -> list[str]:
+    def _outputs(self, anchor: Step) -> list[str]:
         return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
 
     def _was_shown(self, above: Step, texts: Sequence[str]) -> bool:
-        """Tell whether the calls of ``above`` were shown one of ``texts``, as it is or escaped.
+        """Return True if the calls of ``above`` were shown one of ``texts``, verbatim or escaped.
 
-        They may have been where what they were shown is not recorded.
+        Also return True if the prompt of one of the calls is not recorded.
         """
-        if self._held[above.id] > _MANY:
+        if self._held[above.id] > _MAX_NESTED:
             return False
         if not all(any(call.prompt) for call in self._groups[above.id]):
             return True

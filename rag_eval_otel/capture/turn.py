@@ -1,7 +1,8 @@
 """Group the steps of a trace into RAG turns.
 
-The *anchor* of an LLM call is its deepest ancestor that also holds a retrieval begun before the
-call. LLM calls with one anchor are one turn.
+A *turn* is one question of a user, the contexts retrieved for it and the answer. The *anchor* of
+an LLM call is its deepest ancestor that also holds a retrieval which started before the call. LLM
+calls with the same anchor belong to one turn, and the anchor's span receives the scores.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rag_eval_otel.capture.retrieval import find_retrievals, is_verdict, retrieval_in
-from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
+from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.text import is_in, is_same, normalised, place
 from rag_eval_otel.capture.tree import (
     ACTIVE,
@@ -22,6 +23,8 @@ from rag_eval_otel.capture.tree import (
     Nesting,
     Owners,
     StepTree,
+    group_calls,
+    holders_of,
     in_order,
     lacks_retrieval,
 )
@@ -29,7 +32,7 @@ from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""The turns that each step at or above an anchor belongs to."""
+"""By step at or above an anchor: the anchors of the turns that it belongs to."""
 
 _OVERHEAD = 4096  # bytes of a held span and its records, without their texts
 
@@ -50,31 +53,31 @@ class Turn:
     other_calls: tuple[Step, ...]
     retrievers: tuple[Step, ...]
     size: int = 0
-    """About how many bytes it keeps alive while it waits, by the length of its texts."""
+    """The memory that the turn keeps alive while it waits, in bytes, estimated from its texts."""
     doubt: SkipReason | None = None
-    """Why its parts may not belong together, or not be all there are."""
+    """The reason why the turn may be incomplete or ambiguous, or None."""
     is_complete: bool = True
-    """Whether all that belongs to it is known to be there; else it is compared in more ways."""
+    """Whether no step of it can be missing. Otherwise more checks apply."""
     steps: tuple[Step, ...] = ()
-    """The chains below the anchor, where it may not be whole."""
+    """The anchor, and the chains, agents and rerankers below it or beside it on its path."""
     tools: tuple[Step, ...] = ()
-    """The outermost tools and retrievals below the anchor, where it may not be whole."""
+    """The outermost tools and retrievals below the anchor."""
     ranking_calls: frozenset[Hashable] = frozenset()
-    """The ids of the calls within steps that handed on documents and no text: they rank them."""
+    """The ids of the LLM calls that rank documents: the step around returned documents, no text."""
     tool_calls: frozenset[Hashable] = frozenset()
-    """The ids of the calls made by tools, where it may not be whole."""
+    """The ids of the LLM calls made by tools."""
     lacks_retrieval: bool = False
-    """Whether a retrieval that one of its tools should have made is not there."""
+    """Whether the span of a retrieval seems to be missing."""
 
     @property
     def lacks_texts(self) -> bool:
-        """Whether the texts of what was retrieved are not recorded, nor in a tool's result."""
+        """Whether the texts of retrieved documents are in no retrieval and no tool result."""
         blind = sum(one.documents is None for one in self.retrievers)
         return blind > sum(bool(one.documents) for one in self._of_source("tool"))
 
     @property
     def contexts_source(self) -> ContextsSource:
-        """Where its contexts are read: of several places the one that tells least for sure."""
+        """Where the contexts are read; of several places the least certain one."""
         if "documents" in self.recorded:
             return "retrieval"
         if self.lacks_texts or any(self._of_source("prompt")):
@@ -86,7 +89,7 @@ class Turn:
 
     @property
     def recorded(self) -> frozenset[Part]:
-        """The parts that the application itself has set."""
+        """The parts that the application recorded itself."""
         contexts = [one.recorded & {"documents"} for one in self.retrievers]
         answers = [one.recorded & {"output"} for one in self.calls]
         return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
@@ -98,19 +101,19 @@ def find_turns(
     loss: Loss = "none",
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Turn]:
-    """Return the RAG turns in ``steps``, by the start of their first LLM call; often none.
+    """Return the RAG turns in ``steps``, by the start of their first LLM call; often there is none.
 
-    ``loss``: whether some of what happened may be missing from ``steps``.
+    ``loss``: whether steps of the trace may be missing.
     """
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
-    groups = _group(tree, retrievals)
+    groups = group_calls(tree, retrievals)
     if contexts_from_prompt == "on":
         grouped = {call.id for calls in groups.values() for call in calls}
         others = (call for call in tree.generators if call.id not in grouped)
         guessed = [one for one in map(retrieval_in, others) if one is not None]
         retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
-        groups = _group(tree, retrievals)
+        groups = group_calls(tree, retrievals)
     nesting = Nesting(tree, groups, retrievals)
     owners = nesting.owners()
     retrievers = _retrievers(tree, owners, retrievals)
@@ -131,21 +134,23 @@ def find_turns(
         for anchor, found in calls.items()
         if anchor is not None and anchor in retrievers
     ]
-    found_turns += _by_themselves(tree, retrievals)
+    found_turns += _rootless_turns(tree, retrievals)
     used = {one.id for turn in found_turns for one in (*turn.retrievers, *turn.path)}
-    found_turns += _without_llm(tree, [one for one in retrievals if one.id not in used], users)
+    found_turns += _turns_without_llm(
+        tree, [one for one in retrievals if one.id not in used], users
+    )
     below, around = _below(tree, owners), _around(tree, found_turns, owners)
     found_turns = [
-        _surrounded(tree, turn, below[turn.anchor.id], around[turn.anchor.id])
+        _with_surroundings(tree, turn, below[turn.anchor.id], around[turn.anchor.id])
         for turn in found_turns
     ]
-    is_whole = loss == "none"
-    found_turns = doubted(tree, found_turns, users=users, is_whole=is_whole)
-    return [replace(p, is_complete=is_whole) for turn in found_turns for p in parted(turn)]
+    is_complete = loss == "none"
+    found_turns = with_doubts(tree, found_turns, users=users, is_complete=is_complete)
+    return [replace(p, is_complete=is_complete) for turn in found_turns for p in split_flat(turn)]
 
 
-def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield the calls around which there is nothing, and that were shown what tools had found."""
+def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
+    """Yield a turn for each LLM call without an ancestor that was shown tool results."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
@@ -157,28 +162,28 @@ def _by_themselves(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]
             yield _turn(call, (call,), **parts, doubt=doubt)
 
 
-def _without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield the turns in which no LLM is seen: nothing was found, or the answer was recorded."""
+def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
+    """Yield turns without an LLM call: nothing was found, or the answer was recorded by hand."""
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
-    filled = {h.id for one in retrievals if one.documents != () for h in _holders(tree, one)}
+    filled = {h.id for one in retrievals if one.documents != () for h in holders_of(tree, one)}
     busy = called | filled
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
-        for holder in _holders(tree, one):
+        for holder in holders_of(tree, one):
             found_nothing = holder.id not in busy and holder.output is not None
             if found_nothing or "output" in holder.recorded:
                 found[holder.id].append(one)
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
-        doubt: SkipReason | None = "partial" if _is_torn(tree, anchor) else None
+        doubt: SkipReason | None = "partial" if _lacks_parent(tree, anchor) else None
         line = _path(tree, anchor, around)
         step = tree.by_id[anchor]
         yield _turn(step, line, calls=(), other_calls=(), retrievers=retrievers, doubt=doubt)
 
 
 def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return what is below each anchor, and below none that is deeper."""
+    """Return the steps below each anchor that are below no deeper anchor."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps:
         anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
@@ -188,7 +193,7 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
 
 
 def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return what is below the path of each turn, and below no anchor."""
+    """Return the steps below the path of each turn that are below no anchor."""
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps if lines else ():
@@ -201,10 +206,12 @@ def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hasha
     return found
 
 
-def _surrounded(tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]) -> Turn:
-    """Return ``turn`` with the steps ``below`` its anchor, by which to tell what is missing.
+def _with_surroundings(
+    tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]
+) -> Turn:
+    """Return ``turn`` with the steps ``below`` its anchor and those ``around`` it.
 
-    And with those ``around`` it, that are below no other.
+    They show whether a part of the turn is missing.
     """
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
@@ -251,13 +258,13 @@ def _turn(
 
 
 def _doubt(tree: StepTree, anchor: Hashable, nesting: Nesting) -> SkipReason | None:
-    if _is_torn(tree, anchor):
+    if _lacks_parent(tree, anchor):
         return "partial"
     return "ambiguous" if nesting.may_be_step(anchor) else None
 
 
-def _is_torn(tree: StepTree, anchor: Hashable) -> bool:
-    """Tell whether a span around the turn is missing, or one within it that held others."""
+def _lacks_parent(tree: StepTree, anchor: Hashable) -> bool:
+    """Return True if a parent is missing above the turn, or within its time."""
     start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
     within = tree.orphans[bisect_left(tree.orphans, start) :]
     lacks_inner = bool(within) and (end is None or within[0] <= end)
@@ -272,58 +279,22 @@ def _size(steps: Sequence[Step]) -> int:
     return size
 
 
-def _group(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls by the id of their anchor; calls without an anchor are left out."""
-    first: dict[Hashable, int] = {}  # the earliest retrieval below each step
-    for retriever in retrievals:
-        for above in _holders(tree, retriever):
-            first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
-    groups: dict[Hashable, list[Step]] = {}
-    for call in _writers(tree, first.keys()):
-        holders = (a.id for a in tree.ancestors(call) if a.id in first)
-        anchor = next((a for a in holders if first[a] <= call.start), None)
-        if anchor is not None:
-            groups.setdefault(anchor, []).append(call)
-    return groups
-
-
-def _writers(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield what may have written an answer: LLM calls, and steps that say what they answered.
-
-    Such a step is none of ``holders``, which hold retrievals, too, and stands for the calls in it.
-    """
-    said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
-    for call in tree.generators:
-        step = next((above.id for above in tree.path(call) if above.id in said), None)
-        if step is None:
-            yield call
-        else:
-            said[step] = replace(said[step], prompt=call.prompt, input=call.input)
-    yield from (replace(step, kind="llm") for step in said.values())
-
-
-def _holders(tree: StepTree, retrieval: Step) -> Iterable[Step]:
-    """Return what a retrieval is below; documents the application set are on the holder itself."""
-    explicit = retrieval.kind not in RETRIEVALS
-    return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
-
-
 def _retrievers(
     tree: StepTree, owners: Owners, retrievals: Sequence[Step]
 ) -> dict[Hashable, list[Step]]:
-    """Return the retrievals by turn: that of the deepest anchor above them."""
+    """Return the retrievals by turn: each belongs to the deepest anchor above it."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
-        anchor = next((a.id for a in _holders(tree, retriever) if a.id in owners), None)
+        anchor = next((a.id for a in holders_of(tree, retriever) if a.id in owners), None)
         if anchor is not None:
             found[owners[anchor]].append(retriever)
     return found
 
 
 def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls below the anchor of a turn, or around it, that are not the turn's own.
+    """Return the LLM calls below or around the anchor of a turn that are not its own calls.
 
-    Around it only what called no tools: these may be of something else.
+    Calls around the anchor that called tools are left out: they may belong to something else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -338,7 +309,7 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
 
 
 def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return the turns that each step at or above an anchor belongs to."""
+    """Return the anchors of the turns that each step belongs to, by step."""
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
         for step in tree.path(tree.by_id[anchor]):
@@ -347,37 +318,36 @@ def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None
 
 
 def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    """Return the anchor, and what is above it and of no other turn."""
+    """Return the anchor and its ancestors that belong to no other turn."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
 
-_Told: TypeAlias = "Mapping[str, Sequence[Step]]"
+def with_doubts(
+    tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_complete: bool
+) -> list[Turn]:
+    """Return ``turns``, with a doubt where one may be an intermediate step or grade an answer.
 
-
-def doubted(tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_whole: bool) -> list[Turn]:
-    """Return ``turns``, in doubt where they may be mere steps of one that is not seen, or grade.
-
-    ``users``: the turns that each step at or above an anchor belongs to.
+    ``users``: the anchors of the turns that each step belongs to.
     """
-    odd = set() if is_whole else _unwritten(tree, users)
+    unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
     for call in tree.generators:
         told[normalised(call.output or "")].append(call)
     answering = {call.id for turn in turns for call in turn.calls}
     found = []
     for turn in turns:
-        if any(above.id in odd for above in tree.ancestors(turn.anchor)):
+        if any(above.id in unexplained for above in tree.ancestors(turn.anchor)):
             found.append(replace(turn, doubt=turn.doubt or "partial"))
-        elif any(c.id in answering or _was_shown(c, turn) for c in _asked_for(turn, told)):
+        elif any(c.id in answering or _was_shown(c, turn) for c in _calls_that_asked(turn, told)):
             found.append(replace(turn, doubt=turn.doubt or "ambiguous"))
         else:
             found.append(turn)
     return found
 
 
-def _unwritten(tree: StepTree, users: _Users) -> set[Hashable]:
-    """Return the steps around several turns whose output none of the calls below them wrote."""
+def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
+    """Return the steps around several turns whose output no LLM call below them wrote."""
     shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
@@ -389,32 +359,35 @@ def _unwritten(tree: StepTree, users: _Users) -> set[Hashable]:
     return set(left)
 
 
-def _asked_for(turn: Turn, told: _Told) -> list[Step]:
-    """Return the calls of others that said just what ``turn`` asks."""
+def _calls_that_asked(turn: Turn, told: Mapping[str, Sequence[Step]]) -> list[Step]:
+    """Return the LLM calls outside of ``turn`` whose output is the question of ``turn``."""
     own = {call.id for call in turn.calls}
     asked = {normalised(step.input) for step in turn.path if step.input}
     return [call for text in asked for call in told.get(text, ()) if call.id not in own]
 
 
 def _was_shown(call: Step, turn: Turn) -> bool:
-    """Tell whether ``call`` was shown what ``turn`` retrieved: then it answered, and asked not."""
+    """Return True if ``call`` was shown the documents of ``turn``: then it wrote no question."""
     found = (p.text for one in turn.retrievers for p in one.documents or ())
     return any(place(text, call.prompt) for text in found)
 
 
 ANSWER_LENGTH = 20
-"""Characters from which the output of an LLM may be an answer."""
-_BESIDE = 200  # calls beside each other that are told apart: it takes the square of their number
+"""The least number of characters of an LLM output that may be an answer."""
+_MAX_PARALLEL = 200  # calls of a flat turn that are compared; the time grows with their square
 
 
-def parted(turn: Turn) -> list[Turn]:
-    """Return a turn for each answer in ``turn``, if its anchor does not hold it together."""
+def split_flat(turn: Turn) -> list[Turn]:
+    """Split a turn with a flat anchor into one turn for each answer; return others unchanged.
+
+    A *flat* anchor, such as the span of a web request, may hold several unrelated turns.
+    """
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
-    if len(turn.calls) > _BESIDE:
+    if len(turn.calls) > _MAX_PARALLEL:
         return [replace(turn, doubt="ambiguous")]
     last = [call for call in turn.calls if _is_answer(call, turn)]
-    grounded = [(call, used) for call in last if (used := _used(call, turn.retrievers))]
+    grounded = [(call, used) for call in last if (used := _retrievers_used(call, turn.retrievers))]
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
     if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
@@ -435,9 +408,9 @@ def parted(turn: Turn) -> list[Turn]:
 
 
 def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
-    """Return why ``part`` of a flat ``turn`` may not be what it seems.
+    """Return the reason to refuse ``part`` of a flat ``turn``, or None.
 
-    It may grade another answer, or have been shown what a retrieval found whose texts are unknown.
+    It may grade another answer, or have been shown documents whose texts are not recorded.
     """
     if may_grade(part.anchor, turn):
         return "ambiguous"
@@ -448,16 +421,16 @@ def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
     return "no_contexts" if is_mixed else None
 
 
-def says_little(call: Step) -> bool:
-    """Tell whether what an LLM said is too little for an answer that others are made of."""
+def is_short(call: Step) -> bool:
+    """Return True if the output of an LLM call is a verdict, or too short for an answer."""
     return len(call.output or "") < ANSWER_LENGTH or is_verdict(call.output or "")
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Tell whether ``call`` was shown what an earlier one made of the same passages.
+    """Return True if ``call`` was shown the output of an earlier call about the same passages.
 
-    Then it may grade, name or translate that, or put it better: nobody can tell. What a tool has
-    said is there to be used.
+    Then it may grade, translate or improve that output, which the trace does not show. The outputs
+    of calls made by tools do not count.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -478,16 +451,16 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 
 
 def _is_answer(call: Step, turn: Turn) -> bool:
-    """Tell whether nothing later was made of what ``call`` said."""
+    """Return True if no later call or retrieval was shown the output of ``call``."""
     text = call.output or ""
-    if says_little(call):
+    if is_short(call):
         return False
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     asked = [message for one in later for message in (*one.prompt, one.input or "")]
     return place(text, asked) is None
 
 
-def _used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
+def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
     """Return the retrievals whose documents ``call`` was shown: those of its own question."""
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]

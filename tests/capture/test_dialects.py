@@ -25,11 +25,11 @@ from rag_eval_otel.capture.dialects import (
     returns_list,
     tool_name,
 )
-from rag_eval_otel.capture.sample import outcomes_of
 from rag_eval_otel.capture.span import LogView, SdkSpan
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.testing.replay import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
+from steps import outcomes_of
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE = "The house was founded in 1949."

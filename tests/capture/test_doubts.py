@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rag_eval_otel.capture.sample import outcomes
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.types import Passage, Sample
-from steps import chain, llm, retriever, tool
+from steps import chain, llm, outcomes_of_steps, retriever, tool
 
 ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
@@ -15,7 +14,7 @@ PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 
 def found(*steps: Step) -> list[object]:
     """Return answers of samples, and reasons."""
-    results = [one.result for one in outcomes(steps)]
+    results = [one.result for one in outcomes_of_steps(steps)]
     return [one.answer if isinstance(one, Sample) else one for one in results]
 
 
@@ -72,7 +71,7 @@ def test_documents_of_a_step_of_its_own() -> None:
         chain("add", "app", at=(10, 11)), documents_seen=search(page=OTHER).documents or ()
     )
     generator = llm("l", "app", at=(50, 60), shown=[f"{PAGE} {OTHER}", ASKED], said=TOLD)
-    [outcome] = outcomes((root(), search(), add, generator))
+    [outcome] = outcomes_of_steps((root(), search(), add, generator))
     assert isinstance(outcome.result, Sample)
     assert [passage.text for passage in outcome.result.contexts or ()] == [PAGE, OTHER]
 
@@ -177,7 +176,7 @@ def beside(*numbers: int) -> list[Step]:
 
 def test_requests_beside_each_other() -> None:
     """Each answer goes with the question and the pages in its own prompt."""
-    results = [one.result for one in outcomes(beside(1, 2, 3, 4))]
+    results = [one.result for one in outcomes_of_steps(beside(1, 2, 3, 4))]
     assert results == [
         Sample(
             question=f"question {n}?",
@@ -227,6 +226,6 @@ def test_reranked_documents() -> None:
     """Where the prompt is not seen, what the reranker returned counts."""
     ranked = replace(search("rank", start=12, page=OTHER), kind="reranker")
     blind = replace(write(), prompt=(), input=None)
-    (outcome,) = outcomes([root(), search(), ranked, blind])
+    (outcome,) = outcomes_of_steps([root(), search(), ranked, blind])
     assert isinstance(outcome.result, Sample)
     assert outcome.result.context_texts == (OTHER,)

@@ -23,8 +23,8 @@ from opentelemetry.trace import Tracer, set_span_in_context
 from pipeline import ANSWER, CONTEXT, QUESTION, running, turns_counted
 from rag_eval_otel import Passage, Sample, record_answer, record_question, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import read
-from rag_eval_otel.capture.sample import outcomes_of
 from rag_eval_otel.capture.span import SdkSpan
+from steps import outcomes_of
 
 OTHER = "Products: Borealis makes lamps."
 SAMPLE = Sample(question=QUESTION, contexts=[CONTEXT], answer=ANSWER)
