@@ -174,7 +174,7 @@ def test_one_span_is_a_turn() -> None:
     app = App()
     with app.tracer.start_as_current_span("ask"):
         say_all()
-    assert app.tool_results == [SAMPLE]
+    assert app.results == [SAMPLE]
 
 
 def test_each_step_may_have_its_span() -> None:
@@ -186,7 +186,7 @@ def test_each_step_may_have_its_span() -> None:
             record_retrieval("founded", [CONTEXT])
         with app.tracer.start_as_current_span("write"):
             record_answer(ANSWER)
-    assert app.tool_results == [SAMPLE]
+    assert app.results == [SAMPLE]
 
 
 @pytest.mark.parametrize("own_spans", [True, False])
@@ -203,7 +203,7 @@ def test_several_retrievals(*, own_spans: bool) -> None:
                 record_retrieval(QUESTION, found)
         record_answer(ANSWER)
         assert span.is_recording()
-    assert app.tool_results == [
+    assert app.results == [
         Sample(question=QUESTION, contexts=[OTHER, CONTEXT, "Third."], answer=ANSWER)
     ]
 
@@ -215,7 +215,7 @@ def test_nothing_found_is_a_turn_without_contexts() -> None:
         record_question(QUESTION)
         record_retrieval(QUESTION, [])
         record_answer(ANSWER)
-    assert app.tool_results == [Sample(question=QUESTION, answer=ANSWER)]
+    assert app.results == [Sample(question=QUESTION, answer=ANSWER)]
 
 
 def test_the_last_question_and_answer_count() -> None:
@@ -225,7 +225,7 @@ def test_the_last_question_and_answer_count() -> None:
         record_question("first")
         record_answer("first")
         say_all()
-    assert app.tool_results == [SAMPLE]
+    assert app.results == [SAMPLE]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
     app = App()
     with app.tracer.start_as_current_span("ask"):
         say()
-    assert app.tool_results == [reason]
+    assert app.results == [reason]
 
 
 def test_a_retriever_in_another_process() -> None:
@@ -282,7 +282,7 @@ def test_it_wins_over_what_was_recorded(inside: str) -> None:
             with app.tracer.start_as_current_span("write"):
                 app.tracer.start_span("chat", attributes=CALL).end()
                 record_answer(ANSWER)
-    assert app.tool_results == [SAMPLE]
+    assert app.results == [SAMPLE]
 
 
 def test_contexts_alone_make_a_recorded_call_a_turn() -> None:
@@ -291,7 +291,7 @@ def test_contexts_alone_make_a_recorded_call_a_turn() -> None:
     with app.tracer.start_as_current_span("ask"):
         record_retrieval("Q", [CONTEXT])
         app.tracer.start_span("chat", attributes=CALL).end()
-    (found,) = app.tool_results
+    (found,) = app.results
     assert found == Sample(
         question="Q", contexts=[CONTEXT], answer="A longer answer, reworded later on."
     )
@@ -312,7 +312,7 @@ def test_what_a_limit_has_cut_is_refused(limits: SpanLimits, reason: str) -> Non
     with app.tracer.start_as_current_span("ask"):
         record_retrieval(QUESTION, [OTHER])
         say_all()
-    assert app.tool_results == [reason]
+    assert app.results == [reason]
 
 
 @pytest.mark.parametrize("hidden", ["[REDACTED]", "***"])
@@ -322,7 +322,7 @@ def test_what_was_hidden_stays_hidden(hidden: str) -> None:
     with app.tracer.start_as_current_span("ask"):
         say_all()
         record_answer(hidden)
-    assert app.tool_results == ["redacted"]
+    assert app.results == ["redacted"]
 
 
 def test_a_text_that_looks_like_a_repr_is_a_text() -> None:
@@ -331,7 +331,7 @@ def test_a_text_that_looks_like_a_repr_is_a_text() -> None:
     with app.tracer.start_as_current_span("ask"):
         say_all()
         record_question("print(x)")
-    assert app.tool_results == [Sample(question="print(x)", contexts=[CONTEXT], answer=ANSWER)]
+    assert app.results == [Sample(question="print(x)", contexts=[CONTEXT], answer=ANSWER)]
 
 
 # --- where it is said -----------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_in_a_generator() -> None:
             record_answer(" ".join(said))
 
     assert list(stream())
-    assert app.tool_results == [SAMPLE]
+    assert app.results == [SAMPLE]
 
 
 # --- scored ---------------------------------------------------------------------------------------
