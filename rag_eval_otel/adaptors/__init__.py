@@ -1,1 +1,17 @@
-"""Our metrics behind the interfaces of others; none of their libraries is imported."""
+"""Our metrics behind the interfaces of other frameworks, none of which is imported."""
+
+from __future__ import annotations
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics import resolve_metrics
+from rag_eval_otel.metrics.outcome import Metric
+
+
+def single_metric(metric: str | Metric) -> Metric:
+    """Return ``metric``, or the metric of that name; raise `ConfigError` for the name of a set."""
+    first, *others = resolve_metrics([metric])
+    if others:
+        names = ", ".join(each.name for each in (first, *others))
+        msg = f"{metric!r} is a set of metrics; make an evaluator of each: {names}"
+        raise ConfigError(msg)
+    return first

@@ -1,4 +1,4 @@
-"""A metric that runs like an evaluator of Haystack."""
+"""A metric with the interface of a Haystack evaluator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from rag_eval_otel.adaptors.one import the_one
+from rag_eval_otel.adaptors import single_metric
 from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.run import Progress, aevaluate_dataset, evaluate_dataset
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge, chosen_models
@@ -15,9 +15,9 @@ from rag_eval_otel.types import Score
 
 
 class HaystackEvaluator:
-    """Measures ``metric`` (or the one of that name) of columns, named as in haystack-ai 3.4.
+    """Measures ``metric`` on columns that are named as in haystack-ai 3.4.
 
-    It needs no Haystack. To be part of a pipeline, it is declared a component::
+    Haystack is not imported. For a pipeline, declare a component::
 
         from haystack import component
 
@@ -25,8 +25,9 @@ class HaystackEvaluator:
         class Evaluator(HaystackEvaluator):
             run = component.output_types(score=float, individual_scores=list)(HaystackEvaluator.run)
 
-    ``judge`` and ``embedder`` as for `evaluate`. ``raise_on_failure``: raise `FailedRowError` at
-    the first row with an error, as Haystack's evaluators do; else its status says so.
+    ``metric`` is a metric or its name; `ConfigError` for a name that is unknown or names a set.
+    ``judge`` and ``embedder`` are those of `evaluate`. With ``raise_on_failure`` the first failed
+    row raises `FailedRowError`, as in Haystack's evaluators; else its status is ``error``.
     """
 
     def __init__(
@@ -38,12 +39,11 @@ class HaystackEvaluator:
         raise_on_failure: bool = True,
         progress: Progress = "off",
     ) -> None:
-        """Measure ``metric``; `ConfigError` for a name that is not known or stands for several."""
-        self._metric = the_one(metric)
-        asked, embeds = chosen_models(judge, embedder)
+        self._metric = single_metric(metric)
+        chosen_judge, chosen_embedder = chosen_models(judge, embedder)
         self._options: dict[str, Any] = {
-            "judge": asked,
-            "embedder": embeds,
+            "judge": chosen_judge,
+            "embedder": chosen_embedder,
             "raise_on_failure": raise_on_failure,
             "progress": progress,
         }
@@ -56,16 +56,15 @@ class HaystackEvaluator:
         predicted_answers: list[str] | None = None,
         ground_truth_answers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Return what Haystack's evaluators do, and why a row has no score.
+        """Return the outputs of Haystack's evaluators, and the reasons of missing scores.
 
-        - ``score``: the mean over the rows that have one; None (there: NaN) where none has.
-        - ``individual_scores``: one for each row; None (there: NaN, or 0 where the definition gives
-          no number) where it has none.
-        - ``results``: for each row ``score``, ``status``, ``reason``, ``explanation``, ``detail``.
-        - ``statuses``: of each row ``evaluated``, ``undefined`` or ``error``; ``counts`` of them.
+        - ``score``: the mean of the scores; None (in Haystack NaN) without any.
+        - ``individual_scores``: the score of each row or None (in Haystack NaN, or 0 if undefined).
+        - ``results``: ``score``, ``status``, ``reason``, ``explanation``, ``detail`` of each row.
+        - ``statuses``: ``evaluated``, ``undefined`` or ``error`` of each row, and their ``counts``.
 
-        Raises `ConfigError`, a `ValueError`, for columns that differ in length, naming them, and
-        for a column that the metric needs and that is not there.
+        Raises `ConfigError`, a `ValueError`, for columns that differ in length and for a missing
+        column that the metric needs.
         """
         columns = _given(questions, contexts, predicted_answers, ground_truth_answers)
         return _result(evaluate_dataset(columns, [self._metric], **self._options))
@@ -78,7 +77,7 @@ class HaystackEvaluator:
         predicted_answers: list[str] | None = None,
         ground_truth_answers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Do as `run` does, to be awaited."""
+        """Do the same as `run`, asynchronously."""
         columns = _given(questions, contexts, predicted_answers, ground_truth_answers)
         return _result(await aevaluate_dataset(columns, [self._metric], **self._options))
 

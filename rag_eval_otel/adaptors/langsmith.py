@@ -1,4 +1,4 @@
-"""Metrics as an evaluator of LangSmith, and one as a string evaluator of LangChain."""
+"""Metrics as a LangSmith evaluator, and a metric as a LangChain string evaluator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rag_eval_otel.adaptors.one import the_one
+from rag_eval_otel.adaptors import single_metric
 from rag_eval_otel.dataset.read import COLUMNS, check_chosen, is_missing, sample_of
 from rag_eval_otel.dataset.run import run_now
 from rag_eval_otel.evaluation import evaluate
@@ -37,24 +37,24 @@ def langsmith_evaluator(
 ) -> Callable[[Any, Any], dict[str, Any]]:
     """Return an evaluator for LangSmith: ``evaluate(app, data=..., evaluators=[it])``.
 
-    Called with a run and its example, it returns ``{"results": [...]}``, the feedback of each
-    metric: ``key``, ``score``, ``value`` (pass or fail), ``comment`` (the explanation, or why there
-    is no score) and ``evaluator_info`` (status, reason, version). A score that failed, or for which
-    something is missing, is None.
+    Called with a run and its example, it returns ``{"results": [...]}`` with the feedback of each
+    metric: ``key``, ``score``, ``value`` (pass or fail), ``comment`` (the explanation, or the
+    reason for no score) and ``evaluator_info`` (status, reason, version). A failed score, and one
+    for which a field is missing, is None.
 
-    The question comes from the inputs of the example (of the run, where there is no example),
-    answer and contexts from the outputs of the run, the reference from the outputs of the example,
-    each under one of its usual names; ``keys`` maps question, answer, contexts or reference to
-    another. Contexts are texts or documents. ``metrics``, ``judge``, ``embedder``, ``fusion`` and
-    ``timeout`` as for `evaluate`. Raises `ConfigError` for what is under a name but cannot be used.
+    The question is an input of the example (without an example, of the run), answer and contexts
+    are outputs of the run, and the reference is an output of the example. Each is found by its
+    usual names; ``keys`` maps question, answer, contexts or reference to another name. Contexts are
+    texts or documents. ``metrics``, ``judge``, ``embedder``, ``fusion`` and ``timeout`` are as in
+    `evaluate`. The evaluator raises `ConfigError` for a field that cannot be used.
     """
     chosen = dict(keys or {})
     check_chosen(chosen)
-    asked, embeds = chosen_models(judge, embedder)
+    chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     scorer = _Scorer(
         metrics=resolve_metrics(metrics),
-        judge=asked,
-        embedder=embeds,
+        judge=chosen_judge,
+        embedder=chosen_embedder,
         fusion=fusion,
         timeout=timeout,
     )
@@ -68,14 +68,14 @@ def langsmith_evaluator(
 
 
 class RagStringEvaluator:
-    """A metric as a LangChain ``StringEvaluator``; needs no LangChain.
+    """A metric as a LangChain ``StringEvaluator``; LangChain is not imported.
 
-    Where an instance of LangChain's class is asked for, inherit from both, ours first::
+    If an instance of LangChain's class is required, inherit from both, ours first::
 
         class Evaluator(RagStringEvaluator, StringEvaluator): ...
 
-    `evaluate_strings` takes the answer as ``prediction``, the question as ``input``, and beside
-    ``reference`` also ``contexts``, which the interface has no name for.
+    `evaluate_strings` takes the answer as ``prediction``, the question as ``input``, the
+    ``reference``, and ``contexts``, which LangChain's interface does not have.
     """
 
     def __init__(
@@ -86,11 +86,14 @@ class RagStringEvaluator:
         embedder: AnyEmbedder = None,
         timeout: float | None = None,
     ) -> None:
-        """Measure ``metric``; `ConfigError` for a name that is not known or stands for several."""
-        self._metric = the_one(metric)
-        asked, embeds = chosen_models(judge, embedder)
+        self._metric = single_metric(metric)
+        chosen_judge, chosen_embedder = chosen_models(judge, embedder)
         self._score = _Scorer(
-            metrics=(self._metric,), judge=asked, embedder=embeds, fusion="on", timeout=timeout
+            metrics=(self._metric,),
+            judge=chosen_judge,
+            embedder=chosen_embedder,
+            fusion="on",
+            timeout=timeout,
         )
 
     @property
@@ -118,8 +121,8 @@ class RagStringEvaluator:
     ) -> dict[str, Any]:
         """Return ``score``, ``value`` (pass or fail) and ``reasoning``.
 
-        A failed score is None, and ``reasoning`` says why. Texts in ``kwargs`` are for metrics of
-        your own that need them; what else is there is ignored.
+        A failed score is None, and ``reasoning`` has the reason. Texts in ``kwargs`` are extra
+        fields for your own metrics; other values are ignored.
         """
         cells = {**kwargs, "answer": prediction, "reference": reference, "question": input}
         return _graded(run_now(lambda: self._score(cells, where="evaluate_strings"))[0])
@@ -132,7 +135,7 @@ class RagStringEvaluator:
         input: str | None = None,  # noqa: A002  # LangChain's name
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Do as `evaluate_strings` does, to be awaited."""
+        """Do the same as `evaluate_strings`, asynchronously."""
         cells = {**kwargs, "answer": prediction, "reference": reference, "question": input}
         return _graded((await self._score(cells, where="aevaluate_strings"))[0])
 
@@ -142,7 +145,7 @@ class RagStringEvaluator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scorer:
-    """Scores what is there; what a metric needs and is not there is a score without a value."""
+    """Scores the fields given; a metric that needs another field gets an undefined score."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -152,7 +155,7 @@ class _Scorer:
 
     async def __call__(self, cells: Mapping[str, Any], *, where: str) -> list[Score]:
         """Return a score of each metric, in their order."""
-        # A task has a context of its own, to be silent in.
+        # A task has its own context, in which tracing is suppressed.
         return await asyncio.ensure_future(self._scores(cells, where=where))
 
     async def _scores(self, cells: Mapping[str, Any], *, where: str) -> list[Score]:
@@ -162,7 +165,7 @@ class _Scorer:
         filled = given.keys() | ({"retrieved_ids"} if sample.ranked_ids else set())
         able = [metric for metric in self.metrics if metric.needs <= filled]
         found = await self._measure(sample, able) if able else {}
-        return [found.get(one.name) or _lacking(one, filled) for one in self.metrics]
+        return [found.get(each.name) or _missing_input(each, filled) for each in self.metrics]
 
     async def _measure(self, sample: Sample, metrics: Iterable[Metric]) -> dict[str, Score]:
         evaluation = await evaluate(
@@ -176,19 +179,19 @@ class _Scorer:
         return {score.name: score for score in evaluation.scores}
 
 
-def _lacking(metric: Metric, filled: Iterable[str]) -> Score:
+def _missing_input(metric: Metric, filled: Iterable[str]) -> Score:
     lacks = ", ".join(sorted(metric.needs.difference(filled)))
-    told = f"{lacks} not found; there are {', '.join(sorted(filled)) or 'none'}"
+    error = f"{lacks} not found; there are {', '.join(sorted(filled)) or 'none'}"
     return Score(
-        name=metric.name, status="undefined", reason="missing_input", detail={"error": told}
+        name=metric.name, status="undefined", reason="missing_input", detail={"error": error}
     )
 
 
-# --- what is where --------------------------------------------------------------------------------
+# --- fields of a run ------------------------------------------------------------------------------
 
 
 def _cells(run: Any, example: Any, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the run and its example say of each field of a `Sample`."""
+    """Return the fields of a `Sample` in the run and its example."""
     outputs = _part(run, "outputs")
     expected = _part(example, "outputs")
     inputs = _part(example, "inputs") or _part(run, "inputs")
@@ -219,13 +222,13 @@ def _read(field: str, cell: Any) -> Any:
 
 def _context(item: Any) -> Any:
     if isinstance(item, Mapping):
-        return item.get("kwargs", item)  # as LangChain writes documents down
+        return item.get("kwargs", item)  # as LangChain serialises documents
     if hasattr(item, "page_content"):
         return {"text": item.page_content, "id": getattr(item, "id", None)}
     return item
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- feedback -------------------------------------------------------------------------------------
 
 
 def _feedback(score: Score) -> dict[str, Any]:
@@ -234,17 +237,17 @@ def _feedback(score: Score) -> dict[str, Any]:
         "key": score.name,
         "score": score.value,
         "value": score.label,
-        "comment": _told(score),
-        "evaluator_info": {name: told for name, told in info.items() if told},
+        "comment": _comment(score),
+        "evaluator_info": {name: value for name, value in info.items() if value},
     }
 
 
 def _graded(score: Score) -> dict[str, Any]:
-    return {"score": score.value, "value": score.label, "reasoning": _told(score)}
+    return {"score": score.value, "value": score.label, "reasoning": _comment(score)}
 
 
-def _told(score: Score) -> str | None:
-    """Return the explanation of a value, or why there is none."""
+def _comment(score: Score) -> str | None:
+    """Return the explanation of a score, or the reason why there is none."""
     if score.status == "ok":
         return score.explanation or score.reason
     why = score.detail.get("error")

@@ -1,4 +1,4 @@
-"""Calibration: how well the scores of a metric agree with human labels, and what to make of it."""
+"""Agreement of scores with human labels, and of a judge with known verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calibrate`: a metric's scores against human labels, in one record."""
+"""`calibrate`: compare the scores of a metric with human labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from rag_eval_otel.calibration.agreement import (
     cohen_kappa,
     confusion_of,
     corrected_rate,
-    known,
     one_class,
     proportion,
     spearman,
-    unknown,
     weighted_kappa,
 )
 from rag_eval_otel.calibration.labels import Observation, observe
@@ -58,12 +56,12 @@ def _lines(c: Calibration) -> Iterator[str]:
 
 
 def _figures(calibration: Calibration, names: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each figure; the reason why there is none is said once for all it is of."""
-    told: set[str] = set()
+    """Yield a line for each figure; a reason that several share stands in the first line only."""
+    reasons: set[str] = set()
     for name in names:
         figure: Figure = getattr(calibration, name)
-        yield _line(name.replace("_", " "), "-" if figure.reason in told else str(figure))
-        told |= {figure.reason} - {""}
+        yield _line(name.replace("_", " "), "-" if figure.reason in reasons else str(figure))
+        reasons |= {figure.reason} - {""}
 
 
 def _line(name: str, text: str) -> str:
@@ -74,8 +72,8 @@ def _rows(c: Calibration) -> str:
     text = f"{c.labelled} labelled, {c.unlabelled} without a label"
     if not c.without_score:
         return text
-    told = ", ".join(f"{n} {status}" for status, n in c.without_score.items())
-    return f"{text}, {sum(c.without_score.values())} without a score ({told})"
+    statuses = ", ".join(f"{n} {status}" for status, n in c.without_score.items())
+    return f"{text}, {sum(c.without_score.values())} without a score ({statuses})"
 
 
 def _passes(c: Calibration) -> str:
@@ -100,17 +98,17 @@ def _fit(fit: ThresholdFit) -> str:
 
 
 FULL = "_full"
-"""What the name of a metric ends with that is the full form of another."""
+"""The ending of the name of a metric's full form."""
 _NO_THRESHOLD = "give the threshold that a score passes from"
 _NO_TRUTH = "give the label_threshold that a label passes from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormAgreement:
-    """How far a metric's short form, which is cheap, agrees with its full form on the same rows.
+    """Agreement of a metric's short form with its full form on the same rows.
 
-    ``same`` is the share of rows that pass by both or by neither, ``kappa`` the same beyond chance,
-    ``difference`` the mean of short less full.
+    ``same`` is the share of rows with the same pass or fail, ``kappa`` the agreement beyond
+    chance, ``difference`` the mean of short minus full.
     """
 
     rows: int
@@ -122,19 +120,18 @@ class FormAgreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Calibration:
-    """How far the scores of a metric can be trusted. Prints as a table.
+    """Agreement of a metric's scores with human labels. The repr is a table.
 
     ``labelled`` rows have a score and a human label, and all figures but the rates are theirs.
-    ``unlabelled`` rows have a score alone; ``without_score`` counts the others by why.
+    ``unlabelled`` rows have a score only; ``without_score`` counts the others by status.
 
     ``kappa``, ``accuracy``, ``balanced_accuracy``, ``sensitivity``, ``specificity`` and
     ``confusion`` compare the pass or fail at ``threshold`` with the human's; ``linear_kappa`` and
-    ``quadratic_kappa`` score and label on one scale (of labels that are pass or fail: the same as
-    ``kappa``). ``spearman`` and ``auroc`` compare the order of the scores alone. ``fit`` is the
-    threshold that fits best. ``human_rate`` is the share of the labelled rows that pass by the
-    human, ``metric_rate`` the share of the unlabelled that pass by the metric, ``corrected_rate``
-    the share of these that would pass by the human. ``full_form`` compares the scores with those
-    of the metric's full form, where the rows have both.
+    ``quadratic_kappa`` compare score and label on one scale (of pass or fail: equal to ``kappa``).
+    ``spearman`` and ``auroc`` need no threshold. ``fit`` is the threshold that fits best.
+    ``human_rate`` is the share of labelled rows that the human passes, ``metric_rate`` the share of
+    unlabelled rows that the metric passes, ``corrected_rate`` an estimate of their share that a
+    human would pass. ``full_form`` compares with the metric's full form, if the rows have both.
     """
 
     metric: str
@@ -161,11 +158,11 @@ class Calibration:
     full_form: FormAgreement | None = None
 
     def __repr__(self) -> str:
-        """Return the table."""
+        """Return a table."""
         return written(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; a figure that there is none of has its reason."""
+        """Return all figures for JSON."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
 
@@ -182,13 +179,13 @@ def calibrate(
     """Compare ``scores`` with the human ``labels`` of the same rows.
 
     A score is a number, or None where there is none. A label is pass or fail (True, 1 or
-    ``"pass"``; False, 0 or ``"fail"``), a number on a scale of more levels, or None for a row that
-    nobody labelled, which counts for the rates alone. A row passes by its score from ``threshold``
-    on (None: there is no pass or fail), and by a label on a scale from ``label_threshold`` on.
-    ``seed`` divides the rows for the cross-validation.
+    ``"pass"``; False, 0 or ``"fail"``), a number on a scale of more levels, or None for an
+    unlabelled row, which counts for the rates only. ``threshold`` is the lowest score that passes
+    (None: no pass or fail), ``label_threshold`` the lowest label on a scale that passes. ``seed``
+    divides the rows for the cross-validation.
 
-    Raises `ConfigError` naming the row, from 0, for what is none of these. What the rows do not
-    allow (one class only, equal scores throughout, no rows at all) is a `Figure` with a reason.
+    Raises `ConfigError` naming the row, from 0, for any other score or label. A figure that cannot
+    be computed (one class only, equal scores, no rows) is a `Figure` with a reason.
     """
     pairs = _paired(list(scores), list(labels))
     seen = [observe(score, label, where=f"row {row}") for row, (score, label) in enumerate(pairs)]
@@ -218,7 +215,7 @@ def calibration_of(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Calibration:
-    """Return the calibration of observations that have been read; else as `calibrate`."""
+    """Return the calibration of ``seen``; the options are those of `calibrate`."""
     _check(threshold=threshold, label_threshold=label_threshold, confidence=confidence)
     scores, labels = _labelled(seen)
     truths, passing = _truths(labels, label_threshold)
@@ -254,8 +251,10 @@ def form_agreement(
         if one.score is not None and other.score is not None
     ]
     columns = np.array(both, dtype=float).reshape(-1, 2)
-    mean = known(float(np.mean(columns[:, 0] - columns[:, 1]))) if both else unknown("no rows")
-    why = unknown(_NO_THRESHOLD)
+    difference = Figure(reason="no rows")
+    if both:
+        difference = Figure(value=float(np.mean(columns[:, 0] - columns[:, 1])))
+    why = Figure(reason=_NO_THRESHOLD)
     passes = columns >= (math.inf if threshold is None else threshold)
     same = int(np.sum(passes[:, 0] == passes[:, 1]))
     return FormAgreement(
@@ -263,7 +262,7 @@ def form_agreement(
         same=why if threshold is None else proportion(same, len(both), confidence=confidence),
         kappa=why if threshold is None else cohen_kappa(*passes.T, confidence=confidence),
         spearman=spearman(columns[:, 0], columns[:, 1], confidence=confidence),
-        difference=mean,
+        difference=difference,
     )
 
 
@@ -278,18 +277,18 @@ def _check(*, threshold: float | None, label_threshold: float | None, confidence
 
 
 def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
-    """Return the scores and the labels of the rows that have both."""
+    """Return the scores and labels of the rows with both."""
     both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
     columns = np.array(both, dtype=float).reshape(-1, 2)
     return columns[:, 0], columns[:, 1]
 
 
 def _truths(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
-    """Return which labels pass and from where on, or why that can't be told."""
+    """Return which labels pass, or a figure with the reason, and the lowest label that passes."""
     if passing is None and not set(labels) <= {0.0, 1.0}:
         scale = f"{min(labels):g} to {max(labels):g}"
         why = f"labels go from {scale}: give the label_threshold that a row passes from"
-        return unknown(why), None
+        return Figure(reason=why), None
     passing = 1.0 if passing is None else passing
     return labels >= passing, passing
 
@@ -302,7 +301,7 @@ def _ordered(
     confidence: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Return what takes pass or fail of the human, but no threshold."""
+    """Return the figures that need the human's pass or fail, but no threshold."""
     if isinstance(truths, Figure):
         fit = ThresholdFit(threshold=truths, youden=truths, cross_validated=truths)
         return {"auroc": truths, "fit": fit, "human_rate": truths}
@@ -321,9 +320,9 @@ def _decided(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return what takes the pass or fail of both."""
+    """Return the figures that need the pass or fail of both."""
     if threshold is None or isinstance(truths, Figure):
-        why = truths if isinstance(truths, Figure) else unknown(_NO_THRESHOLD)
+        why = truths if isinstance(truths, Figure) else Figure(reason=_NO_THRESHOLD)
         names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
         weighted = _weighted(scores, labels, why, confidence=confidence)
         return {"confusion": None, **dict.fromkeys(names, why), **weighted}
@@ -333,7 +332,7 @@ def _decided(
     kappa = (
         cohen_kappa(decisions, truths, confidence=confidence)
         if both
-        else unknown(one_class(truths))
+        else Figure(reason=one_class(truths))
     )
     return {
         "confusion": confusion,
@@ -349,12 +348,12 @@ def _decided(
 def _weighted(
     scores: Numbers, labels: Numbers, kappa: Figure, *, confidence: float
 ) -> dict[str, Figure]:
-    """Return both weighted kappas: of two classes ``kappa`` itself, else on the labels' scale."""
+    """Return both weighted kappas, which equal ``kappa`` for labels of two classes."""
     levels, given = set(labels), set(scores)
     if levels <= {0.0, 1.0}:
         return {"linear_kappa": kappa, "quadratic_kappa": kappa}
     if not (given <= levels or levels <= given):
-        why = unknown("scores and labels are not levels of one scale")
+        why = Figure(reason="scores and labels are not levels of one scale")
         return {"linear_kappa": why, "quadratic_kappa": why}
     return {
         "linear_kappa": weighted_kappa(scores, labels, weights="linear", confidence=confidence),
@@ -371,17 +370,17 @@ def _rates(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the pass rate of the rows without a label, by the metric and corrected."""
+    """Return the pass rates of the rows without a label: the metric's and the corrected one."""
     if threshold is None:
-        return dict.fromkeys(("metric_rate", "corrected_rate"), unknown(_NO_THRESHOLD))
+        return dict.fromkeys(("metric_rate", "corrected_rate"), Figure(reason=_NO_THRESHOLD))
     passed = sum(score >= threshold for score in spare)
     rate = (
         proportion(passed, len(spare), confidence=confidence)
         if spare
-        else unknown("no rows without a label")
+        else Figure(reason="no rows without a label")
     )
     if confusion is None:
-        return {"metric_rate": rate, "corrected_rate": unknown(_NO_TRUTH)}
+        return {"metric_rate": rate, "corrected_rate": Figure(reason=_NO_TRUTH)}
     corrected = corrected_rate(confusion, passed=passed, n=len(spare), confidence=confidence)
     return {"metric_rate": rate, "corrected_rate": corrected}
 

@@ -1,7 +1,7 @@
-"""`check_judge`: how often a judge is right on built-in cases whose verdicts are known.
+"""`check_judge`: measure how often a judge is right on built-in cases with known verdicts.
 
-The cases are ours, in six languages; each is a turn with what is true of it. They are put through
-the real prompts and read by the real metrics, in the short form and as the sources define them.
+The cases are turns in six languages. They go through the real prompts and metrics, in the short
+form and in the full form, as the sources define them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
-"""The set of metrics that is asked for, by form."""
+"""The set of metrics of each form."""
 
 _NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
 _LEVELS = {_YES: 2, _PART: 1, _NO: 0}
@@ -40,16 +40,16 @@ _MEANING: Mapping[str, str] = {
     "contexts without content": "finds support in contexts that say nothing",
     "injected instructions": "follows instructions in the texts that it judges",
 }
-"""What it means that a judge is wrong on cases about something."""
+"""The weakness that wrong verdicts on the cases of a subject show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A turn, and what is true of it.
+    """A turn with its true verdicts.
 
-    ``verdicts`` says of each sentence of the answer whether the contexts back it: 1 or 0, and 2
-    where it claims nothing. ``relevance`` is how far the contexts serve to answer the question,
-    from 0 to 2; None where another case has the same question and contexts.
+    ``verdicts`` has for each sentence of the answer 1 if the contexts support it, 0 if they do not,
+    and 2 if it claims nothing. ``relevance`` rates the contexts for the question from 0 to 2; None
+    if another case has the same question and contexts.
     """
 
     about: str
@@ -60,13 +60,13 @@ class Case:
 
     @property
     def backed(self) -> str:
-        """Whether all, some or none of what the answer claims is backed, or it claims nothing."""
+        """Whether all, some or none of the claims are supported, or there is no claim."""
         claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
         return {(): _NO_CLAIM, (1,): _YES, (0,): _NO}.get(claims, _PART)
 
 
 def built_in_cases() -> tuple[Case, ...]:
-    """Return the cases that come with the library."""
+    """Return the cases in ``checkup.json``."""
     text = (files("rag_eval_otel.calibration") / "checkup.json").read_text(encoding="utf-8")
     seen: set[tuple[str, tuple[str, ...]]] = set()
     return tuple(
@@ -90,13 +90,13 @@ def _case(
     )
 
 
-# --- what a judge said ----------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
-Outcome: TypeAlias = "tuple[str, bool]"  # a task, and whether the judge was right
+Outcome: TypeAlias = "tuple[str, bool]"  # a task, and True if the judge was right
 
 
 def outcomes(case: Case, evaluation: Evaluation) -> Iterator[Outcome]:
-    """Yield for each task whether the judge was right; a reply that is missing is wrong."""
+    """Yield the outcome of each task of a case; a missing reply is wrong."""
     yield "faithfulness", _backed(evaluation["faithfulness"]) == case.backed
     if case.backed in _LEVELS:
         yield "groundedness", _is_near(evaluation["response_groundedness"], _LEVELS[case.backed])
@@ -115,23 +115,23 @@ def _backed(score: Score) -> str | None:
 
 
 def _is_near(score: Score, rating: int) -> bool:
-    """Tell whether a score is nearer to ``rating``, from 0 to 2, than to any other.
+    """Return True if a score is nearer to ``rating``, from 0 to 2, than to any other rating.
 
-    The mean of two judges who do not agree is near none.
+    The mean of two judges who disagree is near none.
     """
     return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
 
 
-def _tells(task: str, about: str) -> bool:
-    """Tell whether what a judge says to ``task`` shows how it deals with what a case is about."""
+def _is_relevant(task: str, about: str) -> bool:
+    """Return True if a verdict in ``task`` shows how the judge deals with a subject."""
     if task == "evasion":
         return about == "refusals"
     empty = {"contexts without content", "injected instructions"}
     return task != "context relevance" or about in empty
 
 
-class _Watched:
-    """A judge, its requests timed and its unusable replies counted."""
+class _TimedJudge:
+    """Times the requests of a judge and counts its unusable replies."""
 
     def __init__(self, judge: Judge, clock: Callable[[], float]) -> None:
         self.model = judge.model
@@ -142,7 +142,6 @@ class _Watched:
         self._clock = clock
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` on."""
         started = self._clock()
         replies = await self._judge.reply(tasks)
         self.seconds.append(self._clock() - started)
@@ -156,10 +155,10 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """How a judge did in one form: shares of right replies by task, by subject and by language.
+    """The result of one form: shares of right replies by task, subject and language.
 
-    ``seconds`` are the median and the 95th percentile of its requests. ``cost`` is that of 1,000
-    turns, None where the price is not known. ``errors`` are why cases could not be asked at all.
+    ``seconds`` are the median and the 95th percentile of the requests. ``cost`` is that of 1,000
+    turns, None if the price is not known. ``errors`` counts failed scores by reason.
     """
 
     form: Form
@@ -176,22 +175,22 @@ class Check:
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
-        """Return the tasks in which the judge is right less often than ``bound``."""
+        """Return the tasks whose share of right replies is below ``bound``."""
         return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
 
     def meaning(self, bound: float) -> list[str]:
-        """Return in words what the judge cannot do, where it is right less than ``bound``."""
+        """Return the weaknesses of the judge: subjects and languages below ``bound``."""
         if self.parts and self.unusable == self.parts:
-            return ["gives no reply that can be used"]
+            return ["gives no usable reply"]
         weak = [name for name, share in self.subjects.items() if (share.value or 0) < bound]
-        told = [f"{_MEANING[name]} ({self.subjects[name].value:.2f})" for name in weak]
+        weaknesses = [f"{_MEANING[name]} ({self.subjects[name].value:.2f})" for name in weak]
         foreign = [name for name, share in self.languages.items() if (share.value or 0) < bound]
         if foreign and len(foreign) < len(self.languages):
-            told.append(f"is worse in {', '.join(foreign)}")
-        return told
+            weaknesses.append(f"is worse in {', '.join(foreign)}")
+        return weaknesses
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
+        """Return the figures for JSON."""
         median, late = self.seconds
         return {
             "form": self.form,
@@ -223,52 +222,52 @@ async def check_judge(
     timeout: float | None = 120.0,
     clock: Callable[[], float] = perf_counter,
 ) -> Check:
-    """Put ``cases``, by default the built-in ones, to ``judge`` and say how often it is right."""
+    """Score ``cases``, by default the built-in ones, with ``judge`` and compare the verdicts."""
     asked = cases or built_in_cases()
-    watched, turn = _Watched(judge, clock), asyncio.Semaphore(concurrency)
+    timed, semaphore = _TimedJudge(judge, clock), asyncio.Semaphore(concurrency)
 
-    async def put(case: Case) -> Evaluation:
-        async with turn:
+    async def scored(case: Case) -> Evaluation:
+        async with semaphore:
             return await evaluate(
                 case.sample,
                 [SETS[form]],
-                judge=watched,
+                judge=timed,
                 embedder=HashingEmbedder(),
                 timeout=timeout,
             )
 
-    evaluations = await asyncio.gather(*map(put, asked))
-    return _checked(asked, evaluations, watched=watched, form=form, prices=prices)
+    evaluations = await asyncio.gather(*map(scored, asked))
+    return _checked(asked, evaluations, timed=timed, form=form, prices=prices)
 
 
 def _checked(
     cases: Sequence[Case],
     evaluations: Sequence[Evaluation],
     *,
-    watched: _Watched,
+    timed: _TimedJudge,
     form: Form,
     prices: Prices,
 ) -> Check:
     usage = sum((one.usage for one in evaluations), Usage())
-    model = next((one.judge for one in evaluations if one.judge), watched.model)
+    model = next((one.judge for one in evaluations if one.judge), timed.model)
     cost = prices.cost(model, usage)
     found = [
         (case, task, right)
         for case, one in zip(cases, evaluations, strict=True)
         for task, right in outcomes(case, one)
     ]
-    telling = [(case, right) for case, task, right in found if _tells(task, case.about)]
+    relevant = [(case, right) for case, task, right in found if _is_relevant(task, case.about)]
     return Check(
         form=form,
         model=model,
         cases=len(cases),
         tasks=_shares((task, right) for _, task, right in found),
-        subjects=_shares((case.about, right) for case, right in telling),
-        languages=_shares((case.language, right) for case, right in telling),
-        parts=watched.parts,
-        unusable=watched.unusable,
+        subjects=_shares((case.about, right) for case, right in relevant),
+        languages=_shares((case.language, right) for case, right in relevant),
+        parts=timed.parts,
+        unusable=timed.unusable,
         usage=usage,
-        seconds=_seconds(watched.seconds),
+        seconds=_seconds(timed.seconds),
         cost=None if cost is None else cost / len(cases) * _TURNS,
         errors=_errors(evaluations),
     )
@@ -292,11 +291,11 @@ def _errors(evaluations: Sequence[Evaluation]) -> dict[str, int]:
     return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
 
 
-# --- as text --------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the figures of one judge as text, its forms side by side."""
+    """Return the figures of a judge as text, with a column for each form."""
     first = checks[0]
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     lines.append(_row("right, with 95 % interval", [check.form for check in checks]))

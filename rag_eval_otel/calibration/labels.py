@@ -1,4 +1,4 @@
-"""Rows with scores and human labels, as people have them: what is a score, what is a label."""
+"""Read scores and human labels from rows, in the forms in which they are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_eval_otel.results.read import metric_cells, metric_names
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
 Places: TypeAlias = Sequence[tuple[str, Cells]]
-"""Rows, each with what to call it in messages."""
+"""Rows, each with its name in messages."""
 
 _WORDS: Mapping[str, float] = {
     "pass": 1.0,
@@ -25,12 +25,12 @@ _WORDS: Mapping[str, float] = {
     "no": 0.0,
 }
 _FAILED: Mapping[object, Status] = {"undefined": "undefined", "error": "error"}
-_OURS = frozenset({"sample", "judge"})  # columns of what `evaluate` writes
+_EVALUATED = frozenset({"sample", "judge"})  # columns of a file that `evaluate` wrote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One row of one metric. ``score`` is None unless the status is ok; None is no label either."""
+    """The score of a metric, None unless the status is ok, and the label of a row, None without."""
 
     score: float | None
     label: float | None
@@ -38,10 +38,10 @@ class Observation:
 
 
 def observe(score: object, label: object, *, where: str, status: object = None) -> Observation:
-    """Return what a score and a label say, in any of the forms they are written in.
+    """Return the observation in two cells.
 
-    A status of ``undefined`` or ``error`` means that there is no score, whatever stands there.
-    Raises `ConfigError` naming ``where`` for what cannot be read.
+    With a status of ``undefined`` or ``error`` there is no score, whatever is in its cell. Raises
+    `ConfigError` naming ``where`` for a cell that is neither empty nor a score or label.
     """
     number = None if status in _FAILED else _number(score, where=f"{where}: the score")
     found: Status = "ok" if number is not None else _FAILED.get(status, "missing")
@@ -51,7 +51,7 @@ def observe(score: object, label: object, *, where: str, status: object = None) 
 def observations(
     rows: Iterable[tuple[str, Cells]], *, metric: str | None = None
 ) -> dict[str, list[Observation]]:
-    """Return the observations of each metric in ``rows``, or of ``metric`` alone.
+    """Return the observations of each metric in ``rows``, or of ``metric`` only.
 
     A row is one of
 
@@ -59,10 +59,10 @@ def observations(
     - ``{"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}``;
     - columns by name: ``{"faithfulness": 0.8, "faithfulness.human": 1}``, or ``human`` for all;
     - what ``rag-eval-otel evaluate --output`` writes, with ``<metric>.human`` or ``human`` added.
-      Its own ``label`` is the metric's, and not taken for a human's.
+      Its own ``label`` is the metric's pass or fail and not a human's.
 
-    Raises `ConfigError` naming the row of what cannot be read, for rows without any metric, or
-    without ``metric``, or in which nothing is labelled.
+    Raises `ConfigError` naming the row for a cell that cannot be read, and if there is no metric,
+    not the metric asked for, or no label.
     """
     places = list(rows)
     names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
@@ -82,7 +82,7 @@ def observations(
 
 
 def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
-    """Return the scores of ``metric`` in ``rows`` that hold several metrics, one for each row."""
+    """Return the scores of ``metric`` in rows of several metrics, one for each row."""
     return [_observed(row, metric, where) for where, row in rows if "score" not in row]
 
 
@@ -126,9 +126,9 @@ def _observed(row: Cells, name: str, where: str) -> Observation:
 
 
 def _label_cell(row: Cells, name: str, where: str) -> object:
-    """Return the human label; the nearest to the metric's name is meant."""
+    """Return the human label: that of the metric, else that of the row."""
     labels = _mapping(row, "labels", where)
-    ours = row.keys() >= _OURS
+    ours = row.keys() >= _EVALUATED
     common = row.get("human") if ours or "label" not in row else row.get("human", row["label"])
     return labels.get(name, row.get(f"{name}.human", common))
 
@@ -152,7 +152,7 @@ def _label(value: object, *, where: str) -> float | None:
 
 
 def _number(value: object, *, where: str, accepted: str = "a number") -> float | None:
-    """Return a finite number, or None where there is nothing: null, NaN or an empty cell."""
+    """Return a finite number, or None for null, NaN or an empty cell."""
     plain = _plain(value)
     if isinstance(plain, str):
         plain = _read(plain)
@@ -165,7 +165,7 @@ def _number(value: object, *, where: str, accepted: str = "a number") -> float |
 
 
 def _read(text: str) -> object:
-    """Return the number that ``text`` is, None for a blank, else the text."""
+    """Return the number in ``text``, None if it is blank, else the text itself."""
     try:
         return float(text) if text.strip() else None
     except ValueError:
@@ -173,5 +173,5 @@ def _read(text: str) -> object:
 
 
 def _plain(value: Any) -> object:
-    """Turn a scalar of numpy into Python's."""
+    """Return a scalar of numpy as Python's."""
     return value.item() if hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""The threshold that fits the human labels best, and how well it does on rows it has not seen."""
+"""The threshold that fits the human labels best, with cross-validation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from rag_eval_otel.calibration.agreement import (
     Numbers,
     Truths,
     confusion_of,
-    known,
     one_class,
-    unknown,
     youden,
 )
 
@@ -27,11 +25,10 @@ REPEATS = 10
 class ThresholdFit:
     """The threshold with the highest Youden's J, ``sensitivity + specificity - 1``.
 
-    ``threshold`` lies midway between two scores that occur; a score passes from it on. Of several
-    that fit equally well it is the highest: to pass a bad answer is the worse mistake. ``youden``
-    is its J on the rows it was chosen on, which is too good; ``cross_validated`` is the J of
-    thresholds chosen in the same way, each on rows other than those it is tried on. That is the
-    one to expect.
+    ``threshold`` is the lowest score that passes, midway between two scores that occur. Of several
+    that fit equally well it is the highest, because passing a bad answer is the worse error.
+    ``youden`` is its J on the same rows, which is too optimistic. ``cross_validated`` is the J on
+    rows that the threshold was not chosen on: the one to expect.
     """
 
     threshold: Figure
@@ -39,7 +36,7 @@ class ThresholdFit:
     cross_validated: Figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
+        """Return the figures for JSON."""
         names = ("threshold", "youden", "cross_validated")
         return {name: getattr(self, name).to_dict() for name in names}
 
@@ -48,25 +45,25 @@ def fit_threshold(scores: Numbers, truths: Truths, *, seed: int = 0) -> Threshol
     """Return the threshold that separates passes from fails best.
 
     Cross-validation: 5 folds (fewer where a class has fewer rows) with both classes in each, the
-    mean of 10 divisions drawn from ``seed``. No threshold where all labels are the same, or where
-    none does better than passing everything.
+    mean of 10 divisions drawn from ``seed``. No threshold if all labels are the same, or if none is
+    better than passing all rows.
     """
     if np.all(truths) or not np.any(truths):
-        none = unknown(one_class(truths))
+        none = Figure(reason=one_class(truths))
         return ThresholdFit(threshold=none, youden=none, cross_validated=none)
     chosen, best = _best(scores, truths)
     if best <= 0:
-        none = unknown("no threshold does better than passing everything")
-        return ThresholdFit(threshold=none, youden=known(0.0), cross_validated=none)
+        none = Figure(reason="no threshold is better than passing all rows")
+        return ThresholdFit(threshold=none, youden=Figure(value=0.0), cross_validated=none)
     return ThresholdFit(
-        threshold=known(chosen),
-        youden=known(best),
+        threshold=Figure(value=chosen),
+        youden=Figure(value=best),
         cross_validated=_cross_validated(scores, truths, seed=seed),
     )
 
 
 def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
-    """Return the best threshold and its J. The lowest score is one too: it passes everything."""
+    """Return the best threshold and its J; the lowest score, which passes all rows, is one too."""
     levels, codes = np.unique(scores, return_inverse=True)
     passes, fails = (np.bincount(codes[part], minlength=len(levels)) for part in (truths, ~truths))
     lost, spared = (np.cumsum(c) - c for c in (passes, fails))  # in the levels below each level
@@ -88,14 +85,14 @@ def _midway(levels: Numbers, at: int) -> float:
 def _cross_validated(scores: Numbers, truths: Truths, *, seed: int) -> Figure:
     smaller = int(min(np.sum(truths), np.sum(~truths)))
     if smaller < 2:  # noqa: PLR2004  # one is needed to choose on, another to try on
-        return unknown("a class has one row only")
+        return Figure(reason="a class has one row only")
     draw = np.random.default_rng(seed)
     trials = [_trial(scores, truths, min(FOLDS, smaller), draw) for _ in range(REPEATS)]
-    return known(float(np.mean([youden(trial) for trial in trials])))
+    return Figure(value=float(np.mean([youden(trial) for trial in trials])))
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    """Try on each fold the threshold chosen on the others; count all decisions together."""
+    """Return the confusion of all folds, each with the threshold chosen on the other folds."""
     fold_of = np.empty(len(truths), dtype=int)
     for part in (truths, ~truths):
         fold_of[part] = draw.permutation(int(np.sum(part))) % folds

@@ -130,9 +130,9 @@ RISING = np.array([0.1, 0.2, 0.3])
     ("figure", "reason"),
     [
         (cohen_kappa(NONE, NONE), "no rows"),
-        (cohen_kappa(SAME, SAME), "one and the same"),
+        (cohen_kappa(SAME, SAME), "the same constant"),
         (weighted_kappa(NONE, NONE, weights="linear"), "no rows"),
-        (weighted_kappa(ONE, ONE, weights="quadratic"), "one and the same"),
+        (weighted_kappa(ONE, ONE, weights="quadratic"), "the same constant"),
         (spearman(ONE, ONE), "fewer than two rows"),
         (spearman(SAME, RISING), "scores are all the same"),
         (spearman(RISING, SAME), "labels are all the same"),

@@ -209,7 +209,7 @@ def test_a_judge_that_writes_prose(capsys: pytest.CaptureFixture[str]) -> None:
     found = re.search(r"unusable replies +(\d+) of (\d+)", out)
     assert found
     assert found[1] == found[2] != "0"
-    assert "short: gives no reply that can be used" in out
+    assert "short: gives no usable reply" in out
     assert re.search(r"faithfulness +0\.000 ", out)
 
 

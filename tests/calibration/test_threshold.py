@@ -85,8 +85,8 @@ def test_the_divisions_are_drawn_from_the_seed() -> None:
         ([], "no rows"),
         ([(0.5, True)], "all labels are pass"),
         ([(0.5, False), (0.1, False)], "all labels are fail"),
-        ([(0.5, True), (0.5, False)], "no threshold does better"),
-        ([(0.1, True), (0.5, False)], "no threshold does better"),
+        ([(0.5, True), (0.5, False)], "no threshold is better"),
+        ([(0.1, True), (0.5, False)], "no threshold is better"),
     ],
 )
 def test_where_none_fits_it_says_why(pairs: list[tuple[float, bool]], reason: str) -> None:
