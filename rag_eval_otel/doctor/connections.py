@@ -89,17 +89,9 @@ class Answer:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connections:
-    """The replies of judge and embedder, and the answers of the endpoints."""
-
-    replies: Sequence[Reply] = ()
-    answers: Sequence[Answer] = ()
-
-
 def check_connections(
     config: Config | None, endpoints: Sequence[Endpoint], *, parts: Sequence[Part], timeout: float
-) -> Connections:
+) -> tuple[Sequence[Reply], Sequence[Answer]]:
     """Ask the ``parts`` of ``config`` and the ``endpoints`` at once, for ``timeout`` seconds."""
     questions = [] if config is None else _questions(config, parts, timeout=timeout)
     return asyncio.run(_check(questions, endpoints, timeout=timeout))
@@ -107,13 +99,12 @@ def check_connections(
 
 async def _check(
     questions: Sequence[Awaitable[Reply]], endpoints: Sequence[Endpoint], *, timeout: float
-) -> Connections:
+) -> tuple[Sequence[Reply], Sequence[Answer]]:
     # Its threads are not joined: one may hang in a name look-up.
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
-    replies, answers = await asyncio.gather(
+    return await asyncio.gather(
         asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
     )
-    return Connections(replies=replies, answers=answers)
 
 
 # --- judge and embedder ---------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from rag_eval_otel.config import DOCTOR, Config
 from rag_eval_otel.doctor import findings as rules
 from rag_eval_otel.doctor.connections import (
     PARTS,
-    Connections,
+    Answer,
     Part,
+    Reply,
     check_connections,
     otlp_endpoints,
 )
@@ -144,7 +145,8 @@ class Diagnosis:
     """Installed versions, connections, the program's run, and the findings, the worst first."""
 
     versions: Mapping[str, str]
-    connections: Connections
+    replies: Sequence[Reply] = ()
+    answers: Sequence[Answer] = ()
     run: Run | None = None
     findings: Sequence[Finding] = ()
 
@@ -179,12 +181,12 @@ def diagnose(
         config, parts = _of_program(config, notes[-1])
     if config is not None:
         findings += rules.from_config(config, judge_is_asked="judge" in parts)
-    connections = check_connections(config, endpoints, parts=parts, timeout=timeout)
-    findings += rules.from_replies(connections.replies)
-    findings += rules.from_answers(connections.answers)
+    replies, answers = check_connections(config, endpoints, parts=parts, timeout=timeout)
+    findings += [*rules.from_replies(replies), *rules.from_answers(answers)]
     return Diagnosis(
         versions=notes[0].versions if notes else versions(),
-        connections=connections,
+        replies=replies,
+        answers=answers,
         run=run,
         findings=without_consequences(findings),
     )
@@ -206,7 +208,7 @@ def _of_program(config: Config, note: Note) -> tuple[Config, tuple[Part, ...]]:
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    rows = [*_installed(diagnosis.versions), *_connections(diagnosis.connections)]
+    rows = [*_installed(diagnosis.versions), *_connections(diagnosis)]
     if diagnosis.run is not None:
         rows += _program(diagnosis.run)
     lines = [_row(name, text) for name, text in rows]
@@ -230,10 +232,10 @@ def _installed(versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "beside it", ", ".join(others) or "no known instrumentation"
 
 
-def _connections(connections: Connections) -> Iterator[tuple[str, str]]:
-    for reply in connections.replies:
+def _connections(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    for reply in diagnosis.replies:
         yield reply.part, f"{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
-    for answer in connections.answers:
+    for answer in diagnosis.answers:
         endpoint = answer.endpoint
         yield endpoint.signal, f"{endpoint.url} over {endpoint.protocol}: {answer.text}"
 
@@ -255,7 +257,6 @@ def _program(run: Run) -> Iterator[tuple[str, str]]:
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the report for JSON; it holds no key and no header."""
-    run, connections = diagnosis.run, diagnosis.connections
     return {
         "status": diagnosis.status,
         "versions": dict(diagnosis.versions),
@@ -267,7 +268,7 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
                 "told": reply.text,
                 "seconds": round(reply.seconds, 3),
             }
-            for reply in connections.replies
+            for reply in diagnosis.replies
         ],
         "otlp": [
             {
@@ -278,9 +279,9 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
                 "verdict": answer.verdict,
                 "told": answer.text,
             }
-            for answer in connections.answers
+            for answer in diagnosis.answers
         ],
-        "program": None if run is None else _program_as_data(run),
+        "program": _program_as_data(diagnosis.run) if diagnosis.run else None,
         "findings": [
             {**asdict(one.cause), "level": one.level, "seen": one.seen}
             for one in diagnosis.findings

@@ -1,4 +1,4 @@
-"""What the doctor advises for a refused turn: with it, the same turn is scored."""
+"""The doctor's advice on refused turns: with it, the same turn is scored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Advice = Callable[[], None]
 
 
 def outcome(build: Build, advice: Advice | None = None, **options: Any) -> dict[Any, int]:
-    """Return the turns counted of what is built, in a span of its own where there is advice."""
+    """Build a turn, follow the advice in a span around it, and return the counted turns."""
     with attached(**options) as app:
         around = app.plain("request") if advice else None
         with use_span(around, end_on_exit=True) if around else nullcontext():
@@ -47,7 +47,7 @@ def call(app: App, chain: Span, prompt: str, answer: str) -> None:
 
 
 def two_answers(app: App, around: Span | None) -> None:
-    """Two calls answer, and nobody says which of the two was returned."""
+    """Two calls answer, and no span says which answer was returned."""
     chain = app.step("CHAIN", around, **{"input.value": asked(1)})
     app.retrieve(1, chain)
     app.generate(1, chain)
@@ -56,7 +56,7 @@ def two_answers(app: App, around: Span | None) -> None:
 
 
 def chosen_by_code(app: App, around: Span | None) -> None:
-    """Two documents are found; the model is shown the first, and no step left the other out."""
+    """Two documents are retrieved, and the model is shown one; no step explains that."""
     chain = app.chain(1, around)
     app.retrieve(1, chain)
     call(app, chain, f"{told(1)[0]}\n\n{asked(1)}", said(1))
@@ -77,7 +77,7 @@ def no_texts(app: App, around: Span | None) -> None:
 
 
 def no_question(app: App, around: Span | None) -> None:
-    """Nobody tells what was asked, but as a part of one message with the documents."""
+    """The question is only in one message together with the documents."""
     chain = app.step("CHAIN", around, **{"output.value": said(1)})
     app.step("RETRIEVER", chain, **{**retrieved(1), "input.value": ""}).end()
     app.generate(1, chain)
@@ -107,10 +107,8 @@ def all_three() -> None:
         (no_retrieval, "no_retrieval", lambda: record_retrieval(asked(1), told(1))),
     ],
 )
-def test_what_is_recorded_in_a_span_around_the_turn(
-    build: Build, reason: str, advice: Advice
-) -> None:
-    """The turn is refused for its reason; with the call that the doctor advises it is scored."""
+def test_recording_in_a_span_around_the_turn(build: Build, reason: str, advice: Advice) -> None:
+    """The turn is refused for its reason; with the advised call it is scored."""
     assert outcome(build) == {("skipped", reason): 1}
     assert outcome(build, advice) == {("scored", None): 1}
     assert "record_" in CAUSES[cause_of("skipped", reason)].fix
@@ -125,13 +123,13 @@ def in_the_prompt(app: App, around: Span | None) -> None:
 
 
 def test_documents_in_the_prompt() -> None:
-    """Where only the model's client is traced, the option reads them in the prompt."""
+    """If only the model's client is traced, the option reads documents from the prompt."""
     assert outcome(in_the_prompt) == {("skipped", "no_retrieval"): 1}
     assert outcome(in_the_prompt, contexts_from_prompt="on") == {("scored", None): 1}
 
 
-def test_documents_in_the_prompt_are_said_on_the_span() -> None:
-    """The span of such a turn says where its contexts are from."""
+def test_the_span_names_the_source_of_the_documents() -> None:
+    """The span of such a turn says that its contexts are from the prompt."""
     with attached(contexts_from_prompt="on") as app:
         in_the_prompt(app, None)
         app.handle.flush()
@@ -155,7 +153,7 @@ def test_a_limit_of_the_sdk() -> None:
 
 
 def ask(chain: Runnable[Any, Any], question: object, **options: Any) -> dict[Any, int]:
-    """Return the turns counted of one run."""
+    """Run ``chain`` with our callback, and return the counted turns."""
     with attached(**options) as app:
         chain.invoke(question, config={"callbacks": [app.handle.callback]})
         app.handle.flush()
@@ -168,7 +166,7 @@ GENERATE = PROMPT | ScriptedChat() | StrOutputParser()
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_function_that_retrieves(*, recorded: bool) -> None:
-    """Documents from somewhere else are no retrieval, until they are recorded in the run."""
+    """Documents of a plain function are a retrieval only if they are recorded in the run."""
 
     def search(question: str) -> dict[str, str]:
         found = [document.page_content for document in company.documents()[:2]]
@@ -181,7 +179,7 @@ def test_a_function_that_retrieves(*, recorded: bool) -> None:
 
 
 def test_a_vector_store_that_is_searched_directly() -> None:
-    """A direct search within a run is a retrieval by itself."""
+    """A direct search of a vector store within a run is a retrieval."""
     store = handbook().vectorstore
 
     def search(question: str) -> dict[str, str]:
@@ -190,8 +188,8 @@ def test_a_vector_store_that_is_searched_directly() -> None:
     assert ask(RunnableLambda(search) | GENERATE, QUESTION) == {("scored", None): 1}
 
 
-def test_every_advice_names_what_there_is() -> None:
-    """No advice names a function or an option that the library does not have."""
+def test_every_advice_names_existing_functions() -> None:
+    """Every function and option that the advice names exists."""
     for cause in CAUSES.values():
         for name in re.findall(r"\b(record_\w+|instrument)\(", cause.fix):
             assert hasattr(rag_eval_otel, name)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from rag_eval_otel.doctor.connections import Answer, Connections, Verdict, endpoint_of
+from rag_eval_otel.doctor.connections import Answer, Verdict, endpoint_of
 from rag_eval_otel.doctor.findings import (
     CAUSES,
     Finding,
@@ -94,13 +94,13 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
         run(note(held=2, ended=False), status=-9),
         {"program-failed": "problem", "killed": "warning"},
     ),
-    "a worker that ends past Python": (run(note(), note(ended=False)), {"killed": "info"}),
+    "a worker that ends by os._exit": (run(note(), note(ended=False)), {"killed": "info"}),
     "a forked process that did nothing": (run(note(), silent(ended=False)), {}),
     "no-op provider": (
         run(silent(provider="trace.NoOpTracerProvider", sees_spans=False, processors=None)),
         {"provider-noop": "problem"},
     ),
-    "provider of another make": (
+    "provider of another SDK": (
         run(note(sees_spans=False, processors=None, provider="dd.Provider")),
         {"provider-foreign": "warning"},
     ),
@@ -113,9 +113,9 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
         run(silent(sampler="TraceIdRatioBased{0.0}")),
         {"sampler-off": "problem"},
     ),
-    "nobody to export": (run(note(processors=[])), {"no-exporter": "warning"}),
+    "no exporter": (run(note(processors=[])), {"no-exporter": "warning"}),
     "no spans": (run(silent()), {"no-spans": "problem"}),
-    "LangChain, and no span of it": (
+    "LangChain without spans": (
         run(silent(has_langchain=True, spans={"http": 1})),
         {"callback-missing": "problem"},
     ),
@@ -123,15 +123,15 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
         run(note(counts={"source": {"openinference": 3}}, has_langchain=True)),
         {"no-turns": "problem"},
     ),
-    "spans of nobody we know": (
+    "spans of an unknown instrumentation": (
         run(silent(spans={"http": 3})),
         {"no-dialect": "problem"},
     ),
-    "early leavers": (
+    "spans that left early": (
         run(counted(turn={"scored": 1}, released={"timeout": 1})),
         {"unscored-spans": "warning"},
     ),
-    "our own failures": (
+    "internal errors": (
         run(counted(turn={"scored": 1}, failure={"sink": 1})),
         {"internal-errors": "problem"},
     ),
@@ -235,7 +235,7 @@ def test_a_judge_in_the_program_s_code_is_not_asked(
 ) -> None:
     """A judge, an embedder or a key that the program's code sets cannot be tried."""
     found = diagnose(run(note(**known)), timeout=5, environ=QUIET)
-    assert [reply.part for reply in found.connections.replies] == asked
+    assert [reply.part for reply in found.replies] == asked
     assert ("judge-untried" in levels(found.findings)) is ("judge" not in asked)
 
 
@@ -246,7 +246,7 @@ def test_the_default_endpoint_is_asked_if_exports_failed(
     """Without a variable the default endpoint is only tried if the program's exports failed."""
     environ = {**QUIET, "OTEL_TRACES_EXPORTER": "otlp"}
     found = diagnose(run(note(logged=logged)), timeout=5, environ=environ)
-    assert len(found.connections.answers) == asked
+    assert len(found.answers) == asked
     assert ("PROBLEM export-failing" in as_text(found)) is bool(logged)
 
 
@@ -254,7 +254,7 @@ def test_the_status_is_the_program_s_failure_first() -> None:
     """The exit status is 3 if the program failed, whatever the findings are."""
     for status, expected in ((1, 3), (0, 0)):
         program = run(status=status)
-        found = Diagnosis(versions={}, connections=Connections(), run=program)
+        found = Diagnosis(versions={}, run=program)
         assert found.status == expected
 
 
@@ -275,7 +275,7 @@ def test_notes_come_back(tmp_path: Path) -> None:
     (tmp_path / "7-0.json").write_text(json.dumps(asdict(one)))
     (tmp_path / "8-0.part").write_text("{")
     assert read_notes(tmp_path) == [one]
-    found = Diagnosis(versions={}, connections=Connections(), run=run(one))
+    found = Diagnosis(versions={}, run=run(one))
     text = " ".join(as_text(found).split())
     assert "sdk.TracerProvider, AlwaysOnSampler, BatchSpanProcessor; judge lexical" in text
     assert "turns: scored 1." in as_line(one)
@@ -290,7 +290,7 @@ def test_every_reason_has_a_cause() -> None:
         assert {cause_of(outcome, reason) for reason in get_args(reasons)} <= set(CAUSES)
 
 
-def test_no_cause_is_idle() -> None:
+def test_every_cause_is_used() -> None:
     """Every described cause is used: the code names it, or a reason leads to it."""
     named = {f"otlp-{verdict}" for verdict in get_args(Verdict)}
     named |= set(re.findall(r'"([a-z]+(?:-[a-z]+)*)"', "".join(p.read_text() for p in SOURCES)))

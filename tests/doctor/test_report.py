@@ -1,4 +1,4 @@
-"""`rag-eval-otel doctor -- COMMAND`: programs in processes of their own, and what is found."""
+"""`rag-eval-otel doctor -- COMMAND`: real programs, and the report on each."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ class Report(dict[str, Any]):
 
     @property
     def seen(self) -> Mapping[str, str]:
-        """What was seen by the findings' names."""
+        """The evidence of the findings by their names."""
         return {one["id"]: one["seen"] for one in self["findings"]}
 
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """Where the programs export to."""
+    """Yield the receiver of the programs' exports."""
     with OtlpReceiver() as started:
         yield started
 
 
 @pytest.fixture
 def run(receiver: OtlpReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what runs a program under the doctor."""
+    """Return a function that runs a program under the doctor and returns the report."""
     for name in [name for name in os.environ if name.startswith(("OTEL_", "RAG_EVAL_", "PYTEST"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
@@ -101,7 +101,7 @@ def run(receiver: OtlpReceiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_healthy_program(
     run: Run, receiver: OtlpReceiver, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A chain with our handler: scored and exported, no problem, its output as without us."""
+    """A chain with our handler is scored and exported; the program's output is unchanged."""
     report = run(
         RAG
         + "import sys; from rag_eval_otel import RagEvalCallbackHandler\n"
@@ -124,7 +124,7 @@ def test_a_healthy_program(
 
 
 def test_spans_of_another_instrumentation(run: Run, receiver: OtlpReceiver) -> None:
-    """instrument() and spans of somebody else's: read, scored, exported, and nothing to say."""
+    """Spans of another instrumentation are read, scored and exported without a problem."""
     report = run(ATTACHED + SPANS + "answer(trace.get_tracer('openinference'))")
     assert report.exit_status == 0
     assert report.levels == {"judge-lexical": "info"}
@@ -135,7 +135,7 @@ def test_spans_of_another_instrumentation(run: Run, receiver: OtlpReceiver) -> N
 
 
 def test_the_callback_beside_an_instrumentation(run: Run, receiver: OtlpReceiver) -> None:
-    """A turn is counted once where both record it, and the second record is told of."""
+    """A turn that both record is counted once; the second record is a finding."""
     report = run(
         RAG
         + ATTACHED
@@ -161,7 +161,7 @@ def test_the_callback_beside_an_instrumentation(run: Run, receiver: OtlpReceiver
 
 
 def test_nothing_is_added_to_an_instrumented_program(run: Run, receiver: OtlpReceiver) -> None:
-    """LangChain runs that another instrumentation traces get no callback, and no span, of ours."""
+    """The doctor adds no callback and no span to LangChain runs."""
     report = run(
         RAG + ATTACHED + SPANS + f"{ASK})\n" + "answer(trace.get_tracer('openinference'))\n"
     )
@@ -171,7 +171,7 @@ def test_nothing_is_added_to_an_instrumented_program(run: Run, receiver: OtlpRec
 
 
 def test_nothing_is_attached(run: Run) -> None:
-    """A program that attaches nothing is told so, though all who were asked answer."""
+    """A program without a pipeline is ``nothing-attached``, though all endpoints answer."""
     report = run("", command="")  # a bare script: run by our Python
     assert report.exit_status == 1
     assert report.levels == {"nothing-attached": "problem", "judge-lexical": "info"}
@@ -179,14 +179,14 @@ def test_nothing_is_attached(run: Run) -> None:
 
 
 def test_langchain_without_its_callback(run: Run) -> None:
-    """instrument() alone records no LangChain run: the report says what to pass."""
+    """instrument() without its callback records no LangChain run: ``callback-missing``."""
     report = run(RAG + ATTACHED + f"{ASK})")
     assert report.exit_status == 1
     assert report.levels == {"callback-missing": "problem", "judge-lexical": "info"}
 
 
-def test_its_own_failure(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    """A program that crashes has a report, too, and the doctor a status of its own for that."""
+def test_a_program_that_crashes(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """A program that crashes has a report; the doctor's exit status is 3."""
     report = run(ATTACHED + SPANS + "answer(trace.get_tracer('oi')); raise RuntimeError('mine')")
     assert report.exit_status == 3
     assert report.seen["program-failed"] == "exit status 1"
@@ -195,7 +195,7 @@ def test_its_own_failure(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_options_in_force(run: Run) -> None:
-    """Options of a second call are told of; what is in the program's code is not shown."""
+    """Ignored options of a second call are a finding; keys in the code are not in the report."""
     report = run(
         RAG
         + PROVIDER
@@ -214,7 +214,7 @@ def test_the_options_in_force(run: Run) -> None:
 
 
 def test_processes_report_for_themselves(run: Run) -> None:
-    """Forked and spawned processes are counted, each for itself, though they leave by os._exit."""
+    """Forked and spawned processes report on themselves, even if they end by os._exit."""
     report = run(
         ATTACHED
         + SPANS
@@ -233,7 +233,7 @@ def test_processes_report_for_themselves(run: Run) -> None:
 
 
 def test_a_sampler_that_drops_all(run: Run) -> None:
-    """Nothing is recorded on the provider: the sampler is the one problem named."""
+    """If the sampler drops all spans, it is the only problem in the report."""
     report = run(
         "import os; os.environ['OTEL_TRACES_SAMPLER'] = 'always_off'\n"
         + ATTACHED
@@ -244,7 +244,7 @@ def test_a_sampler_that_drops_all(run: Run) -> None:
 
 
 def test_a_provider_that_is_set_too_late(run: Run) -> None:
-    """instrument() before the provider: the provider is refused, and that is said."""
+    """A provider that is set after instrument() is refused: ``provider-late``."""
     report = run(
         "from rag_eval_otel import instrument; instrument()\n"
         + PROVIDER
@@ -255,8 +255,8 @@ def test_a_provider_that_is_set_too_late(run: Run) -> None:
     assert problems == ["provider-late"]
 
 
-def test_what_was_recorded_nowhere(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    """A record_*() call without a span is told of, and its warning is printed as ever, once."""
+def test_texts_recorded_without_a_span(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    """A record_*() call without a span is a finding; its warning is printed once, as usual."""
     report = run(
         ATTACHED
         + SPANS
@@ -271,7 +271,7 @@ def test_what_was_recorded_nowhere(run: Run, capfd: pytest.CaptureFixture[str]) 
 def test_bad_options(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A variable that cannot be used is named, and explains that nothing is attached."""
+    """An invalid variable is a problem, and explains that nothing is attached."""
     monkeypatch.setenv("RAG_EVAL_HOLD_SECONDS", "soon")
     report = run(ATTACHED)
     assert report.exit_status == 3
@@ -281,7 +281,7 @@ def test_bad_options(
 
 
 def test_exports_that_fail(run: Run, receiver: OtlpReceiver) -> None:
-    """An exporter whose path is wrong fails at the very end of the program: that is noted, too."""
+    """An exporter that fails when the provider shuts down is in the report."""
     report = run(
         "from opentelemetry import trace\n"
         "from opentelemetry.sdk.trace import TracerProvider\n"
@@ -301,15 +301,27 @@ def test_exports_that_fail(run: Run, receiver: OtlpReceiver) -> None:
 
 
 def test_a_killed_program(run: Run) -> None:
-    """What is known of a process that is killed is what it had noted."""
+    """The report on a killed process has the note of its start."""
     report = run(ATTACHED + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert report.exit_status == 3
     assert report.seen["program-failed"] == "ended by SIGKILL"
     assert [one["ended"] for one in report["program"]["pipelines"]] == [False]
 
 
+def test_a_program_that_leaves_by_os_exit(run: Run) -> None:
+    """Without Python's exit handlers the report has the state of the last flush."""
+    report = run(
+        ATTACHED
+        + SPANS
+        + "answer(trace.get_tracer('openinference')); handle.flush()\n"
+        + "answer(trace.get_tracer('openinference')); import os; os._exit(0)"
+    )
+    assert report["program"]["turns"] == {"scored": 1}
+    assert report.levels["killed"] in {"info", "warning"}
+
+
 def test_a_line_without_the_doctor(tmp_path: Path) -> None:
-    """``RAG_EVAL_DOCTOR=1`` prints what a process has captured when it ends."""
+    """``RAG_EVAL_DOCTOR=1`` prints one line on the turns when the process ends."""
     script = tmp_path / "app.py"
     script.write_text(ATTACHED + SPANS + "answer(trace.get_tracer('openinference'))")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "PYTEST"))}
@@ -333,7 +345,7 @@ WAITS = "import signal; print('ready', flush=True); signal.pause()"
 
 
 def doctor_of(script: Path, prelude: str = "", **popen: Any) -> subprocess.Popen[bytes]:
-    """Start a doctor in a process of its own, on a program that waits to be ended."""
+    """Start a doctor process with a program that waits for a signal."""
     script.write_text(WAITS)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "PYTEST"))}
     doctor = subprocess.Popen(
@@ -350,7 +362,7 @@ def doctor_of(script: Path, prelude: str = "", **popen: Any) -> subprocess.Popen
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_both_with_a_report(tmp_path: Path, number: signal.Signals) -> None:
-    """A signal to the doctor ends the program, which is no failure; the report is on stderr."""
+    """A signal to the doctor ends the program; the report follows on stderr."""
     with doctor_of(tmp_path / "app.py") as doctor:
         doctor.send_signal(number)
         out, err = doctor.communicate(timeout=60)
@@ -360,7 +372,7 @@ def test_a_signal_ends_both_with_a_report(tmp_path: Path, number: signal.Signals
 
 
 def test_an_interrupt_by_a_terminal(tmp_path: Path) -> None:
-    """^C on a terminal reaches the program by itself, and is not handed on a second time."""
+    """The doctor does not pass on a ^C that the terminal has sent to the program."""
     ours, theirs = os.openpty()
     on_terminal = (
         "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
@@ -388,7 +400,7 @@ def test_an_interrupt_by_a_terminal(tmp_path: Path) -> None:
 def test_misuse(
     command: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that cannot be run is refused with a way out, before anything is done."""
+    """A command that cannot be run is refused before anything is done."""
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(0o755)
@@ -398,7 +410,7 @@ def test_misuse(
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
 def test_a_time_limit_has_to_be_one(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who is asked gets some time, and not for ever."""
+    """A time limit must be positive and finite."""
     with pytest.raises(SystemExit, match="2"):
         main(["doctor", f"--timeout={seconds}"])
     assert "--timeout" in capsys.readouterr().err
