@@ -29,7 +29,7 @@ def run(example: Path, receiver: OtlpReceiver) -> str:
     """Run ``example`` with its spans going to ``receiver``, and return what it printed."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(example.parent.parent),
+        "PYTHONPATH": str(ROOT),
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     }
@@ -57,6 +57,19 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(COMMANDS) >= 4
     for command in COMMANDS:
         assert main(shlex.split(command, comments=True)[1:]) == 0, command
+
+
+def test_the_application_of_the_tutorial_runs(tmp_path: Path) -> None:
+    """The tutorial's code is scored as its text says: a wrong price fails."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    with OtlpReceiver() as receiver:
+        assert "15 euros" in run(tmp_path / "app.py", receiver)
+        (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
+    assert root.name == "invoke_workflow RunnableSequence"
+    assert len(receiver.spans()) == 3
+    assert root.attributes["rag.evaluation.label"] == "fail"
+    assert root.attributes["rag.evaluation.faithfulness.label"] == "fail"
 
 
 def test_langchain_example() -> None:

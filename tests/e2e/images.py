@@ -1,0 +1,82 @@
+"""Render the pictures of the README: ``PYTHONPATH=tests python -m e2e.images docs/images``.
+
+Chromium takes screenshots of a trace that the demo prints and of a page that the report writes.
+"""
+
+from __future__ import annotations
+
+import html
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from e2e.programs import program
+from score_files import falling, jsonl, page_of, row
+
+STYLE = "margin:0;padding:16px;background:#14181d;color:#e6e9ec;"
+STYLE += "font:15px/1.4 'DejaVu Sans Mono';white-space:pre-wrap"
+COLOURS = {"pass": "#5ec26a", "fail": "#ff7b72"}
+TURN = 4
+"""The turn of the demo whose answer is made up."""
+
+
+def render(folder: Path) -> list[Path]:
+    """Write ``trace.png`` and ``report.png`` to ``folder`` and return their paths."""
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        trace, page = scratch / "trace.html", scratch / "page.html"
+        trace.write_text(f'<body style="{STYLE}">{_coloured(_trace())}', encoding="utf-8")
+        _report(scratch)
+        return [
+            _screenshot(trace, folder / "trace.png", size="1000,290"),
+            _screenshot(page, folder / "report.png", size="1100,1150"),
+        ]
+
+
+def _trace() -> str:
+    """Return one turn of the demo."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rag_eval_otel", "demo"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split("\n\n")[TURN]
+
+
+def _coloured(text: str) -> str:
+    """Return ``text`` as HTML, with its labels in colour."""
+    found = html.escape(text)
+    for label, colour in COLOURS.items():
+        found = found.replace(f"  {label}", f'  <b style="color:{colour}">{label}</b>')
+    return found
+
+
+def _report(folder: Path) -> None:
+    """Write the page of two metrics, one of which falls."""
+    steady = falling(3000, at=3000, seed=1)
+    rows = [
+        row(i, faithfulness={"value": value}, answer_relevancy={"value": steady[i]})
+        for i, value in enumerate(falling(3000, at=2200))
+    ]
+    page_of(jsonl(folder / "scores.jsonl", rows))
+
+
+def _screenshot(page: Path, picture: Path, *, size: str) -> Path:
+    subprocess.run(
+        [
+            *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
+            *("--disable-dev-shm-usage", "--hide-scrollbars", f"--window-size={size}"),
+            "--blink-settings=preferredColorScheme=1",
+            f"--user-data-dir={page.parent / 'profile'}",
+            f"--screenshot={picture}",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return picture
+
+
+if __name__ == "__main__":
+    for written in render(Path(sys.argv[1])):
+        print(written)  # noqa: T201  # for people
