@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the collector of builder-config.yaml with OpenTelemetry's own builder, and prints where it
-# is. The result is kept in the user's cache: the same manifest is not built twice. Needs Go >= 1.25.
+# Builds the collector of builder-config.yaml with OpenTelemetry's builder, and prints its path. The
+# result is cached in the user's cache folder for each manifest. Needs Go 1.25 or newer.
 set -eu
 cd "$(dirname "$0")"
 
@@ -14,7 +14,7 @@ build() {
     mkdir _build
     GOBIN="$home" nice go install "go.opentelemetry.io/collector/cmd/builder@$version"
     # The list of modules is made here and completed by the compiler. The builder would run
-    # `go mod tidy` for it, which downloads twice as much: also what the components' tests need.
+    # `go mod tidy`, which downloads twice as much, including dependencies of the components' tests.
     export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=mod"
     (
         cd _build

@@ -1,4 +1,4 @@
-"""Writes the dashboards beside it: python collector/grafana/generate.py."""
+"""Generates the dashboards in this folder: python collector/grafana/generate.py."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ HEIGHT = 8
 
 
 def generated() -> Mapping[Path, str]:
-    """Return each dashboard's file and what is to be in it."""
+    """Return the path and the content of each dashboard's file."""
     return {
-        FOLDER / f"{one.uid}.json": f"{json.dumps(page(one), indent=2)}\n" for one in DASHBOARDS
+        FOLDER / f"{board.uid}.json": f"{json.dumps(page(board), indent=2)}\n"
+        for board in DASHBOARDS
     }
 
 
 def page(dashboard: Dashboard) -> dict[str, Any]:
-    """Return ``dashboard`` as Grafana reads it."""
+    """Return ``dashboard`` as Grafana's JSON model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,

@@ -1,4 +1,4 @@
-"""The dashboards: what they show, and the queries they ask."""
+"""The dashboards: their panels and queries."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ DASHBOARDS = (OVERVIEW, IN_DEPTH, COST)
 
 
 def queries(dashboards: Sequence[Dashboard] = DASHBOARDS) -> Iterator[str]:
-    """Yield every expression of ``dashboards``."""
+    """Yield every PromQL expression of ``dashboards``."""
     for dashboard in dashboards:
         for panel in dashboard.panels:
             yield from (query.expr for query in panel.queries)

@@ -1,4 +1,4 @@
-"""What a dashboard is made of: pages of panels, panels of queries."""
+"""The parts of a dashboard: panels and their queries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 WIDTH = 24
-"""Columns of a page."""
+"""The number of columns of a page."""
 
 Kind = Literal["timeseries", "stat", "heatmap", "table", "bargauge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A PromQL expression and what its series are called."""
+    """A PromQL expression and the legend of its series."""
 
     expr: str
     legend: str
@@ -22,7 +22,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A picture of some queries, ``width`` of 24 columns wide."""
+    """A panel with some queries, ``width`` of 24 columns wide."""
 
     title: str
     queries: tuple[Query, ...]
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A page of panels, with a choice of services and, if it has metrics, of them."""
+    """A page of panels, with a choice of services and, if it has any, of metrics."""
 
     uid: str
     title: str
@@ -50,6 +50,6 @@ def ask(expr: str, legend: str) -> Query:
 
 
 def either(form: str, part: str, where: str) -> str:
-    """Return ``form`` over what applications count, and over spans for those that count nothing."""
+    """Return ``form`` over the counts of applications, or of spans for services without them."""
     own, spans = f"rag_evaluation_score{part}", f"rag_evaluation_span_score{part}"
     return f"{form % f'{own}{{{where}}}'} or {form % f'{spans}{{{where}}}'}"

@@ -1,1 +1,1 @@
-"""Prometheus rules for a target of the user's own: what is recorded of scores, and when to wake."""
+"""Alerting: Prometheus rules on scores."""

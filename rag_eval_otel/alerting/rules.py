@@ -1,9 +1,9 @@
-"""A `Target` as Prometheus rules: recorded ratios, evidence, burn rates, and the watch over both.
+"""Prometheus rules for a `Target`: recorded ratios, evidence, burn rates, and alerts.
 
-The evidence is an e-value: the likelihood ratio of a window's scores, more bad answers than
-allowed against just so many as allowed. Each window is one start of a sequential test, so its
-maximum stays below the e-Shiryaev-Roberts statistic, and crosses ``every`` at most once in
-``every`` scores while the target is met: at any traffic, and for any mix of metrics of one series.
+The evidence is an e-value: the likelihood ratio of the scores in a window, for more bad answers
+than allowed against exactly as many as allowed. Each window is one start of a sequential test. The
+maximum over windows stays below the e-Shiryaev-Roberts statistic, so it exceeds ``every`` at most
+once in ``every`` scores while the target is met, at any traffic and for any mix of metrics.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ JAEGER = (
     "http://localhost:16686/search?service={service}"
     "&tags=%7B%22rag.evaluation.{metric}.label%22%3A%22fail%22%7D"
 )
-"""The failed turns of a service in Jaeger, as ``collector/docker-compose.yaml`` starts it."""
+"""The address of a service's failed turns in the Jaeger of ``collector/docker-compose.yaml``."""
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
-_ADDRESS = re.compile(r"(\{(service|metric)\}|[!-z|~])+")  # one line, and no other braces
+_ADDRESS = re.compile(
+    r"(\{(service|metric)\}|[!-z|~])+"
+)  # no blanks, no line breaks, and no other braces
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A promise about scores. Raises `ConfigError` where Prometheus could not watch over it.
+    """A service level objective for scores.
 
-    ``slo`` is the share of answers that are to be good, 0.5 to 0.9999; an answer is bad where its
-    score is at or below ``tau``, which is a bound of the score histogram: 0.05, 0.1, ... 0.95.
-    ``every`` scores there may be one false alarm, while the promise is kept. ``interval`` is how
-    often the rules run, as Prometheus writes times. ``traces`` is the address of a service's bad
-    turns in the tracing backend, ``{service}`` and ``{metric}`` standing for the names; other
-    braces and blanks are written ``%7B``, ``%7D``, ``%20``.
+    ``slo`` is the share of answers that should be good, 0.5 to 0.9999. An answer is bad if its
+    score is at or below ``tau``, a bound of the score histogram: 0.05, 0.1, ... 0.95. While the
+    target is met, there is at most one false alarm in ``every`` scores. ``interval`` is the
+    evaluation interval of the rules, in the notation of Prometheus. ``traces`` is the address of a
+    service's bad turns in the tracing backend, with ``{service}`` and ``{metric}`` for the names;
+    other braces and blanks are written ``%7B``, ``%7D``, ``%20``.
 
-    ``thresholds`` are those of metrics that have another than ``tau``, in [0, 1]; each is counted
-    at the bound of the histogram next to it. Only ``label_metrics`` wake anybody; if there are
-    none, all do but those that the offline judge's overall label leaves out.
+    ``thresholds`` maps metrics to a threshold in [0, 1] that replaces ``tau``; the nearest bound of
+    the histogram is used. Alerts on bad answers are restricted to ``label_metrics``; without any,
+    the metrics that the overall label of the offline judge leaves out raise none. Raises
+    `ConfigError` for values that Prometheus cannot use.
     """
 
     slo: float = 0.9
@@ -57,7 +60,6 @@ class Target:
     label_metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not _MIN_SLO <= self.slo <= _MAX_SLO:
             msg = f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}"
             raise ConfigError(msg)
@@ -88,115 +90,121 @@ class Target:
 
     @property
     def allowed(self) -> float:
-        """The share of answers that may be bad."""
+        """The share of answers that may be bad, ``1 - slo``."""
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
-        """Return the bound of the histogram next to ``threshold``, the lower of two."""
+        """Return the bound of the histogram nearest to ``threshold``; of two, the lower one."""
         return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))
 
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-"""Over 5 minutes `increase` extrapolates by up to a quarter: it is in no evidence."""
+"""Ranges of the records. 5m is not used for evidence: `increase` extrapolates it by up to 25 %."""
 
 TIMES = (1.5, 2.0, 3.0)
-"""How many times as many bad answers as allowed the evidence looks for."""
+"""The alternatives of the evidence: multiples of the allowed share of bad answers."""
 
 _BY = "gen_ai_evaluation_name, service_name"
-_SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")  # the application's come first
-_MINIMUM = 20  # scores, below which a ratio says nothing
-_MOST = 0.95
+_SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")
+"""Histograms of the application and of the collector; the first has priority."""
+_MIN_SCORES = 20  # in a window, for a ratio to count
+_MAX_SHARE = 0.95  # of bad answers in an alternative
 
 
-class _Rules(Template):
-    """A template that leaves the ``$`` and ``{{ }}`` of Prometheus alone."""
+class _RulesTemplate(Template):
+    """A template with ``@{name}``, because ``$`` and ``{{ }}`` belong to Prometheus."""
 
     delimiter = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tier:
-    """A pair of windows over which the allowance may burn ``burn`` times as fast, and no faster."""
+class _BurnRate:
+    """An alert on the share of bad answers in two windows, ``burn`` times the allowed share."""
 
     severity: str
     long: str
     short: str
     burn: float
-    most: float  # the share of bad answers that must be enough, whatever the target
+    max_ratio: float  # the share of bad answers that raises the alert at any target
 
 
-_TIERS = (
-    _Tier(severity="page", long="1h", short="5m", burn=14.4, most=0.5),
-    _Tier(severity="page", long="6h", short="30m", burn=6, most=0.4),
-    _Tier(severity="ticket", long="1d", short="2h", burn=3, most=0.3),
-    _Tier(severity="ticket", long="3d", short="6h", burn=1.5, most=0.2),
+_BURN_RATES = (
+    _BurnRate(severity="page", long="1h", short="5m", burn=14.4, max_ratio=0.5),
+    _BurnRate(severity="page", long="6h", short="30m", burn=6, max_ratio=0.4),
+    _BurnRate(severity="ticket", long="1d", short="2h", burn=3, max_ratio=0.3),
+    _BurnRate(severity="ticket", long="3d", short="6h", burn=1.5, max_ratio=0.2),
 )
 
 
 def render(target: Target) -> str:
-    """Return the rules for ``target`` as a YAML file."""
-    told = _told(target)
-    alerts = _fill("alerts", told, burns="".join(_burns(target, told)).rstrip("\n"))
-    parts = (*_windows(target, told), _chosen(target, told), *_evidence(target, told), alerts)
-    return "".join((_fill("head", told), *parts))
+    """Return the rules for ``target`` as YAML."""
+    values = _values(target)
+    alerts = _fill("alerts", values, burns="".join(_burns(target, values)).rstrip("\n"))
+    parts = (
+        *_windows(target, values),
+        _thresholds(target, values),
+        *_evidence(target, values),
+        alerts,
+    )
+    return "".join((_fill("head", values), *parts))
 
 
-def _windows(target: Target, told: dict[str, str]) -> Iterator[str]:
+def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
     for window in WINDOWS:
         bad = [
-            f"sum by ({_BY}) (increase({source}_bucket{{{_at(bound, name)}}}[{window}]))"
+            f"sum by ({_BY}) (increase({source}_bucket{{{_matchers(bound, name)}}}[{window}]))"
             for source in _SOURCES
             for name, bound in _bounds(target)
         ]
-        yield _fill("window", told, window=window, bad=_or(bad))
+        yield _fill("window", values, window=window, bad=_or(bad))
 
 
 def _bounds(target: Target) -> Iterator[tuple[str, float]]:
-    """Yield the metrics with a threshold of their own, and its bound; at last any other's."""
+    """Yield each metric with a threshold of its own and its bound; last, ``""`` and ``tau``."""
     for name, threshold in sorted(target.thresholds.items()):
         yield name, target.bound(threshold)
     yield "", target.tau
 
 
-def _at(bound: float, name: str) -> str:
-    of = f',gen_ai_evaluation_name="{name}"' if name else ""
-    return f'le="{bound:g}"{of}'
+def _matchers(bound: float, name: str) -> str:
+    metric = f',gen_ai_evaluation_name="{name}"' if name else ""
+    return f'le="{bound:g}"{metric}'
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join what stands for the same: of two that have a series, the first counts."""
+    """Join ``expressions`` by ``or``: for each series, the first that has it counts."""
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 
-def _chosen(target: Target, told: dict[str, str]) -> str:
+def _thresholds(target: Target, values: dict[str, str]) -> str:
     thresholds = [
-        f"group by ({_BY}) ({source}_count{of}) * {threshold:g}"
+        f"group by ({_BY}) ({source}_count{metric}) * {threshold:g}"
         for name, threshold in (*sorted(target.thresholds.items()), ("", target.tau))
-        for of in [f'{{gen_ai_evaluation_name="{name}"}}' if name else ""]
+        for metric in [f'{{gen_ai_evaluation_name="{name}"}}' if name else ""]
         for source in _SOURCES
     ]
-    named = "|".join(target.label_metrics or _unlabelled())
+    named = "|".join(target.label_metrics or _metrics_without_label())
     advisory = f'gen_ai_evaluation_name{"!~" if target.label_metrics else "=~"}"{named}"'
     if not target.label_metrics:
         advisory = f'rag_evaluation_judge="{LexicalJudge.model}",{advisory}'
-    return _fill("chosen", told, thresholds=_or(thresholds), advisory=advisory)
+    return _fill("chosen", values, thresholds=_or(thresholds), advisory=advisory)
 
 
-def _unlabelled() -> list[str]:
-    """Return the metrics that the offline judge answers, and its overall label leaves out."""
+def _metrics_without_label() -> list[str]:
+    """Return the metrics with a judge that the offline judge's overall label leaves out."""
     asking = {name for name, make in METRICS.items() if make().asks}
     return sorted(asking - LexicalJudge.label_metrics)
 
 
-def _evidence(target: Target, told: dict[str, str]) -> Iterator[str]:
+def _evidence(target: Target, values: dict[str, str]) -> Iterator[str]:
     yield "\n"
     for times in TIMES:
-        allowed, worse = target.allowed, min(_MOST, times * target.allowed)
-        yield _fill("evidence_head", told, times=f"{times:g}")
+        allowed, worse = target.allowed, min(_MAX_SHARE, times * target.allowed)
+        yield _fill("evidence_head", values, times=f"{times:g}")
         for window in WINDOWS[1:]:
             yield _fill(
                 "evidence",
-                told,
+                values,
                 window=window,
                 times=f"{times:g}",
                 if_bad=f"{math.log10(worse / allowed):.6f}",
@@ -205,22 +213,22 @@ def _evidence(target: Target, told: dict[str, str]) -> Iterator[str]:
             )
 
 
-def _burns(target: Target, told: dict[str, str]) -> Iterator[str]:
-    for tier in _TIERS:
-        # The usual rates are for targets like 99.9 %: of 90 %, no more than ten times can burn.
-        ratio = min(tier.burn * target.allowed, tier.most)
+def _burns(target: Target, values: dict[str, str]) -> Iterator[str]:
+    for rate in _BURN_RATES:
+        # The common rates suit targets of 99.9 %; at 90 %, the largest possible rate is 10.
+        ratio = min(rate.burn * target.allowed, rate.max_ratio)
         yield _fill(
             "burn",
-            told,
-            long=tier.long,
-            short=tier.short,
-            severity=tier.severity,
+            values,
+            long=rate.long,
+            short=rate.short,
+            severity=rate.severity,
             ratio=f"{ratio:g}",
             burn=f"{ratio / target.allowed:.3g}",
         )
 
 
-def _told(target: Target) -> dict[str, str]:
+def _values(target: Target) -> dict[str, str]:
     return {
         "by": _BY,
         "options": "".join(f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())),
@@ -231,14 +239,14 @@ def _told(target: Target) -> dict[str, str]:
         "allowed": f"{100 * target.allowed:g}%",
         "threshold": f"{math.log10(target.every):.4g}",
         "interval": target.interval,
-        "minimum": str(_MINIMUM),
+        "minimum": str(_MIN_SCORES),
         "traces": _link(target.traces),
         "change": _change(),
     }
 
 
 def _link(traces: str) -> str:
-    """Return the address as a Prometheus template, the names quoted for use in an address."""
+    """Return the address as a Prometheus template that escapes the names."""
     return traces.replace("{service}", "{{ $labels.service_name | urlquery }}").replace(
         "{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"
     )
@@ -247,15 +255,15 @@ def _link(traces: str) -> str:
 def _change() -> str:
     ratio, mean = "rag_evaluation:bad_ratio:%s", "rag_evaluation:mean:%s"
     return (
-        f"Bad answers: {_asked(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
-        f" {_asked(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
-        f" Mean score: {_asked(mean % '30m', 'printf `%.2f`')},"
-        f" {_asked(mean % '1d', 'printf `%.2f`', '30m')} before."
+        f"Bad answers: {_query(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
+        f" {_query(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
+        f" Mean score: {_query(mean % '30m', 'printf `%.2f`')},"
+        f" {_query(mean % '1d', 'printf `%.2f`', '30m')} before."
     )
 
 
-def _asked(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template that looks ``record`` up for the alert's metric and service."""
+def _query(record: str, form: str, offset: str = "") -> str:
+    """Return a Prometheus template with the value of ``record`` for the metric and service."""
     query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
     query += f" offset {offset}" if offset else ""
     labels = "$labels.gen_ai_evaluation_name $labels.service_name"
@@ -263,8 +271,8 @@ def _asked(record: str, form: str, offset: str = "") -> str:
     return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
 
 
-def _fill(name: str, told: dict[str, str], **more: str) -> str:
+def _fill(name: str, values: dict[str, str], **more: str) -> str:
     text = (files("rag_eval_otel.alerting") / "templates" / f"{name}.yaml").read_text(
         encoding="utf-8"
     )
-    return _Rules(text).substitute(told, **more)
+    return _RulesTemplate(text).substitute(values, **more)

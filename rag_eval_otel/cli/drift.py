@@ -1,4 +1,4 @@
-"""``rag-eval-otel drift``: have the scores of a file changed, since when, and by how much."""
+"""``rag-eval-otel drift``: detects changes of the scores in a file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rag_eval_otel.results.rows import unit_value
 
 _log = logging.getLogger("rag_eval_otel")
 
-_GAP = 3600.0  # seconds
-_USUAL = 50  # times the usual distance
+_MIN_GAP = 3600.0  # seconds
+_GAP_FACTOR = 50  # times the median distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(slots=True)
 class Series:
-    """The scores of one stream, in order, and what was done about their order."""
+    """The scores of one stream, in order."""
 
     stream: Stream
     points: list[Point] = field(default_factory=list)
@@ -50,9 +50,9 @@ def read_series(
 ) -> list[Series]:
     """Return the streams in ``path``: rows of scores, or spans and log records as OTLP JSON.
 
-    ``metric`` takes that one alone, ``stratum`` names the column of each score's stratum. Points
-    whose times run backwards are put in order of time. Raises `ConfigError` for what cannot be
-    read, and where there are no scores.
+    ``metric`` selects a metric, ``stratum`` names the column with the stratum of each score. Points
+    are sorted if their times run backwards. Raises `ConfigError` for a file that cannot be read or
+    has no scores.
     """
     found: dict[Stream, Series] = {}
     for row in read_scores(path, metric=metric, stratum=stratum):
@@ -64,7 +64,7 @@ def read_series(
                 value=unit_value(score), place=row.place, time=row.time, stratum=row.stratum
             )
             found.setdefault(stream, Series(stream)).points.append(point)
-    if not any(point.value is not None for one in found.values() for point in one.points):
+    if not any(point.value is not None for series in found.values() for point in series.points):
         names = ", ".join(dict.fromkeys(stream.name for stream in found))
         msg = f"{path} has evaluations of {names}, but none of them gave a score"
         raise ConfigError(msg)
@@ -77,7 +77,7 @@ def read_series(
 
 
 def _order(series: Series) -> None:
-    """Put the points in order of time, where all have one, and say what was found."""
+    """Sort the points by time if all have one, and log a warning about their order or a gap."""
     times = [point.time for point in series.points if point.time is not None]
     if len(times) < len(series.points):
         return
@@ -87,13 +87,13 @@ def _order(series: Series) -> None:
             series.stream.name,
         )
         series.points.sort(key=lambda point: point.time or 0.0)
-    _warn_of_gap(series.stream.name, sorted(times))
+    _warn_about_gap(series.stream.name, sorted(times))
 
 
-def _warn_of_gap(name: str, times: Iterable[float]) -> None:
+def _warn_about_gap(name: str, times: Iterable[float]) -> None:
     times = list(times)
     steps = sorted(later - earlier for earlier, later in pairwise(times))
-    if steps and steps[-1] > max(_GAP, _USUAL * steps[len(steps) // 2]):
+    if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
         _log.warning(
             "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
             name,
@@ -129,16 +129,16 @@ def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
 
 
 DESCRIPTION = """\
-Looks for drift in the scores of FILE, in the order in which they stand there. FILE is .csv, .jsonl
-or .parquet, each row one of
+Detects drift in the scores of FILE, in the order of the file. FILE is .csv, .jsonl or .parquet, and
+each row is one of
 
   {"score": 0.8, "metric": "faithfulness", "time": "2026-11-21T09:00:00Z"}
   {"scores": {"faithfulness": 0.8}}
   {"faithfulness": 0.8}                          with --metric faithfulness
-  what `rag-eval-otel evaluate --output` wrote
+  a row that `rag-eval-otel evaluate --output` wrote
 
-or spans and log records as OTLP JSON, .json or .jsonl, as a collector's file exporter writes them.
-Services, metrics and versions are looked at apart.
+or FILE has spans and log records as OTLP JSON, .json or .jsonl, from a collector's file exporter.
+Each service, metric and version is a stream of its own.
 
 Exit status: 0 no drift, 1 drift, 2 misuse.
 """
@@ -146,18 +146,18 @@ Exit status: 0 no drift, 1 drift, 2 misuse.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument("--metric", metavar="NAME", help="use this metric only")
     parser.add_argument(
-        "--target", type=float, metavar="MEAN", help="the mean that scores should have"
+        "--target", type=float, metavar="MEAN", help="the mean that the scores should have"
     )
     parser.add_argument(
-        "--reference", type=Path, metavar="FILE", help="learn what is normal from this file"
+        "--reference", type=Path, metavar="FILE", help="learn the baseline from this file"
     )
     parser.add_argument(
         "--learn",
         type=int,
         metavar="N",
-        help="else from the first N scores (default: 2000, of short files half)",
+        help="learn the baseline from the first N scores (default: 2000, or half of a short file)",
     )
     parser.add_argument(
         "--every",
@@ -173,10 +173,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--detector",
         default="betting",
         metavar="NAME",
-        help="betting (default) keeps --every; another package's has no such bound",
+        help="betting (default), or a detector of another package, which --every has no effect on",
     )
     parser.add_argument(
-        "--stratum", metavar="COLUMN", help="what differs by this column is no drift"
+        "--stratum", metavar="COLUMN", help="compare scores with equal values in this column"
     )
     _add_outputs(parser)
 
@@ -195,7 +195,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One stream: its scores, what was normal, and the alarms with the places they are at."""
+    """The alarms on one stream, with its baseline and its valid scores."""
 
     series: Series
     points: tuple[Point, ...]
@@ -204,7 +204,7 @@ class Finding:
     alarms: tuple[Alarm, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the finding as JSON values."""
         return {
             "service": self.series.stream.service,
             "metric": self.series.stream.name,
@@ -226,7 +226,7 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five worst scores from the onset to the alarm."""
+        """Return the five worst scores between the onset and the alarm."""
         seen = self.points[alarm.onset : alarm.index + 1]
         sign = -1 if alarm.direction == "up" else 1
         return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
@@ -239,7 +239,7 @@ def run(options: argparse.Namespace) -> int:
         _check_plot(options.plot)
     found = read_series(options.file, metric=options.metric, stratum=options.stratum)
     reference = _reference(options)
-    findings = [_look(series, options, reference.get(series.stream.name)) for series in found]
+    findings = [_detect(series, options, reference.get(series.stream.name)) for series in found]
     shown = [finding.to_dict() for finding in findings]
     text = json.dumps(shown, indent=2) if options.form == "json" else _table(findings)
     sys.stdout.write(f"{text}\n")
@@ -258,7 +258,7 @@ def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
     return found
 
 
-def _look(
+def _detect(
     series: Series, options: argparse.Namespace, reference: Sequence[float | None] | None
 ) -> Finding:
     if options.reference is not None and reference is None:
@@ -328,13 +328,13 @@ def _lines(finding: Finding) -> list[str]:
     stream, count = finding.series.stream, len(finding.points)
     without = len(finding.series.points) - count
     head = " ".join(filter(None, (stream.service, stream.name, stream.version)))
-    normal = "unknown" if finding.before is None else f"{finding.before:.3f}"
+    baseline = "unknown" if finding.before is None else f"{finding.before:.3f}"
     lines = [
-        f"{head}: {count} scores, {without} without; baseline {normal}"
+        f"{head}: {count} scores, {without} without; baseline {baseline}"
         + (f" from the first {finding.learned}" if finding.learned else "")
     ]
     if finding.learned > count:
-        lines.append(f"  too few scores: it takes {finding.learned} to learn what is normal")
+        lines.append(f"  too few scores: the baseline needs {finding.learned}")
     elif not finding.alarms:
         lines.append("  no drift")
     return [*lines, *(_line(finding, alarm) for alarm in finding.alarms)]

@@ -1,1 +1,1 @@
-"""Sinks: where scores go. Span attributes, log events, metric instruments."""
+"""Sinks: scores as span attributes, log events and metrics, and drift detection."""

@@ -1,4 +1,4 @@
-"""What leaves on a span: scores as attributes, and which texts of the application are exported."""
+"""Attributes of exported spans: scores are added, and texts of the application removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def span_context(ref: SpanRef | None) -> Context:
-    """Return a context in which the span ``ref`` is current, whether or not it has ended."""
+    """Return a context in which the span ``ref`` is current; the span may have ended."""
     if ref is None:
         return Context()
     span = SpanContext(
@@ -42,7 +42,7 @@ MAX_EXPLANATION = 1024  # characters
 def score_attributes(
     ending: Ending, *, explanations: Literal["off", "on"] = "off"
 ) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` attributes: leaves only, scores always float."""
+    """Return the ``rag.evaluation.*`` attributes of a turn; scores are always floats."""
     found: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
@@ -75,16 +75,16 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
 def exportable_attributes(
     attributes: Iterable[tuple[str, AttributeValue]],
 ) -> dict[str, AttributeValue]:
-    """Return ``attributes`` as they can be encoded: a server names its model as it likes."""
+    """Return ``attributes`` in a form that can be encoded; names may have lone surrogates."""
     return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
 def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableSpan:
     """Return a copy of the ended ``span`` with the attributes ``added``.
 
-    Everything else is kept, dropped counts included. The copy has no attribute limit: a full one
-    would evict the oldest attributes to make room for ours. The original is not touched: other
-    processors may hold it.
+    All other fields are kept, including dropped counts. The copy has no attribute limit, because a
+    full limit would drop the oldest attributes. The original is not changed, because other
+    processors may use it.
     """
     return copied(span, attributes={**(span.attributes or {}), **added}, events=span.events)
 
@@ -110,9 +110,11 @@ def copied(
 
 
 def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
-    """Return ``attributes``, of which so many had been ``dropped`` before."""
+    """Return ``attributes`` with the count of those that had been ``dropped`` before."""
     if not dropped:
-        return attributes  # a plain dict counts as nothing dropped, and is not cleaned again
+        return (
+            attributes  # for a plain dict, the SDK counts none as dropped and checks no value again
+        )
     found = BoundedAttributes(None, dict(attributes), immutable=False)
     found.dropped = dropped
     return found
@@ -126,16 +128,16 @@ def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
     return bounded
 
 
-Fate: TypeAlias = Literal["keep", "drop", "redact"]
+Handling: TypeAlias = Literal["keep", "drop", "redact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentFilter:
-    """Decides for every attribute of a span, and of its events, by its name.
+    """Removes or redacts texts in the attributes of a span and of its events, by attribute name.
 
-    ``foreign``: what other instrumentations wrote. ``own``: what the application said itself, in
-    our own names; of it ``redactor`` takes what matches. Spans of our own are left as they are:
-    they were written as the user wants them.
+    ``foreign`` is the option for attributes of other instrumentations, ``own`` for those of the
+    ``record_...()`` functions, whose texts ``redactor`` redacts. Spans of this library are not
+    changed, because they were written with the same options.
     """
 
     foreign: Content = "keep"
@@ -143,17 +145,17 @@ class ContentFilter:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
-        """Return ``span`` as it may be exported: itself, or a copy without some of its texts."""
+        """Return ``span`` as it may be exported: unchanged, or a copy without some of its texts."""
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span
         names = attributes_of(span)
-        # What says that there are texts of ours in events may be what a limit has dropped.
+        # A limit may have dropped the attribute that marks events with our texts.
         may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
         if self.foreign == "keep" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]
-        attributes = self._left(span.attributes or {}) if any(map(owner_of, names)) else None
+        attributes = self._filtered(span.attributes or {}) if any(map(owner_of, names)) else None
         if attributes is None and not any(events):
             return span
         return copied(
@@ -163,37 +165,37 @@ class ContentFilter:
         )
 
     def bare(self, span: ReadableSpan) -> ReadableSpan:
-        """Return ``span`` without attributes and events: where `shown` fails, nothing gets out."""
+        """Return ``span`` without attributes and events, for the case that `shown` fails."""
         return copied(span, attributes={}, events=())
 
     def _event(self, event: Event) -> Event | None:
-        left = self._left(event.attributes or {}, event.name)
+        left = self._filtered(event.attributes or {}, event.name)
         if left is None:
             return None
         dropped = getattr(event.attributes, "dropped", 0)
         return Event(event.name, bounded(left, dropped), event.timestamp)
 
-    def _left(
+    def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
-        """Return what is left of ``attributes``; None where that is all."""
-        fates = {name: self._fate(owner_of(name, event)) for name in attributes}
-        if all(fate == "keep" for fate in fates.values()):
+        """Return the remaining ``attributes``; None if all remain unchanged."""
+        handling = {name: self._handling(owner_of(name, event)) for name in attributes}
+        if all(each == "keep" for each in handling.values()):
             return None
         return {
-            name: value if fates[name] == "keep" else self._redacted(name, value)
+            name: value if handling[name] == "keep" else self._redacted(name, value)
             for name, value in attributes.items()
-            if fates[name] != "drop"
+            if handling[name] != "drop"
         }
 
     def _redacted(self, name: str, value: Any) -> Any:
-        """Read JSON only where it is ours: a question may look like it, and is a text as it is."""
+        """Redact ``value``, as JSON if the attribute holds a list, else as plain text."""
         if isinstance(value, str) and name not in native.LISTS:
             return self.redactor.text(value)
         return self.redactor.value(value)
 
-    def _fate(self, owner: Owner | None) -> Fate:
+    def _handling(self, owner: Owner | None) -> Handling:
         if owner == "own":
-            kept: Fate = "redact" if self.redactor else "keep"
+            kept: Handling = "redact" if self.redactor else "keep"
             return "drop" if self.own == "off" else kept
         return "drop" if owner == "foreign" and self.foreign == "strip" else "keep"

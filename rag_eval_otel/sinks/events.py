@@ -1,6 +1,7 @@
-"""Scores as ``gen_ai.evaluation.result`` log events, parented to the evaluated span.
+"""Log events: ``gen_ai.evaluation.result`` in the context of the evaluated span, and drift.
 
-OpenTelemetry's logs API is still underscored; this is the only module that touches it.
+OpenTelemetry's logs API is private (``opentelemetry._logs``); only this module and
+`runtime.providers` use it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EventSink:
-    """Emits one event per score; works for scores that come after their span has left."""
+    """Emits one event for each score, even if the span was exported before."""
 
     def __init__(
         self,
@@ -28,7 +29,6 @@ class EventSink:
         *,
         explanations: Literal["off", "on"] = "off",
     ) -> None:
-        """Emit through ``logger_provider``, by default the global one."""
         provider = logger_provider or _logs.get_logger_provider()
         self._logger = provider.get_logger(
             semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
@@ -36,7 +36,6 @@ class EventSink:
         self._explanations = explanations
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Emit the events of ``evaluation``."""
         context = span_context(evaluation.span)
         for score in evaluation.scores:
             self._logger.emit(
@@ -70,17 +69,16 @@ class EventSink:
 
 
 class DriftEvents:
-    """Emits an event for each alarm, in the trace of its worst turn, and for each new baseline."""
+    """Emits an event for each drift alarm, in its worst turn's trace, and each new baseline."""
 
     def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
-        """Emit through ``logger_provider``, by default the global one."""
         provider = logger_provider or _logs.get_logger_provider()
         self._logger = provider.get_logger(
             semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
 
     def drift(self, drift: Drift) -> None:
-        """Emit an alarm; its text says what its attributes say."""
+        """Emit an alarm; the body repeats the attributes as text."""
         worst = drift.worst[0].span if drift.worst else None
         self._logger.emit(
             event_name=semconv.DRIFT_EVENT,
@@ -91,7 +89,6 @@ class DriftEvents:
         )
 
     def new_baseline(self, found: NewBaseline) -> None:
-        """Emit that what is normal is learned again."""
         stream = found.stream
         self._logger.emit(
             event_name=semconv.BASELINE_EVENT,
@@ -122,6 +119,6 @@ def _drift_attributes(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
     yield f"{prefix}.scores_since_onset", alarm.n
     if alarm.log10_evidence is not None:
         yield semconv.DRIFT_EVIDENCE, alarm.log10_evidence
-    ids = [f"{one.span.trace_id:032x}" for one in drift.worst if one.span is not None]
+    ids = [f"{turn.span.trace_id:032x}" for turn in drift.worst if turn.span is not None]
     if ids:
         yield f"{prefix}.worst_traces", ids

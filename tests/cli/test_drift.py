@@ -161,7 +161,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "stays: 1400 scores, 0 without" in out
     assert "no drift" in out
     assert main(["drift", str(jsonl(tmp_path / "b.jsonl", rows[:20]))]) == 0
-    assert "too few scores: it takes 50" in capsys.readouterr().out
+    assert "too few scores: the baseline needs 50" in capsys.readouterr().out
 
 
 def test_with_a_target_no_baseline_is_learned(
