@@ -1,10 +1,10 @@
-"""An alarm of the drift monitor, for tests of what is told of it."""
+"""An alarm of the drift monitor, for tests of its telemetry."""
 
 from rag_eval_otel.drift.records import Alarm, Drift, Stream
 
 
 def drifted(service: str = "shop") -> Drift:
-    """Return the alarm of a metric whose mean has fallen by 0.3."""
+    """Return an alarm on a metric whose mean has fallen by 0.3."""
     alarm = Alarm(
         index=2100,
         onset=2040,

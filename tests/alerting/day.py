@@ -1,4 +1,4 @@
-"""A day of traffic from labelled rows: scored offline, counted by the real sink, as Prometheus."""
+"""A day of traffic from labelled rows, scored offline, as Prometheus series."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Series = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Evaluated turns of good answers, and of bad ones."""
+    """Evaluated turns of good answers and of bad ones."""
 
     good: tuple[Evaluation, ...]
     bad: tuple[Evaluation, ...]
 
     def day(self, bad: float, *, seed: int = 7) -> list[Evaluation]:
-        """Return the turns of a day, each bad with chance ``bad``."""
+        """Return the turns of a day, each bad with probability ``bad``."""
         draw = random.Random(seed)
         return [
             draw.choice(self.bad if draw.random() < bad else self.good)
@@ -43,7 +43,7 @@ class Traffic:
 
 
 def traffic(rows: Iterable[Mapping[str, Any]]) -> Traffic:
-    """Score labelled ``rows`` with the default metrics, offline."""
+    """Score labelled ``rows`` offline with the default metrics."""
     marked = [(row["faithful"], _evaluated(row)) for row in rows if row.get("faithful") is not None]
     return Traffic(
         good=tuple(one for mark, one in marked if mark),
@@ -59,7 +59,7 @@ def _evaluated(row: Mapping[str, Any]) -> Evaluation:
 
 
 def series_of(turns: Sequence[Evaluation]) -> dict[str, list[float]]:
-    """Return what Prometheus scrapes while ``turns`` are scored, by series."""
+    """Return the series that Prometheus scrapes while ``turns`` are scored."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     sink = InstrumentSink(provider)
@@ -103,7 +103,7 @@ def _series(name: str, labels: Mapping[str, str]) -> str:
 
 
 def scenario(series: Series, *, rules: str, pages: bool) -> str:
-    """Return a promtool scenario that is right if exactly a day with ``pages`` woke somebody."""
+    """Return a promtool scenario of a day that must raise exactly ``pages``."""
     expression = 'count(count_over_time(ALERTS{alertname=~".*",severity="page"}[1d])) > bool 0'
     expected = [{"labels": "{}", "value": 1}] if pages else []
     return json.dumps(

@@ -1,4 +1,4 @@
-"""A day of good answers wakes nobody; with a third made up it does, and the gateway keeps them."""
+"""A day of good answers raises no page; a day with a third of bad answers does."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ THIRD = 1 / 3
 
 @pytest.fixture(scope="module")
 def rows() -> Traffic:
-    """Score the labelled rows of all invented sets, offline and with default options."""
+    """Score the labelled rows of all invented sets, offline with default options."""
     files = sorted((ROOT / "benchmarks" / "data").glob("*.jsonl"))
     texts = [path.read_text(encoding="utf-8") for path in files]
     return traffic(json.loads(line) for text in texts for line in text.splitlines())
 
 
 @pytest.mark.parametrize("bad", [0.0, THIRD], ids=["healthy", "a third made up"])
-def test_a_page_goes_out_on_a_bad_day_alone(rows: Traffic, bad: float, tmp_path: Path) -> None:
-    """The shipped rules, on what the instruments count of a day."""
+def test_only_a_day_of_bad_answers_raises_a_page(rows: Traffic, bad: float, tmp_path: Path) -> None:
+    """The shipped rules run on the counts of the real instruments."""
     text = scenario(series_of(rows.day(bad)), rules=str(RULES), pages=bad > 0)
     (tmp_path / "day.yaml").write_text(text, encoding="utf-8")
     told = checked([program("promtool"), "test", "rules", str(tmp_path / "day.yaml")])
     assert "SUCCESS" in told
 
 
-def test_the_gateway_keeps_what_failed_and_little_else(rows: Traffic) -> None:
-    """Beside errors and the random share it keeps failed turns alone: few on a healthy day."""
+def test_the_gateway_keeps_failed_turns(rows: Traffic) -> None:
+    """Besides errors and a random share, the gateway keeps failed turns only: few on a good day."""
     gateway = yaml.safe_load((ROOT / "collector" / "gateway.yaml").read_text(encoding="utf-8"))
     policies = {one["name"]: one for one in gateway["processors"]["tail_sampling"]["policies"]}
     assert set(policies) == {"errors", "failed", "rest"}

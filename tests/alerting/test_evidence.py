@@ -1,4 +1,4 @@
-"""The evidence keeps the rate of false alarms that it states, and sees what is bad."""
+"""The evidence keeps its rate of false alarms, and detects bad answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TARGET = Target(slo=0.9, every=EVERY)
 
 
 def records() -> list[tuple[int, float, float, float]]:
-    """Return the window in minutes and the three numbers of each recorded evidence."""
+    """Return the window in minutes and the three numbers of each evidence record."""
     groups = yaml.safe_load(render(TARGET))["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     found = []
@@ -30,9 +30,9 @@ def records() -> list[tuple[int, float, float, float]]:
 
 
 def first_alarms(share: float, scores: int, per_minute: int) -> NDArray[np.float64]:
-    """Return after how many scores each of many services is paged, ``inf`` for never.
+    """Return the number of scores until the page of each service, ``inf`` if there is none.
 
-    ``share`` of the scores are bad, by chance; the rules run every minute.
+    A random ``share`` of the scores is bad; the rules run every minute.
     """
     rng = np.random.default_rng(20)
     steps = scores // per_minute
@@ -49,14 +49,14 @@ def first_alarms(share: float, scores: int, per_minute: int) -> NDArray[np.float
 
 
 @pytest.mark.parametrize("per_minute", [1, 10])
-def test_false_alarms_are_as_rare_as_stated(per_minute: int) -> None:
-    """With as many bad answers as allowed, n scores page with chance n / every at most."""
+def test_the_rate_of_false_alarms_is_bounded(per_minute: int) -> None:
+    """With as many bad answers as allowed, n scores raise a page with probability n / every."""
     for scores in (200, 1000):
         share = np.mean(first_alarms(TARGET.allowed, scores, per_minute) <= scores)
         assert share <= scores / EVERY
 
 
 @pytest.mark.parametrize(("share", "within"), [(0.2, 400), (0.3, 120), (1.0, 20)])
-def test_bad_answers_are_seen_soon(share: float, within: int) -> None:
-    """Half of all services are paged within so many scores of going bad."""
+def test_bad_answers_raise_a_page_soon(share: float, within: int) -> None:
+    """Half of all services have a page within a given number of scores."""
     assert np.median(first_alarms(share, 1000, per_minute=1)) <= within

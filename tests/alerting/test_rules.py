@@ -1,4 +1,4 @@
-"""The rules say what the target says, and their evidence is a fair bet while it is met."""
+"""The rules follow the target, and their evidence is an e-value while the target is met."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TARGETS = st.builds(
 
 
 def groups_of(target: Target) -> list[list[dict[str, Any]]]:
-    """Return the rules for ``target``, those of each group in their order."""
+    """Return the groups of rules for ``target``, each in the order of the file."""
     return [group["rules"] for group in yaml.safe_load(render(target))["groups"]]
 
 
 def rules_of(target: Target) -> list[dict[str, Any]]:
-    """Return the rules for ``target``, those of all groups in their order."""
+    """Return all rules for ``target`` in the order of the file."""
     return [rule for rules in groups_of(target) for rule in rules]
 
 
@@ -44,8 +44,8 @@ def alerts_of(target: Target, name: str) -> list[dict[str, Any]]:
 
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_evidence_is_a_fair_bet(target: Target) -> None:
-    """With as many bad answers as allowed, an answer's likelihood ratio is 1 on average."""
+def test_the_evidence_is_an_e_value(target: Target) -> None:
+    """With as many bad answers as allowed, the mean likelihood ratio of an answer is 1."""
     found = [r for r in rules_of(target) if r.get("record") == "rag_evaluation:bad_log10_evalue"]
     assert len(found) == len(TIMES) * (len(WINDOWS) - 1)
     for rule in found:
@@ -56,8 +56,8 @@ def test_evidence_is_a_fair_bet(target: Target) -> None:
 
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_the_page_goes_out_at_the_promised_evidence(target: Target) -> None:
-    """The threshold is the number of scores in which one false alarm is allowed."""
+def test_the_threshold_of_the_page_is_the_logarithm_of_every(target: Target) -> None:
+    """The evidence of the alert is log10 of the scores for one false alarm."""
     (alert,) = alerts_of(target, "RagAnswersGoBad")
     threshold = float(alert["expr"].rpartition(">")[2])
     assert 10**threshold == pytest.approx(target.every, rel=0.01)
@@ -66,8 +66,8 @@ def test_the_page_goes_out_at_the_promised_evidence(target: Target) -> None:
 
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_every_tier_can_burn(target: Target) -> None:
-    """No tier waits for more bad answers than half of all."""
+def test_every_burn_rate_can_be_reached(target: Target) -> None:
+    """No alert needs more than half of the answers to be bad."""
     tiers = alerts_of(target, "RagBadAnswerBurn")
     ratios = [float(tier["expr"].split(">")[1].split()[0]) for tier in tiers]
     assert len(tiers) == 4
@@ -78,7 +78,7 @@ def test_every_tier_can_burn(target: Target) -> None:
 
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_rules_say_whose_answers_and_where_to_look(target: Target) -> None:
+def test_alerts_name_metric_service_and_traces(target: Target) -> None:
     """Alerts about scores name the metric and the service, and link to the turns."""
     for name in ("RagAnswersGoBad", "RagBadAnswerBurn", "RagScoreDrift"):
         for alert in alerts_of(target, name):
@@ -89,14 +89,14 @@ def test_rules_say_whose_answers_and_where_to_look(target: Target) -> None:
 
 
 def records_read_by(rule: dict[str, Any]) -> set[str]:
-    """Return the records that ``rule`` asks for, in its expression or in its annotations."""
+    """Return the records that ``rule`` reads in its expression or its annotations."""
     return set(re.findall(r"rag_evaluation:[\w:]+", json.dumps({**rule, "record": None})))
 
 
 @settings(max_examples=10)  # YAML is slow to read
 @given(TARGETS)
-def test_what_a_rule_reads_is_recorded_before_it_in_its_own_group(target: Target) -> None:
-    """The rules are right in whatever order, and at whatever time, Prometheus runs the groups."""
+def test_a_rule_reads_only_earlier_records_of_its_group(target: Target) -> None:
+    """The rules are correct in any order, and at any time, in which Prometheus runs the groups."""
     every = Counter(rule.get("record") for rule in rules_of(target))
     for rules in groups_of(target):
         before: Counter[str | None] = Counter()
@@ -107,7 +107,7 @@ def test_what_a_rule_reads_is_recorded_before_it_in_its_own_group(target: Target
 
 
 def test_alerts_do_not_read_alerts() -> None:
-    """The order of the alerts among themselves is of no account."""
+    """The order of the alerts does not matter."""
     rules = rules_of(Target())
     assert not any(re.search(r"\bALERTS", json.dumps(rule)) for rule in rules)
 
@@ -127,8 +127,8 @@ def test_alerts_do_not_read_alerts() -> None:
         ({"traces": ""}, "--traces must be an address"),
     ],
 )
-def test_a_target_that_cannot_be_watched_is_refused(options: dict[str, Any], told: str) -> None:
-    """The error says which option is meant, and what it may be."""
+def test_an_invalid_target_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the option and the allowed values."""
     with pytest.raises(ConfigError, match=told):
         Target(**options)
 
@@ -142,7 +142,7 @@ def test_command_prints_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == render(target)
 
 
-def test_command_refuses_what_the_histogram_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
-    """Misuse is status 2 and one line."""
+def test_the_command_refuses_a_tau_between_two_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong usage has exit status 2 and a message of one line."""
     assert main(["rules", "--tau", "0.51"]) == 2
     assert capsys.readouterr().err.startswith("rag-eval-otel: --tau must be a bound")

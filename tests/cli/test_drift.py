@@ -1,4 +1,4 @@
-"""``rag-eval-otel drift``: what it reads, what it says, what it does about odd files."""
+"""``rag-eval-otel drift``: input files, output, and invalid input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 
 
 def scores(*parts: tuple[int, float], seed: int = 0) -> list[float]:
-    """Return scores of 0 or 1: so many with a mean of so much, one part after the other."""
+    """Return scores of 0 or 1: for each part a number of scores and their mean."""
     dice = random.Random(seed)
     return [float(dice.random() < mean) for count, mean in parts for _ in range(count)]
 
@@ -41,7 +41,7 @@ def jsonl(path: Path, rows: Iterable[Any]) -> Path:
 
 
 def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
-    """Return the exit status and what was printed as JSON."""
+    """Return the exit status and the printed JSON."""
     status = main(["drift", *map(str, arguments), "--json"])
     return status, json.loads(capsys.readouterr().out)
 
@@ -61,7 +61,7 @@ FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
 def test_rows_are_read_in_any_form(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One score a row, several by name, or what evaluate writes; drift is exit status 1."""
+    """One score a row, several by name, or the output of evaluate; drift is exit status 1."""
     path = jsonl(tmp_path / "scores.jsonl", map(FORMS[form], FALLS))
     status, (one,) = found(path, capsys=capsys)
     assert status == 1
@@ -77,7 +77,7 @@ def test_rows_are_read_in_any_form(
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A column is named; empty cells are no scores."""
+    """The option names a column; empty cells are not scores."""
     path = tmp_path / f"scores{suffix}"
     values = [None if at % 10 == 3 else value for at, value in enumerate(FALLS)]
     if suffix == ".parquet":
@@ -91,7 +91,7 @@ def test_tables_are_read(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def attribute(key: str, **value: Any) -> dict[str, Any]:
-    """Return an attribute as OTLP JSON has it."""
+    """Return an attribute as OTLP JSON."""
     return {"key": key, "value": value}
 
 
@@ -132,7 +132,7 @@ def log_request(at: int, value: float | None) -> dict[str, Any]:
 def test_otlp_files_are_read(
     request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a collector writes them, a request a line; the worst turns are named by trace."""
+    """A collector writes one request a line; the worst turns are named by trace id."""
     path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
     status, (one,) = found(path, capsys=capsys)
     assert status == 1
@@ -140,8 +140,10 @@ def test_otlp_files_are_read(
     assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
 
 
-def test_one_request_is_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A whole file of JSON; an event without a score is counted."""
+def test_a_file_with_one_request_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An event without a score is counted."""
     logs = [log_request(at, None if at == 7 else 0.5)["resourceLogs"][0] for at in range(60)]
     path = tmp_path / "out.json"
     path.write_text(json.dumps({"resourceLogs": logs}), encoding="utf-8")
@@ -150,8 +152,10 @@ def test_one_request_is_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (one["scores"], one["without_score"]) == (59, 1)
 
 
-def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With and without drift, and where there is too little to learn from."""
+def test_the_table_describes_drift_no_drift_and_too_few_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stream has its own lines."""
     rows = [{"scores": {"falls": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
     assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows))]) == 1
     out = capsys.readouterr().out
@@ -220,10 +224,10 @@ def test_an_unknown_or_removed_detector_is_refused(
     assert told in capsys.readouterr().err
 
 
-def test_a_reference_file_says_what_is_normal(
+def test_a_reference_file_gives_the_baseline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Last month's scores, and this week's: too low from the first on."""
+    """Scores that are lower than last month's from the first one on are a drift."""
     before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
     now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])
     status, (one,) = found(now, "--reference", before, capsys=capsys)
@@ -234,8 +238,10 @@ def test_a_reference_file_says_what_is_normal(
     assert "before.jsonl has no scores of other" in capsys.readouterr().err
 
 
-def test_a_stratum_takes_its_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """More questions of a hard kind are drift of the whole, and none of the kinds."""
+def test_another_mix_of_strata_is_not_a_drift(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A larger share of hard questions lowers the mean of all scores, not of each stratum."""
     dice = random.Random(0)
     rows: Rows = []
     for share in (0.2, 0.8):
@@ -247,10 +253,10 @@ def test_a_stratum_takes_its_part(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found(path, "--stratum", "kind", capsys=capsys)[0] == 0
 
 
-def test_times_are_put_in_order_and_gaps_are_said(
+def test_scores_are_sorted_by_time_and_gaps_are_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file written by several workers, with a night in it."""
+    """The file was written by several workers, with a break at night."""
     seconds = [*range(32400, 33100), *range(118800, 119500)]
     moments = [datetime.fromtimestamp(at, timezone.utc).isoformat() for at in seconds]
     rows = [{"score": v, "time": at} for v, at in zip(FALLS, moments, strict=True)]
@@ -265,10 +271,10 @@ def test_times_are_put_in_order_and_gaps_are_said(
         assert 900 < one["alarms"][0]["index"] < 1100
 
 
-def test_odd_values_are_passed_over(
+def test_invalid_values_are_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NaN, texts, percentages: no score, no crash, and a warning."""
+    """NaN, texts and percentages are not scores; the first one is logged."""
     odd = ["", "n/a", 85.0, -3, float("nan"), None, [1]]
     rows = [{"score": value} for value in [*STAYS[:700], *odd * 20, *STAYS[700:]]]
     status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
@@ -288,20 +294,18 @@ def test_odd_values_are_passed_over(
         ("a.txt", "", "cannot read .txt"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused(
+def test_invalid_files_are_refused(
     name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what is there and what would do."""
+    """The error says how a file must look."""
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     assert main(["drift", str(path)]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_a_metric_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And the columns that are."""
+def test_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the metric."""
     path = jsonl(tmp_path / "a.jsonl", [{"scores": {"faithfulness": 1.0}}] * 3)
     assert main(["drift", str(path), "--metric", "fluency"]) == 2
     assert "has no scores of fluency" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The folder ``collector/`` fits the library: what is generated, named and mounted is there."""
+"""The folder ``collector/`` fits the library: generated files, names and mounts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUFFIXES = {"1": "", "s": "_seconds"}
 
 
 class Counted:
-    """Has something to count."""
+    """Has a number of held spans."""
 
     def held(self) -> int:
         """Return a number of spans."""
@@ -40,7 +40,7 @@ class Counted:
 
 
 def measured() -> Iterator[Metric]:
-    """Yield every instrument of ours, after something was recorded with each."""
+    """Yield every instrument of the library after each has recorded something."""
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader])
     sink = InstrumentSink(meters)
@@ -65,7 +65,7 @@ def measured() -> Iterator[Metric]:
 
 
 def prometheus_names(name: str, unit: str, data: object) -> set[str]:
-    """Return the names of an instrument's series, as the Prometheus exporter makes them."""
+    """Return the names of an instrument's series in the Prometheus exporter."""
     base = name.replace(".", "_") + SUFFIXES.get(unit, "")
     if isinstance(data, Histogram):
         return {f"{base}_{part}" for part in ("bucket", "count", "sum")}
@@ -75,23 +75,23 @@ def prometheus_names(name: str, unit: str, data: object) -> set[str]:
 
 
 def known_names() -> set[str]:
-    """Return the names of all series that we, or our collector from our spans, can give."""
+    """Return the names of all series of the library and of the collector."""
     ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
     histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
     return set().union(*ours, histogram, {f"{semconv.SPAN_TURNS.replace('.', '_')}_total"})
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)
-def test_what_is_generated_is_up_to_date(script: Path) -> None:
-    """Rules, dashboards and the list of scores are what their generators give."""
+def test_generated_files_are_up_to_date(script: Path) -> None:
+    """Rules, dashboards and the list of scores equal the output of their generators."""
     generated = runpy.run_path(str(script))["generated"]()
     stale = [path.name for path, text in generated.items() if path.read_text("utf-8") != text]
     assert not stale, f"run: python {script.relative_to(COLLECTOR.parent)}"
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_rules_and_dashboards_name_what_there_is(path: Path) -> None:
-    """Every series that is asked for is one of an instrument, or recorded by a rule."""
+def test_rules_and_dashboards_use_existing_series(path: Path) -> None:
+    """Every series in a query is one of an instrument, or recorded by a rule."""
     text = path.read_text(encoding="utf-8")
     rules = (COLLECTOR / "prometheus" / "rules.yaml").read_text(encoding="utf-8")
     recorded = set(re.findall(r"record: (\S+)", rules))
@@ -101,7 +101,7 @@ def test_rules_and_dashboards_name_what_there_is(path: Path) -> None:
 
 
 def test_the_gateway_counts_every_metric() -> None:
-    """There is a histogram for each metric of ours, over the score that is on [0, 1]."""
+    """Each metric has a histogram, over the score on [0, 1]."""
     scores = yaml.safe_load((COLLECTOR / "scores.yaml").read_text(encoding="utf-8"))
     entries = scores["connectors"]["signal_to_metrics"]["spans"][1:]
     assert [entry["attributes"][0]["default_value"] for entry in entries] == sorted(METRICS)
@@ -110,8 +110,8 @@ def test_the_gateway_counts_every_metric() -> None:
         assert entry["conditions"] == [f"{entry['histogram']['value']} != nil"]
 
 
-def test_other_scales_are_those_of_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    """The metrics whose normalized score is taken are the ones that are not on [0, 1]."""
+def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """The metrics whose normalized score is counted are those with another scale than [0, 1]."""
     assert main(["metrics", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     elsewhere = {one["name"] for one in listed if not re.search(r"\b1[\]}]$", one["range"])}
@@ -125,8 +125,8 @@ def dashboards() -> Iterator[dict[str, Any]]:
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_dashboards_have_pictures_that_do_not_overlap() -> None:
-    """Each dashboard has an address of its own, and each panel a place."""
+def test_panels_of_a_dashboard_do_not_overlap() -> None:
+    """Each dashboard has an id of its own, and each panel a place of its own."""
     pages = list(dashboards())
     assert len({page["uid"] for page in pages}) == len(pages) == 3
     for page in pages:
@@ -136,8 +136,8 @@ def test_dashboards_have_pictures_that_do_not_overlap() -> None:
         assert all(target["expr"] for panel in page["panels"] for target in panel["targets"])
 
 
-def test_dashboards_lead_from_dots_to_traces() -> None:
-    """Some panel shows exemplars, and the provisioned source knows where their traces are."""
+def test_exemplars_link_to_traces() -> None:
+    """Some panel shows exemplars, and the provisioned data source knows the tracing backend."""
     targets = [t for page in dashboards() for p in page["panels"] for t in p["targets"]]
     assert any(target["exemplar"] for target in targets)
     folder = COLLECTOR / "grafana" / "provisioning" / "datasources"
@@ -148,12 +148,12 @@ def test_dashboards_lead_from_dots_to_traces() -> None:
 
 
 def compose() -> dict[str, Any]:
-    """Return what ``docker-compose.yaml`` says."""
+    """Return the content of ``docker-compose.yaml``."""
     return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
 
 
-def test_compose_mounts_what_is_there() -> None:
-    """Every path on the left of a mount is ours, or a volume that is declared."""
+def test_compose_mounts_existing_files() -> None:
+    """The source of every mount is a file of the folder, or a declared volume."""
     told = compose()
     mounts = [m for service in told["services"].values() for m in service.get("volumes", ())]
     assert mounts
@@ -173,7 +173,7 @@ def test_compose_pins_its_images() -> None:
     assert images["gateway"].endswith(f":{manifest['dist']['version']}")
 
 
-def test_compose_services_find_each_other() -> None:
+def test_hosts_in_configurations_are_compose_services() -> None:
     """Every host that a configuration names is a service of the compose file."""
     services = set(compose()["services"])
     prometheus = (COLLECTOR / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8")

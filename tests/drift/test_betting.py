@@ -1,4 +1,4 @@
-"""The default detector: what it finds, how rarely it is wrong, and what is no evidence."""
+"""`BettingDetector`: detected changes, false alarms, invalid input, and saved states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOOD, BAD = (0.08, 0.24, 0.68), (0.24, 0.40, 0.36)
 
 
 def scores(count: int, weights: Sequence[float] = GOOD, *, seed: int = 0) -> list[float]:
-    """Return so many scores of three levels."""
+    """Return ``count`` scores of three levels."""
     return random.Random(seed).choices([0.0, 0.5, 1.0], weights, k=count)
 
 
@@ -28,8 +28,8 @@ def first_alarm(found: BettingDetector, stream: Sequence[float | None]) -> int |
     return next((i for i, score in enumerate(stream) if found.update(score)), None)
 
 
-def test_a_fall_is_found_dated_and_measured() -> None:
-    """An alarm says that scores fell, from when on, from where to where."""
+def test_an_alarm_has_the_onset_and_the_size_of_a_fall() -> None:
+    """The interval contains the true change of the mean."""
     found = BettingDetector(reference=scores(2000))
     at = first_alarm(found, scores(500, seed=1) + scores(1000, (0.16, 0.32, 0.52), seed=2))
     alarm = found.alarm
@@ -46,7 +46,7 @@ def test_a_fall_is_found_dated_and_measured() -> None:
 
 
 def test_the_onset_is_near_the_change() -> None:
-    """Half of the estimates are off by less than 30 scores, of a fall by .12."""
+    """For a fall by .12, the median error of the estimate is below 30 scores."""
     errors = []
     for seed in range(15):
         found = BettingDetector(reference=scores(2000, seed=seed))
@@ -56,8 +56,8 @@ def test_the_onset_is_near_the_change() -> None:
     assert sorted(errors)[7] < 30
 
 
-def test_a_rise_is_found() -> None:
-    """Scores that get better without reason are looked at, too."""
+def test_a_rise_is_detected() -> None:
+    """The direction of the alarm is up."""
     found = BettingDetector(reference=scores(2000, BAD))
     assert first_alarm(found, scores(2000, GOOD, seed=1)) is not None
     assert found.alarm is not None
@@ -65,8 +65,8 @@ def test_a_rise_is_found() -> None:
     assert found.alarm.change > 0
 
 
-def test_a_wider_spread_with_the_same_mean_is_found() -> None:
-    """Fewer scores in the middle and more at both ends: the mean alone would not show it."""
+def test_a_wider_spread_with_the_same_mean_is_detected() -> None:
+    """The mean alone would not show it."""
     found = BettingDetector(reference=[0.25, 0.5, 0.75] * 600)
     alarm_at = first_alarm(found, random.Random(1).choices([0.0, 1.0], k=500))
     assert alarm_at is not None
@@ -75,25 +75,26 @@ def test_a_wider_spread_with_the_same_mean_is_found() -> None:
 
 
 @pytest.mark.parametrize(("direction", "weights"), [("down", GOOD), ("up", BAD)])
-def test_a_direction_that_is_not_asked_for_is_not_watched(direction: Any, weights: Any) -> None:
-    """A rise is no alarm of a detector of falls, and the other way round."""
+def test_changes_in_the_other_direction_raise_no_alarm(direction: Any, weights: Any) -> None:
+    """A detector of falls ignores a rise, and a detector of rises a fall."""
     reference = scores(2000, BAD if direction == "down" else GOOD)
     found = BettingDetector(reference=reference, direction=direction)
     assert first_alarm(found, scores(2000, weights, seed=3)) is None
 
 
-def test_false_alarms_are_as_rare_as_promised() -> None:
-    """With a known target, alarms within n scores are no more than n / every of the runs.
+def test_the_rate_of_false_alarms_is_bounded() -> None:
+    """With a target, the probability of an alarm within n scores is at most n / every.
 
-    40 runs of 500 scores at every=1000: at most 20 are expected, and 28 are 2.5 deviations more.
+    Of 40 runs of 500 scores at every=1000, at most 20 alarms are expected; 28 are 2.5 standard
+    deviations more.
     """
     runs = [BettingDetector(target=0.8, every=1000) for _ in range(40)]
     alarms = sum(first_alarm(d, scores(500, seed=s)) is not None for s, d in enumerate(runs))
     assert alarms <= 28
 
 
-def test_a_learned_baseline_is_learned_from_the_stream() -> None:
-    """Without target or reference, the first scores say what is normal."""
+def test_without_target_and_reference_the_first_scores_are_the_baseline() -> None:
+    """The detector finds a later fall below their mean."""
     found = BettingDetector(learn=600)
     assert first_alarm(found, scores(600)) is None
     assert found.baseline is not None
@@ -101,8 +102,8 @@ def test_a_learned_baseline_is_learned_from_the_stream() -> None:
     assert first_alarm(found, scores(600, BAD, seed=5)) is not None
 
 
-def test_a_target_beside_a_reference_is_the_mean() -> None:
-    """The reference then says how scores spread and depend on each other, not where they lie."""
+def test_a_target_replaces_the_mean_of_the_reference() -> None:
+    """Spread and dependence still come from the reference."""
     found = BettingDetector(target=0.9, reference=scores(2000))
     assert found.baseline is not None
     assert found.baseline.level.mean == 0.9
@@ -110,15 +111,15 @@ def test_a_target_beside_a_reference_is_the_mean() -> None:
 
 
 def test_the_baseline_does_not_follow_a_slow_decline() -> None:
-    """A fall by .15 over 3,000 scores is found, however slow."""
+    """A fall by .15 over 3,000 scores is detected."""
     found = BettingDetector(reference=scores(2000))
     dice = random.Random(8)
     slow = [float(dice.random() < 0.8 - 0.15 * i / 3000) for i in range(3000)]
     assert first_alarm(found, slow) is not None
 
 
-def test_after_an_alarm_there_is_a_pause_and_the_evidence_stands() -> None:
-    """So that whoever looks every minute sees it, and the same fall does not alarm every minute."""
+def test_after_an_alarm_the_evidence_keeps_its_value_for_the_cooldown() -> None:
+    """A drift that continues raises another alarm only after the cool-down."""
     found = BettingDetector(reference=scores(2000), cooldown=300)
     at = first_alarm(found, scores(2000, BAD, seed=1))
     assert at is not None
@@ -129,15 +130,15 @@ def test_after_an_alarm_there_is_a_pause_and_the_evidence_stands() -> None:
     assert first_alarm(found, scores(1000, BAD, seed=3)) is not None  # it has not gone away
 
 
-def test_without_a_pause_evidence_starts_over() -> None:
-    """A cool-down of 0 means that the next score counts."""
+def test_without_a_cooldown_the_evidence_restarts_at_zero() -> None:
+    """The next score counts as evidence."""
     found = BettingDetector(reference=scores(2000), cooldown=0)
     assert first_alarm(found, scores(2000, BAD, seed=1)) is not None
     assert found.log10_evidence == 0
 
 
-def test_relearning_starts_over() -> None:
-    """What was accepted as the new normal is no drift any more."""
+def test_relearning_replaces_the_baseline() -> None:
+    """Scores like those of the new baseline raise no alarm."""
     found = BettingDetector(reference=scores(2000), learn=1000)
     assert first_alarm(found, scores(2000, BAD, seed=1)) is not None
     found.relearn()
@@ -150,15 +151,15 @@ def test_relearning_starts_over() -> None:
 
 
 def mixed(count: int, share: float, *, fall: float = 0.0, seed: int = 0) -> list[tuple[float, str]]:
-    """Return scores of easy (mean .9) and hard (.6) questions, and which they are."""
+    """Return scores of easy (mean .9) and hard (mean .6) questions, with their stratum."""
     dice = random.Random(seed)
     names = ["hard" if dice.random() < share else "easy" for _ in range(count)]
     level = {"hard": 0.6 - fall, "easy": 0.9 - fall}
     return [(float(dice.random() < level[name]), name) for name in names]
 
 
-def test_another_mix_of_known_strata_is_no_drift() -> None:
-    """More hard questions lower the mean; each stratum is as good as it was."""
+def test_another_mix_of_known_strata_raises_no_alarm() -> None:
+    """More hard questions lower the mean of all scores, but not the mean of each stratum."""
     plain, stratified = (BettingDetector(learn=2000) for _ in range(2))
     for score, name in mixed(2000, 0.3) + mixed(3000, 0.7, seed=1):
         plain.update(score)
@@ -167,8 +168,8 @@ def test_another_mix_of_known_strata_is_no_drift() -> None:
     assert stratified.alarm is None
 
 
-def test_a_fall_within_strata_is_found() -> None:
-    """A stratum that the baseline does not know is compared with the whole."""
+def test_a_fall_within_strata_is_detected() -> None:
+    """Scores of an unknown stratum are compared with the common mean."""
     found = BettingDetector(learn=2000)
     for score, name in mixed(2000, 0.3):
         found.update(score, stratum=name)
@@ -191,8 +192,8 @@ def test_a_fall_within_strata_is_found() -> None:
         max_size=50,
     )
 )
-def test_what_is_no_score_changes_nothing(values: list[Any]) -> None:
-    """None, NaN, infinities, booleans, texts and what is out of range are counted, no evidence."""
+def test_invalid_values_are_counted_and_ignored(values: list[Any]) -> None:
+    """None, NaN, infinities, booleans, texts and values outside [0, 1] are not evidence."""
     found = BettingDetector(target=0.8)
     scored = [v for v in values if type(v) in {int, float} and -1e-6 <= v <= 1 + 1e-6]
     for value in values:
@@ -202,8 +203,8 @@ def test_what_is_no_score_changes_nothing(values: list[Any]) -> None:
     assert math.isfinite(found.log10_evidence)
 
 
-def test_the_first_value_that_is_no_score_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Once; a missing score is what a failed evaluation gives, and nothing to warn of."""
+def test_the_first_invalid_value_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """None stands for a failed evaluation, and is not logged."""
     found = BettingDetector(target=0.8)
     found.update(None)
     assert not caplog.records
@@ -214,32 +215,32 @@ def test_the_first_value_that_is_no_score_is_warned_of(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.5, 0.8, 1.0])
-def test_a_stream_that_never_moves_is_no_alarm(constant: float) -> None:
-    """All scores alike, for much longer than ``every``."""
+def test_a_constant_stream_raises_no_alarm(constant: float) -> None:
+    """The stream is much longer than ``every``."""
     assert first_alarm(BettingDetector(every=1000, learn=500), [constant] * 5000) is None
 
 
-def test_a_stream_that_stays_at_its_target_is_no_alarm() -> None:
-    """Evidence of nothing does not add up."""
+def test_a_constant_stream_at_the_target_raises_no_alarm() -> None:
+    """The evidence does not grow."""
     assert first_alarm(BettingDetector(every=1000, target=0.8), [0.8] * 5000) is None
 
 
-def test_two_values_only_are_scores_like_others() -> None:
-    """Pass and fail: no alarm while the share stays, an alarm when it falls."""
+def test_pass_or_fail_scores_are_supported() -> None:
+    """There is an alarm when the share of passes falls, and none before."""
     found = BettingDetector(reference=scores(2000, (0.1, 0, 0.9)))
     assert first_alarm(found, scores(2000, (0.1, 0, 0.9), seed=1)) is None
     assert first_alarm(found, scores(1000, (0.25, 0, 0.75), seed=2)) is not None
 
 
-def test_one_bad_score_after_many_perfect_ones_is_no_alarm() -> None:
-    """Scores that were all alike do not mean that no other can come."""
+def test_one_bad_score_after_many_perfect_ones_raises_no_alarm() -> None:
+    """Equal scores in the baseline do not mean that no other score can occur."""
     found = BettingDetector(reference=[1.0] * 2000)
     assert first_alarm(found, [1.0] * 50 + [0.0] + [1.0] * 500 + [0.0] + [1.0] * 500) is None
     assert first_alarm(found, [0.0] * 20) is not None
 
 
-def test_a_false_alarm_may_be_as_rare_as_one_likes() -> None:
-    """A baseline is learned, and a change found, where next to no false alarm is allowed."""
+def test_every_may_be_very_large() -> None:
+    """The detector still learns a baseline and detects a large change."""
     found = BettingDetector(learn=2000, every=1e30)
     assert first_alarm(found, scores(2000)) is None
     assert first_alarm(found, [0.0] * 2000) is not None
@@ -265,8 +266,8 @@ def test_a_false_alarm_may_be_as_rare_as_one_likes() -> None:
         ({"reference": [None, float("nan"), 0.5, 7]}, r"not 1"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], told: str) -> None:
-    """With the name of the option, its value, and what is allowed."""
+def test_invalid_options_are_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the option, its value, and the allowed values."""
     with pytest.raises(ConfigError, match=told):
         BettingDetector(**options)
 
@@ -277,8 +278,8 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], told: 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 900))
-def test_a_restored_detector_decides_the_same(cut: int) -> None:
-    """Saved as JSON at any point, while learning or later, it goes on as if nothing had been."""
+def test_a_restored_detector_raises_the_same_alarms(cut: int) -> None:
+    """The state can be saved as JSON at any time, also while the baseline is learned."""
     stream = scores(400) + scores(500, BAD, seed=1)
     whole, begun, resumed = (BettingDetector(learn=300, every=1000) for _ in range(3))
     for score in stream[:cut]:
@@ -294,7 +295,7 @@ def test_a_restored_detector_decides_the_same(cut: int) -> None:
 
 @pytest.mark.parametrize("target", [k / 100 for k in range(1, 100)])
 def test_every_target_can_be_restored(target: float) -> None:
-    """Rounding does not come between a detector and its state, but another target does."""
+    """Rounding does not change a saved target; a state with another target is refused."""
     found = BettingDetector(target=target)
     found.update(0.3)
     state = json.loads(json.dumps(found.to_state()))
@@ -307,7 +308,7 @@ def test_every_target_can_be_restored(target: float) -> None:
 
 
 def test_targets_of_strata_can_be_restored() -> None:
-    """Those that are the same."""
+    """The targets must be equal."""
     targets = {"a": 0.9, "b": 0.43, "c": 0.1}
     found = BettingDetector(target=targets)
     found.update(0.3, stratum="b")
@@ -317,7 +318,7 @@ def test_targets_of_strata_can_be_restored() -> None:
 
 
 def broken_states() -> list[dict[str, Any]]:
-    """Return states that are not what `to_state` returns."""
+    """Return invalid states."""
     found = BettingDetector(reference=scores(500))
     state = found.to_state()
     evidence, baseline = state["evidence"], state["baseline"]
@@ -348,7 +349,7 @@ def broken_states() -> list[dict[str, Any]]:
 
 
 def broken_levels() -> list[list[float]]:
-    """Return mean, variance, number, effect and highest value of what is no view."""
+    """Return invalid levels: mean, variance, number, effect and highest value."""
     return [
         [math.nan, 0.1, 500, 1.0, 1.0],
         [7.0, 0.1, 500, 1.0, 1.0],
@@ -360,8 +361,8 @@ def broken_levels() -> list[list[float]]:
 
 
 @pytest.mark.parametrize("state", broken_states())
-def test_a_state_that_is_none_changes_nothing(state: dict[str, Any]) -> None:
-    """It is refused whole: the detector is as it was."""
+def test_an_invalid_state_changes_nothing(state: dict[str, Any]) -> None:
+    """It is refused as a whole."""
     found = BettingDetector()
     before = found.to_state()
     with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
@@ -369,8 +370,8 @@ def test_a_state_that_is_none_changes_nothing(state: dict[str, Any]) -> None:
     assert found.to_state() == before
 
 
-def test_the_state_of_strata_is_taken_up() -> None:
-    """Their scores are moved, and may add up to less than 0."""
+def test_a_state_with_strata_is_restored() -> None:
+    """Scores plus the offsets of their stratum may add up to less than 0."""
     found, resumed = BettingDetector(learn=200), BettingDetector(learn=200)
     for at in range(200):
         found.update(0.9 if at % 2 else 0.3, stratum=str(at % 2))
@@ -380,8 +381,8 @@ def test_the_state_of_strata_is_taken_up() -> None:
 
 
 @pytest.mark.parametrize("direction", ["up", "both"])
-def test_a_rise_is_told_as_one(direction: Any) -> None:
-    """With the mean and the onset of the scores that have risen, whatever else is watched."""
+def test_the_alarm_of_a_rise_has_its_mean_and_onset(direction: Any) -> None:
+    """It does not depend on the other views."""
     dice = random.Random(1)
     found = BettingDetector(learn=500, direction=direction)
     stream = [dice.uniform(0.1, 0.3) for _ in range(1500)] + [dice.uniform(0.5, 0.7)] * 50
@@ -392,15 +393,15 @@ def test_a_rise_is_told_as_one(direction: Any) -> None:
     assert found.alarm.after > 0.4
 
 
-def test_the_factory_makes_the_default() -> None:
-    """`detector` takes target, reference and the scores for each false alarm, by position."""
+def test_the_function_detector_returns_the_default_detector() -> None:
+    """Its arguments are target, reference and the scores for each false alarm."""
     found = detector(0.8, None, 1e4)
     assert isinstance(found, BettingDetector)
     assert found.every == 1e4
 
 
-def test_strata_that_stay_for_hours_are_no_drift() -> None:
-    """The means of hours, learned from some scores each, are wrong hour after hour."""
+def test_strata_that_stay_for_hours_raise_no_alarm() -> None:
+    """The error of the mean of an hour recurs in each of its scores."""
     dice = random.Random(1)
     found = BettingDetector(learn=2000)
     means = [0.8 + 0.06 * math.sin(2 * math.pi * hour / 24) for hour in range(24)]
@@ -411,15 +412,15 @@ def test_strata_that_stay_for_hours_are_no_drift() -> None:
 
 
 def test_each_stratum_may_have_a_target() -> None:
-    """Then nothing is learned, another mix is no drift, and a fall within them is."""
+    """Nothing is learned; another mix raises no alarm, and a fall within strata does."""
     found = BettingDetector(target={"hard": 0.6, "easy": 0.9})
     before = [(s, n) for share in (0.2, 0.8) for s, n in mixed(1500, share, seed=3)]
     assert not any(found.update(score, stratum=name) for score, name in before)
     assert any(found.update(s, stratum=n) for s, n in mixed(1000, 0.5, fall=0.15))
 
 
-def test_targets_of_strata_leave_nothing_to_learn() -> None:
-    """A reference beside them would contradict them."""
+def test_targets_of_strata_exclude_a_reference() -> None:
+    """The two would contradict each other."""
     with pytest.raises(ConfigError, match="not both"):
         BettingDetector(target={"a": 0.5}, reference=scores(500))
     with pytest.raises(ConfigError, match="target must be"):

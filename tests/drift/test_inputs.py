@@ -1,4 +1,4 @@
-"""Drift of questions and lengths."""
+"""`EmbeddingDrift`: drift of questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_eval_otel.errors import ConfigError
 
 
 def questions(count: int, shares: tuple[float, ...], *, seed: int = 0) -> np.ndarray:
-    """Return embeddings of questions on some topics, in these shares."""
+    """Return embeddings of questions on some topics with the given ``shares``."""
     dice = np.random.default_rng(seed)
     topics = np.eye(16)[dice.choice(len(shares), size=count, p=shares)]
     return topics + dice.normal(scale=0.15, size=(count, 16))
@@ -27,30 +27,30 @@ def first_alarm(found: EmbeddingDrift, rows: np.ndarray) -> int | None:
 
 
 @pytest.mark.slow
-def test_the_same_questions_are_no_drift() -> None:
-    """Of several seeds none raises an alarm."""
+def test_the_same_topics_raise_no_alarm() -> None:
+    """Four seeds are tried."""
     for seed in range(4):
         found = EmbeddingDrift(window=800)
         assert first_alarm(found, questions(2500, (0.5, 0.3, 0.2), seed=seed)) is None
 
 
-def test_a_new_topic_is_found() -> None:
-    """Questions that are like none before."""
+def test_a_new_topic_is_detected() -> None:
+    """Its questions are unlike any before."""
     found = EmbeddingDrift(window=400)
     assert first_alarm(found, questions(500, (0.5, 0.5))) is None
     assert first_alarm(found, questions(300, (0.3, 0.3, 0.4), seed=1)) is not None
     assert found.alarm is not None
 
 
-def test_another_mix_of_topics_is_found() -> None:
-    """Each question is like some before, but there are more of one kind."""
+def test_another_mix_of_topics_is_detected() -> None:
+    """Each question is similar to earlier ones, but their shares have changed."""
     found = EmbeddingDrift(window=600)
     assert first_alarm(found, questions(800, (0.6, 0.3, 0.1))) is None
     assert first_alarm(found, questions(1000, (0.2, 0.3, 0.5), seed=1)) is not None
 
 
-def test_embeddings_without_direction_are_passed_over() -> None:
-    """Of an empty question, or a broken embedder."""
+def test_invalid_embeddings_are_ignored() -> None:
+    """Zeros come from empty questions, NaN from a broken embedder."""
     found = EmbeddingDrift(window=100)
     assert first_alarm(found, np.zeros((50, 3))) is None
     assert first_alarm(found, np.full((50, 3), np.nan)) is None
@@ -59,8 +59,8 @@ def test_embeddings_without_direction_are_passed_over() -> None:
     assert found.count == 250
 
 
-def test_embeddings_of_another_length_are_passed_over() -> None:
-    """While the map is learned, and afterwards."""
+def test_embeddings_of_another_length_are_ignored() -> None:
+    """Before and after the map is computed."""
     found = EmbeddingDrift(window=100)
     rows = questions(100, (0.5, 0.5))
     others: list[Any] = [rows[:1], 0.5, "abc", None, rows[0][:5], [0.5]]
@@ -69,8 +69,8 @@ def test_embeddings_of_another_length_are_passed_over() -> None:
     assert found.ignored == 600
 
 
-def test_nearness_tells_new_questions_from_known_ones() -> None:
-    """It is none before there is a map."""
+def test_the_nearness_of_a_new_question_is_lower() -> None:
+    """It is None before the map is computed."""
     found = EmbeddingDrift(window=200)
     rows = questions(200, (0.5, 0.5))
     assert found.nearness(rows[0]) is None
@@ -83,8 +83,8 @@ def test_nearness_tells_new_questions_from_known_ones() -> None:
     assert found.nearness(np.zeros(16)) is None
 
 
-def test_a_restart_goes_on_where_it_was() -> None:
-    """With a map; what was not yet a map is learned anew, for single questions are not kept."""
+def test_a_restored_detector_raises_the_same_alarm() -> None:
+    """Without a map it learns anew, because single embeddings are not saved."""
     old, new = questions(600, (0.5, 0.5)), questions(300, (0.3, 0.3, 0.4), seed=1)
     whole = EmbeddingDrift(window=400)
     at = first_alarm(whole, np.concatenate([old, new]))
@@ -124,8 +124,8 @@ def test_a_restart_goes_on_where_it_was() -> None:
         lambda state: state["map"].__setitem__(3, NAN),
     ],
 )
-def test_a_state_of_anything_else_is_refused(change: Any) -> None:
-    """And changes nothing."""
+def test_an_invalid_state_changes_nothing(change: Any) -> None:
+    """It is refused as a whole."""
     found = EmbeddingDrift(window=100)
     first_alarm(found, questions(120, (0.5, 0.5)))
     before = json.dumps(found.to_state())
@@ -139,8 +139,8 @@ def test_a_state_of_anything_else_is_refused(change: Any) -> None:
 NAN = {"shape": [1, 16], "float32": "AADAfwAAwH8AAMB/" * 5 + "AADAfw=="}
 
 
-def test_a_window_is_large_enough() -> None:
-    """A reference of a few questions says nothing, and a map of very many takes too long."""
+def test_an_invalid_window_is_refused() -> None:
+    """A small window is too imprecise, and a large one takes too long."""
     for window in (50, 100_000):
         with pytest.raises(ConfigError, match="window must be a whole number, 100 to 2000"):
             EmbeddingDrift(window=window)
@@ -150,8 +150,8 @@ def test_a_window_is_large_enough() -> None:
 
 @pytest.mark.parametrize("kinds", [1, 6])
 @pytest.mark.parametrize("noise", [1e-8, 1e-7, 1e-6])
-def test_rounding_is_no_drift(kinds: int, noise: float) -> None:
-    """The same questions, embedded on another machine, differ in their last digits."""
+def test_rounding_raises_no_alarm(kinds: int, noise: float) -> None:
+    """Embeddings from another machine differ in their last digits."""
     dice = np.random.default_rng(0)
     asked = dice.normal(size=(kinds, 64))
     found = EmbeddingDrift(window=400)
@@ -160,8 +160,8 @@ def test_rounding_is_no_drift(kinds: int, noise: float) -> None:
     assert first_alarm(found, later * (1 + dice.normal(scale=noise, size=later.shape))) is None
 
 
-def test_one_change_is_one_alarm() -> None:
-    """The five numbers rest together."""
+def test_one_change_raises_one_alarm() -> None:
+    """The detectors of all five features pause together."""
     found = EmbeddingDrift(window=400, cooldown=1500)
     first_alarm(found, questions(500, (0.5, 0.5)))
     assert sum(found.update(row) for row in questions(1500, (0.2, 0.2, 0.6), seed=1)) == 1
@@ -171,8 +171,8 @@ def test_one_change_is_one_alarm() -> None:
     assert found.alarm.log10_evidence >= 5
 
 
-def test_another_mix_of_known_topics_has_no_direction() -> None:
-    """Where a direction points is chance."""
+def test_another_mix_of_known_topics_has_the_direction_spread() -> None:
+    """The sign of a main direction is arbitrary."""
     found = EmbeddingDrift(window=600)
     first_alarm(found, questions(700, (0.8, 0.2)))
     assert first_alarm(found, questions(2000, (0.3, 0.7), seed=1)) is not None
@@ -181,7 +181,7 @@ def test_another_mix_of_known_topics_has_no_direction() -> None:
 
 
 def test_no_single_question_is_in_the_state() -> None:
-    """Not even one that is like no other: embeddings give away much of their texts."""
+    """Embeddings reveal much of their texts, so that rare questions are left out, too."""
     usual, strange = questions(498, (0.5, 0.3, 0.2)), np.eye(16)[[9, 12]] * 3
     for seed in range(5):
         rows = np.random.default_rng(seed).permutation(np.concatenate([usual, strange]))
@@ -198,8 +198,8 @@ def unpacked(part: Any) -> np.ndarray:
     return flat.reshape(part["shape"])
 
 
-def test_lengths_are_on_one_scale() -> None:
-    """Rising with the length, from 0 to 1."""
+def test_length_scores_rise_from_0_to_1() -> None:
+    """Longer texts than 20,000 characters have a score of 1."""
     found = [length_score(n) for n in (0, 10, 100, 1000, 20_000, 10**9)]
     assert found == sorted(found)
     assert (found[0], found[-1]) == (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""The monitor: whose scores go where, what is reported, and what it keeps."""
+"""`DriftMonitor`: streams, reports, limits, and saved states."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rag_eval_otel.types import Evaluation, Score, SpanRef
 
 
 def make(_: Stream) -> BettingDetector:
-    """Return a detector that learns quickly."""
+    """Return a detector that learns from few scores."""
     return BettingDetector(learn=300, every=1000, cooldown=100)
 
 
 def aimed(_: Stream) -> BettingDetector:
-    """Return a detector that need not learn."""
+    """Return a detector with a target."""
     return BettingDetector(target=0.9, every=100, cooldown=5)
 
 
@@ -42,7 +42,7 @@ STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
 class Reports(list[Any]):
-    """What a monitor reported."""
+    """The reports of a monitor."""
 
     @property
     def drifts(self) -> list[Drift]:
@@ -51,27 +51,27 @@ class Reports(list[Any]):
 
 
 def watch(**options: Any) -> tuple[DriftMonitor, Reports]:
-    """Return a monitor that learns quickly, and its reports."""
+    """Return a monitor that learns from few scores, and its reports."""
     reports = Reports()
     return DriftMonitor(reports.append, **{"make": make, "service": "shop", **options}), reports
 
 
 def evaluation(value: float | None, at: int = 1, version: str = "1", **options: Any) -> Evaluation:
-    """Return a turn with one score, or a failed one."""
+    """Return a turn with one score; None stands for a failed one."""
     failed = {"status": "error", "reason": "timeout"} if value is None else {}
     score = Score(name="faithfulness", value=value, version=version, **failed, **options)
     return Evaluation(scores=(score,), span=SpanRef(trace_id=at, span_id=at))
 
 
 def turns(monitor: DriftMonitor, count: int, mean: float, *, first: int = 0) -> None:
-    """Emit so many turns, scored 0 or 1; their trace ids count from ``first``."""
+    """Emit ``count`` turns, scored 0 or 1, with trace ids from ``first`` on."""
     dice = random.Random(first)
     for at in range(first, first + count):
         monitor.emit(evaluation(float(dice.random() < mean), at))
 
 
-def test_an_alarm_names_stream_change_and_the_worst_turns() -> None:
-    """The turns are from after the onset, and the worst ones."""
+def test_an_alarm_has_stream_change_and_worst_turns() -> None:
+    """The worst turns have the lowest scores since the onset."""
     monitor, reports = watch()
     turns(monitor, 400, 0.9)
     turns(monitor, 300, 0.5, first=400)
@@ -85,8 +85,8 @@ def test_an_alarm_names_stream_change_and_the_worst_turns() -> None:
     assert "faithfulness of shop drifted (down): mean 0.8" in str(drift)
 
 
-def test_after_a_rise_the_highest_scores_are_shown() -> None:
-    """What is to be looked at after a rise is what became too good."""
+def test_the_worst_turns_of_a_rise_have_the_highest_scores() -> None:
+    """They are the ones to look at."""
     monitor, reports = watch()
     turns(monitor, 400, 0.3)
     turns(monitor, 300, 0.9, first=400)
@@ -95,8 +95,8 @@ def test_after_a_rise_the_highest_scores_are_shown() -> None:
     assert {one.score for one in drift.worst} == {1.0}
 
 
-def test_another_version_is_a_new_baseline_and_no_drift() -> None:
-    """Another judge, prompt or definition is another measurement; it is said once."""
+def test_another_version_starts_a_new_baseline() -> None:
+    """It is reported once, and raises no alarm."""
     monitor, reports = watch()
     turns(monitor, 400, 0.9)
     for at in range(200):
@@ -109,8 +109,8 @@ def test_another_version_is_a_new_baseline_and_no_drift() -> None:
     ]
 
 
-def test_failed_scores_are_no_evidence() -> None:
-    """However many there are; that they fail is found, under a name of its own."""
+def test_failed_scores_are_monitored_by_their_share() -> None:
+    """They are not evidence for a drift of the metric itself."""
     monitor, reports = watch()
     turns(monitor, 400, 0.9)
     for at in range(2000):
@@ -119,8 +119,8 @@ def test_failed_scores_are_no_evidence() -> None:
     assert {one.stream.name for one in reports} == {"faithfulness.scored"}
 
 
-def test_longer_answers_are_found() -> None:
-    """A change of the answers' length is watched where it is known."""
+def test_longer_answers_are_detected() -> None:
+    """The stream is called answer_length."""
     monitor, reports = watch()
     dice = random.Random(0)
     for at in range(600):
@@ -132,15 +132,15 @@ def test_longer_answers_are_found() -> None:
 
 
 def asked(near: int, at: int, *, embedder: str = "one") -> Evaluation:
-    """Return a turn whose question is near the ``near``-th of eight."""
+    """Return a turn with a question similar to the ``near``-th of eight."""
     dice = np.random.default_rng(at)
     embedding = np.eye(8)[near] + dice.normal(scale=0.1, size=8)
     span = SpanRef(trace_id=at, span_id=1)
     return Evaluation(scores=(), span=span, embedder=embedder, question_embedding=embedding)
 
 
-def test_other_questions_are_found(caplog: pytest.LogCaptureFixture) -> None:
-    """By their embeddings; the turns shown are those least like what was asked before."""
+def test_a_change_of_questions_is_detected(caplog: pytest.LogCaptureFixture) -> None:
+    """The worst turns are those least similar to earlier questions."""
     options = DriftOptions(questions=200, every=1000)
     monitor, reports = watch(make=options.make_detector)
     for at in range(400):
@@ -161,15 +161,15 @@ def test_other_questions_are_found(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_detector_of_scores_gets_no_embeddings(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of them is written to the log."""
+    """It would log them as invalid scores."""
     monitor, _ = watch(make=make)
     for at in range(20):
         monitor.emit(asked(at % 2, at))
     assert not caplog.records
 
 
-def test_a_detector_that_fails_does_not_disturb_the_others() -> None:
-    """What the others find is reported, and then its error raised."""
+def test_an_exception_of_a_detector_does_not_affect_others() -> None:
+    """It is raised after all other streams were updated."""
 
     def some_fail(stream: Stream) -> Any:
         return object() if stream.name == "b" else BettingDetector(target=0.9, every=10)
@@ -183,7 +183,7 @@ def test_a_detector_that_fails_does_not_disturb_the_others() -> None:
 
 
 def test_strata_may_be_numbers() -> None:
-    """As metadata are; a restart does not part them."""
+    """Metadata may be numbers; after a restart they are still the same strata."""
     options = DriftOptions(learn=1000, stratum=lambda turn: turn.about["route"])  # type: ignore[arg-type,return-value]
     monitor, reports = watch(make=options.make_detector, stratum=options.stratum)
     dice = random.Random(0)
@@ -207,8 +207,8 @@ def test_strata_may_be_numbers() -> None:
     assert not reports
 
 
-def test_another_embedder_is_a_new_baseline() -> None:
-    """Its numbers cannot be compared with those of the other."""
+def test_another_embedder_starts_a_new_baseline() -> None:
+    """Embeddings of different models cannot be compared."""
     monitor, reports = watch(make=DriftOptions(questions=100).make_detector)
     for at in range(60):
         monitor.emit(asked(at % 2, at))
@@ -216,8 +216,8 @@ def test_another_embedder_is_a_new_baseline() -> None:
     assert [type(report) for report in reports] == [NewBaseline]
 
 
-def test_scores_are_compared_with_their_own_kind() -> None:
-    """Another mix of strata is no drift; a fall within one is."""
+def test_scores_are_compared_within_their_stratum() -> None:
+    """Another mix of strata raises no alarm; a fall within one does."""
     options = DriftOptions(
         targets={"faithfulness": {"easy": 0.95, "hard": 0.45}},
         stratum=lambda turn: str(turn.about["route"]),
@@ -288,8 +288,8 @@ def test_a_failing_detector_does_not_hide_the_evidence_and_state_of_others(
     assert len(warnings) == 1
 
 
-def test_scores_on_other_scales_are_brought_to_one() -> None:
-    """A grade of 4 of 5 counts as its normalized score."""
+def test_normalized_scores_are_used() -> None:
+    """A grade of 4 from 1 to 5 counts as 0.75."""
     monitor, _ = watch()
     for at in range(300):
         monitor.emit(evaluation(4.0, at, normalized=0.75))
@@ -300,13 +300,13 @@ def test_scores_on_other_scales_are_brought_to_one() -> None:
 
 
 def emit_often(monitor: DriftMonitor, turn: Evaluation) -> None:
-    """Emit ``turn`` until something is reported, or fifty times."""
+    """Emit ``turn`` fifty times, or until an exception is raised."""
     for _ in range(50):
         monitor.emit(turn)
 
 
-def test_a_report_that_fails_keeps_no_other_back() -> None:
-    """Two metrics drift with one turn, and whoever is told of the first raises."""
+def test_an_exception_of_a_report_does_not_prevent_others() -> None:
+    """Two metrics drift in one turn, and the first report raises an exception."""
     told: list[str] = []
 
     def fail(report: Any) -> None:
@@ -320,8 +320,8 @@ def test_a_report_that_fails_keeps_no_other_back() -> None:
     assert sorted(told) == ["a", "b"]
 
 
-def test_memory_is_bounded_and_the_loss_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """50 metrics of 200 services fit; beyond, the stream unused for longest goes."""
+def test_the_number_of_streams_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """The least recently used stream is removed, which is logged once."""
     monitor, reports = watch(capacity=100)
     for service in range(30):
         for name in range(5):
@@ -337,8 +337,8 @@ def test_memory_is_bounded_and_the_loss_is_said(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_in_the_middle_of_a_score_locks_nobody_out() -> None:
-    """The child goes on with what the parent has learned, under a lock of its own."""
+def test_a_forked_child_has_a_lock_of_its_own() -> None:
+    """The fork happens while a thread of the parent holds the lock."""
     inside, leave = threading.Event(), threading.Event()
 
     def stay(_: Any) -> str:
@@ -368,8 +368,8 @@ def restarted(state: Any, **options: Any) -> tuple[DriftMonitor, Reports]:
     return monitor, reports
 
 
-def test_a_restart_goes_on_where_it_was() -> None:
-    """The baseline of yesterday's process finds today's drift."""
+def test_a_restored_baseline_detects_drift() -> None:
+    """The monitor of the next process learns no new baseline."""
     before, _ = watch()
     turns(before, 400, 0.9)
     after, reports = restarted(before.to_state())
@@ -377,8 +377,8 @@ def test_a_restart_goes_on_where_it_was() -> None:
     assert reports.drifts
 
 
-def test_what_has_not_come_up_since_a_restart_is_kept() -> None:
-    """A metric that is seldom scored does not lose its baseline to one that is saved first."""
+def test_restored_states_without_new_scores_are_saved_again() -> None:
+    """A rarely scored metric keeps its baseline."""
     before, _ = watch()
     turns(before, 400, 0.9)
     seldom = Stream(service="shop", name="seldom")
@@ -393,8 +393,8 @@ def test_what_has_not_come_up_since_a_restart_is_kept() -> None:
     assert not reports
 
 
-def test_what_is_no_score_is_no_worst_turn() -> None:
-    """Neither NaN nor a number outside of [0, 1]."""
+def test_invalid_scores_are_not_worst_turns() -> None:
+    """NaN and numbers outside [0, 1] are ignored."""
     monitor, reports = watch()
     turns(monitor, 400, 0.9)
     for at in range(400, 500):
@@ -406,8 +406,8 @@ def test_what_is_no_score_is_no_worst_turn() -> None:
     assert all(one.span.trace_id >= 1400 for one in reports.drifts[0].worst if one.span)
 
 
-def test_a_restart_in_another_version_says_so() -> None:
-    """The old baseline is not used, and the report names both versions."""
+def test_another_version_after_a_restart_is_reported() -> None:
+    """The report names both versions."""
     before, _ = watch()
     turns(before, 400, 0.9)
     after, reports = restarted(before.to_state())
@@ -418,7 +418,7 @@ def test_a_restart_in_another_version_says_so() -> None:
 
 
 def spoilt(change: Callable[[Any], object]) -> Any:
-    """Return a state that ``change`` has been at."""
+    """Return a state that ``change`` has modified."""
     monitor, _ = watch()
     turns(monitor, 400, 0.9)
     state = monitor.to_state()
@@ -441,7 +441,7 @@ def spoilt(change: Callable[[Any], object]) -> Any:
         spoilt(lambda state: state["streams"][0]["detector"].update(count=float("inf"))),
     ],
 )
-def test_a_state_that_cannot_be_used_is_said_and_left(
+def test_an_invalid_state_is_logged_and_ignored(
     state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The baseline is learned anew, with a warning and no alarm."""

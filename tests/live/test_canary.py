@@ -1,4 +1,4 @@
-"""A canary set beside a live pipeline."""
+"""A canary set next to a live pipeline."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROWS = [
 ]
 
 
-def test_a_judge_that_changes_its_mind_is_found() -> None:
-    """Under the same name and with the same texts: the event says that it is the judge."""
+def test_a_changed_judge_is_detected() -> None:
+    """Model and texts are the same, and the reported cause is the judge."""
     mind = {"rating": 2}
 
     def answer(task: Task[Any]) -> object:
@@ -46,7 +46,7 @@ def test_a_judge_that_changes_its_mind_is_found() -> None:
 
 
 def test_the_schedule_runs_until_it_is_stopped() -> None:
-    """On a thread of its own, with a judge that is asked anew each time."""
+    """Rounds run on a thread of their own, and replies are not cached."""
     asked: list[int] = []
     often = threading.Event()
 
@@ -64,8 +64,8 @@ def test_the_schedule_runs_until_it_is_stopped() -> None:
         canary.stop()
 
 
-def test_a_shutdown_ends_it() -> None:
-    """Who shuts the pipeline down need not know of the canary: its judge is asked no more."""
+def test_a_shutdown_ends_the_rounds() -> None:
+    """After the shutdown of the pipeline, the judge gets no more requests."""
     asked: list[int] = []
 
     def answer(task: Task[Any]) -> object:
@@ -84,8 +84,8 @@ def test_a_shutdown_ends_it() -> None:
         assert not asked
 
 
-def test_a_round_that_fails_is_counted() -> None:
-    """What is not the judge's failure but ours is kept in like everywhere."""
+def test_an_exception_in_a_round_is_counted() -> None:
+    """An internal error is counted and does not reach the application."""
     with running(errors="swallow") as app:
         canary = watch_canary(app.handle, ROWS[:2], minutes=1000)
         canary._measure = lambda _: None  # type: ignore[assignment,return-value]  # noqa: SLF001
@@ -106,17 +106,15 @@ def test_a_round_that_fails_is_counted() -> None:
         ("absent.jsonl", {}, "there is no such file"),
     ],
 )
-def test_what_cannot_be_a_canary_set_is_refused(
-    data: Any, options: dict[str, Any], told: str
-) -> None:
-    """With what would do."""
+def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:
+    """The error says what is allowed."""
     with running(**options) as app, pytest.raises(ConfigError, match=told):
         watch_canary(app.handle, data)
 
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
 def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
-    """They would ask the judge without end."""
+    """They would send requests to the judge without end."""
     with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
         watch_canary(app.handle, ROWS, minutes=minutes)
 
@@ -129,7 +127,7 @@ STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
 def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
-    """Score the set so many times with a judge that is a little unsteady, and lower by ``fall``."""
+    """Score the set ``count`` times with some noise, and lower by ``fall``."""
     dice = random.Random(seed)
     for _ in range(count):
         monitor.begin_round()
@@ -146,8 +144,8 @@ def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
     return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
 
 
-def test_a_change_of_the_judge_is_its_own() -> None:
-    """The same texts get other scores; what changes on live traffic then is the judge's, too."""
+def test_a_change_on_the_canary_set_has_the_cause_judge() -> None:
+    """Alarms on live scores then have the same cause."""
     monitor, reports = canary_monitor()
     assert monitor.cause(STREAM) == "unknown"
     rounds(monitor, 30)
@@ -159,15 +157,15 @@ def test_a_change_of_the_judge_is_its_own() -> None:
     assert monitor.cause(STREAM) == "judge"
 
 
-def test_a_steady_judge_is_no_alarm() -> None:
-    """However long, and although the rows differ from each other."""
+def test_a_steady_judge_raises_no_alarm() -> None:
+    """The rows differ from each other, but not from their own earlier scores."""
     monitor, reports = canary_monitor()
     rounds(monitor, 200)
     assert not reports
 
 
-def test_the_judge_explains_only_what_is_near() -> None:
-    """Twenty rounds after it has become steady again, a change is the system's."""
+def test_after_twenty_steady_rounds_the_cause_is_the_system() -> None:
+    """A change of the judge explains alarms for a limited time."""
     monitor, reports = canary_monitor()
     rounds(monitor, 30)
     rounds(monitor, 8, fall=0.3, seed=1)
@@ -176,15 +174,15 @@ def test_the_judge_explains_only_what_is_near() -> None:
     assert monitor.cause(STREAM) == "system"
 
 
-def test_another_version_is_learned_anew() -> None:
-    """Of a measurement that the canary set has not seen nothing is known."""
+def test_another_version_has_an_unknown_cause() -> None:
+    """The canary set has no scores of that version."""
     monitor, _ = canary_monitor()
     rounds(monitor, 10)
     assert monitor.cause(Stream(service="shop", name="faithfulness", version="2")) == "unknown"
 
 
-def test_failed_scores_say_nothing() -> None:
-    """A judge that is out of reach has not changed its mind."""
+def test_failed_scores_are_not_evidence() -> None:
+    """An unreachable judge has not changed."""
     monitor, reports = canary_monitor()
     rounds(monitor, 10)
     failed = Evaluation(

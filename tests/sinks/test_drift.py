@@ -1,4 +1,4 @@
-"""Drift of live scores: what reaches a backend, and what a failing callback or file costs."""
+"""Drift of live scores: telemetry, the state file, and failing functions of the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = {"every": 100, "learn": 100, "cooldown": 50}
 
 
 class Backend:
-    """A pipeline's sinks for drift, and what arrives from them."""
+    """The drift sink of a pipeline, and the telemetry it exports."""
 
     def __init__(self, **options: Any) -> None:
         """Watch with ``options``."""
@@ -50,7 +50,7 @@ class Backend:
         self.turns = 0
 
     def made(self) -> DriftSink:
-        """Return a pipeline's sink; a second one reports to the same providers."""
+        """Return the drift sink of a pipeline; a second one uses the same providers."""
         _, sink = build_sinks(
             self.config, provider=self.tracers, meters=self.meters, logs=self.logging
         )
@@ -70,13 +70,13 @@ class Backend:
         return [record.log_record for record in self.logs.get_finished_logs()]
 
     def points(self, name: str) -> list[Any]:
-        """Collect, and return the points of one instrument."""
+        """Collect metrics, and return the points of one instrument."""
         data = self.reader.get_metrics_data()
         metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
         return [p for m in metrics if m.name == name for p in m.data.data_points]
 
     def evidence(self) -> dict[str, float]:
-        """Collect, and return the evidence on each version of the metric; there is one point."""
+        """Collect metrics, and return the evidence for each version of the metric."""
         points = self.points("rag.evaluation.drift.log10_evidence")
         mine = [p for p in points if p.attributes["gen_ai.evaluation.name"] == "faithfulness"]
         found = {str(p.attributes["rag.evaluation.version"]): p.value for p in mine}
@@ -84,8 +84,8 @@ class Backend:
         return found
 
 
-def test_an_alarm_is_an_event_a_count_and_evidence() -> None:
-    """The event lies in the trace of the worst turn and says what to know; the gauge holds."""
+def test_an_alarm_is_an_event_and_counted() -> None:
+    """The event belongs to the trace of the worst turn."""
     told: list[Any] = []
     backend = Backend(on_drift=told.append)
     backend.score(*[1.0] * 100, *[0.0] * 20)
@@ -104,8 +104,8 @@ def test_an_alarm_is_an_event_a_count_and_evidence() -> None:
     assert isinstance(told[0], Drift)
 
 
-def test_evidence_stands_for_two_collections() -> None:
-    """Also when it has begun anew between them."""
+def test_the_gauge_keeps_the_evidence_of_an_alarm_for_two_collections() -> None:
+    """Without a cool-down the evidence itself restarts at zero."""
     backend = Backend(cooldown=0)
     backend.score(*[1.0] * 100)
     while not backend.events():
@@ -116,8 +116,8 @@ def test_evidence_stands_for_two_collections() -> None:
     assert values[2] == 0
 
 
-def test_all_pipelines_of_a_provider_are_seen() -> None:
-    """A second one, or the same put on again, beside the first; one that is gone is not."""
+def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
+    """A pipeline that no longer exists has no values."""
     backend = Backend()
     first = backend.sink
     backend.score(*[1.0] * 100)
@@ -135,8 +135,8 @@ def test_all_pipelines_of_a_provider_are_seen() -> None:
     assert set(backend.evidence()) == {"3"}
 
 
-def test_what_is_shut_down_is_over(tmp_path: Path) -> None:
-    """It shows no evidence, whoever still holds it, and its state is written then, not at exit."""
+def test_a_closed_sink_reports_no_evidence_and_saves_its_state(tmp_path: Path) -> None:
+    """The state is not saved again at exit."""
     path = tmp_path / "drift.json"
     backend = Backend(state=path)
     backend.score(*[1.0] * 100, 0.0)
@@ -156,7 +156,7 @@ def test_what_is_shut_down_is_over(tmp_path: Path) -> None:
 
 
 def test_a_new_version_is_an_event() -> None:
-    """It names the measurement before it."""
+    """It names the previous version."""
     told: list[Any] = []
     backend = Backend(on_drift=told.append)
     backend.score(1.0)
@@ -168,8 +168,8 @@ def test_a_new_version_is_an_event() -> None:
     assert not backend.points("rag.evaluation.drift.alarms")
 
 
-def test_state_is_kept_for_the_next_process(tmp_path: Path) -> None:
-    """It is written now and then, and taken up."""
+def test_the_state_is_restored_in_the_next_process(tmp_path: Path) -> None:
+    """It is saved at intervals."""
     path = tmp_path / "drift.json"
     before = Backend(state=path)
     before.score(*[1.0] * 150)
@@ -181,10 +181,10 @@ def test_state_is_kept_for_the_next_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '{"format": 7, "streams": []}'])
-def test_a_state_file_that_is_none_is_said(
+def test_an_invalid_state_file_is_logged_and_replaced(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The process starts as if there were none, and writes over it."""
+    """The baselines are learned anew."""
     path = tmp_path / "drift.json"
     path.write_text(content, encoding="utf-8")
     backend = Backend(state=path)
@@ -193,39 +193,34 @@ def test_a_state_file_that_is_none_is_said(
     assert json.loads(path.read_text(encoding="utf-8"))["streams"]
 
 
-def test_a_state_file_that_cannot_be_written_is_said_once(
+def test_a_state_file_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Scores go on being watched."""
+    """Scores are still monitored."""
     backend = Backend(state=tmp_path / "absent" / "drift.json")
     backend.score(*[1.0] * 250, *[0.0] * 20)
     assert caplog.text.count("cannot be written") == 1
     assert backend.events()
 
 
-def test_options_are_checked_where_they_are_given() -> None:
-    """Like all others."""
-    with pytest.raises(ConfigError, match="direction must be one of both, down, up"):
-        DriftOptions(direction="sideways")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="streams must be a whole number, 1 or more"):
-        DriftOptions(streams=0)
-    with pytest.raises(ConfigError, match="drift"):
-        instrument(drift="sometimes")
-    with pytest.raises(ConfigError, match="are for strata: set stratum"):
-        DriftOptions(targets={"faithfulness": {"easy": 0.9, "hard": 0.4}})
-    with pytest.raises(ConfigError, match="targets must be a mapping"):
-        DriftOptions(targets=0.9)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="questions must be a whole number"):
-        DriftOptions(questions=None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="window must be a whole number, 100 to 2000"):
-        DriftOptions(questions=5)
-    with pytest.raises(ConfigError, match="targets for faithfullness, but metrics has"):
-        instrument(drift=DriftOptions(targets={"faithfullness": 0.9}))
-    assert hash(DriftOptions()) == hash(DriftOptions())
+@pytest.mark.parametrize(
+    ("drift", "told"),
+    [
+        ("sometimes", "drift"),
+        (
+            DriftOptions(targets={"faithfullness": 0.9}),
+            "targets for faithfullness, but metrics has",
+        ),
+    ],
+)
+def test_invalid_drift_options_of_a_pipeline_are_refused(drift: Any, told: str) -> None:
+    """The targets must be for metrics that are measured."""
+    with pytest.raises(ConfigError, match=told):
+        instrument(drift=drift)
 
 
-def test_questions_are_watched_where_a_metric_embeds_them() -> None:
-    """Their embeddings are those that were asked for anyway; nothing more is asked."""
+def test_questions_are_monitored_if_a_metric_embeds_them() -> None:
+    """No further embeddings are requested, and other sinks do not get them."""
     for questions, streams in ((100, {"question_embedding"}), (0, set())):
         seen: list[Evaluation] = []
         sink = SimpleNamespace(emit=seen.append)
@@ -241,8 +236,8 @@ def test_questions_are_watched_where_a_metric_embeds_them() -> None:
         assert {one.embedder for one in seen} == {"OnesEmbedder"}
 
 
-def test_a_state_that_cannot_be_had_does_not_break_a_shutdown(tmp_path: Path) -> None:
-    """It is counted; the provider is as it was, and the turns have left."""
+def test_an_exception_while_saving_does_not_break_a_shutdown(tmp_path: Path) -> None:
+    """It is counted, and all turns are exported."""
 
     class Stateless(BettingDetector):
         def to_state(self) -> Any:
@@ -260,8 +255,8 @@ def test_a_state_that_cannot_be_had_does_not_break_a_shutdown(tmp_path: Path) ->
     assert {p.attributes["place"] for p in errors} == {"sink"}
 
 
-def test_a_callback_that_fails_harms_nothing() -> None:
-    """The turns are exported with their scores, and the failures are counted."""
+def test_an_exception_of_on_drift_is_counted() -> None:
+    """The turns are exported with their scores."""
     told: list[Any] = []
 
     def fail(report: Any) -> None:
