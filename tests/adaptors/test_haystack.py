@@ -1,4 +1,4 @@
-"""A metric that runs like an evaluator of Haystack, its failures told apart from its scores."""
+"""`HaystackEvaluator` has the interface of a Haystack evaluator, and its failures are no scores."""
 
 import asyncio
 from typing import Any
@@ -40,8 +40,8 @@ def run(one: HaystackEvaluator, rows: int = 3) -> dict[str, Any]:
     )
 
 
-def test_a_row_that_failed_is_not_in_the_mean() -> None:
-    """Two rows count, one is undefined and said to be so; nothing is NaN or 0 in its place."""
+def test_undefined_row_is_not_in_the_mean() -> None:
+    """The mean is over two rows; the third is undefined, not NaN or 0."""
     found = run(evaluator(replies=[judged(1, 1), judged(), judged(1, 0)]))
     assert found["score"] == 0.75
     assert found["individual_scores"] == [1.0, None, 0.5]
@@ -51,22 +51,22 @@ def test_a_row_that_failed_is_not_in_the_mean() -> None:
     assert found["results"][2]["explanation"] == "Not backed: claim 1"
 
 
-def test_no_row_gives_no_score() -> None:
-    """Where every row failed, and where there is none, the score is None."""
+def test_without_scores_the_mean_is_none() -> None:
+    """The mean of failed rows, and of no rows, is None."""
     down = run(evaluator(replies=[DOWN], raise_on_failure=False))
     assert (down["score"], down["statuses"]) == (None, ["error"] * 3)
     assert down["results"][0]["detail"]["error"] == "JudgeTransportError: connection refused"
     assert run(evaluator(), rows=0)["score"] is None
 
 
-def test_a_failure_is_raised_unless_it_is_asked_not_to() -> None:
-    """As in Haystack, the first row with an error ends the run by default."""
+def test_failed_row_raises_by_default() -> None:
+    """The first failed row ends the run, as in Haystack, unless ``raise_on_failure`` is False."""
     with pytest.raises(FailedRowError, match=r"row 0.*connection refused"):
         run(evaluator(replies=[DOWN]))
 
 
-def test_it_can_be_awaited() -> None:
-    """Within a loop there is a method to await, and the other one does too."""
+def test_run_works_within_an_event_loop() -> None:
+    """Both `run_async` and `run` can be called from a coroutine."""
 
     async def both() -> tuple[dict[str, Any], dict[str, Any]]:
         columns: Any = {"ground_truth_answers": ["a", "b"], "predicted_answers": ["a", "c"]}
@@ -78,22 +78,22 @@ def test_it_can_be_awaited() -> None:
     assert awaited["score"] == 0.5
 
 
-def test_columns_that_do_not_fit_are_named() -> None:
-    """Unequal lengths and a missing column are a `ValueError` that names them."""
+def test_wrong_columns_are_an_error() -> None:
+    """Unequal lengths and a missing column raise a `ValueError` that names them."""
     with pytest.raises(ValueError, match=r"differ in length.*questions.*3.*contexts.*1"):
         evaluator().run(questions=QUESTIONS, contexts=CONTEXTS[:1], predicted_answers=ANSWERS)
     with pytest.raises(ValueError, match=r"needs.*contexts"):
         evaluator().run(questions=QUESTIONS, predicted_answers=ANSWERS)
 
 
-def test_one_evaluator_is_one_metric() -> None:
-    """The name of a set is refused with the names of its metrics."""
+def test_set_of_metrics_is_refused() -> None:
+    """The error lists the metrics of the set."""
     with pytest.raises(ConfigError, match=r"'lean' is a set.*answer_relevancy"):
         evaluator("lean")
 
 
-def test_a_batch_comes_to_what_haystack_makes_of_it() -> None:
-    """Sentences found, a reply that is no JSON, and none found: (1 + 0) / 2, as recorded."""
+def test_batch_has_the_score_of_haystacks_evaluator() -> None:
+    """A found, an unreadable and an empty reply give (1 + 0) / 2, as recorded from Haystack."""
     nothing: dict[str, Any] = {"relevant_statements": []}
     found = {"Who?": {"relevant_statements": ["a"]}, "When?": None}
     judge = FakeJudge(lambda task: found.get(task.text("question"), nothing))

@@ -1,4 +1,4 @@
-"""Metrics as evaluators of LangSmith and LangChain, with the real classes of both."""
+"""`langsmith_evaluator` and `RagStringEvaluator`, with the real classes of both libraries."""
 
 import asyncio
 import uuid
@@ -48,14 +48,14 @@ def example_of(inputs: dict[str, Any], outputs: dict[str, Any] | None = None) ->
 def feedback(
     run: Run, example: Example | None, *metrics: str, judge: Any = None, **options: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return what an evaluator of ``metrics`` gives, by key."""
+    """Return the feedback of an evaluator of ``metrics``, by key."""
     judge = judge or FakeJudge(answers())
     one = langsmith_evaluator(metrics, judge=judge, embedder=HashingEmbedder(), **options)
     return {result["key"]: result for result in one(run, example)["results"]}
 
 
-def test_langsmith_takes_what_an_evaluator_gives() -> None:
-    """Wrapped by LangSmith itself, every metric is a result with key, score, value and comment."""
+def test_feedback_is_accepted_by_langsmith() -> None:
+    """LangSmith makes a result with key, score, value and comment of each metric."""
     judge = FakeJudge(answers())
     one = langsmith_evaluator(
         [Faithfulness(form="full"), StatementFaithfulness(form="full")],
@@ -81,8 +81,8 @@ def test_langsmith_takes_what_an_evaluator_gives() -> None:
         {"answer": ANSWER, "retrieved_contexts": [dumpd(Document(page_content=TEXT))]},
     ],
 )
-def test_answer_and_contexts_are_found_by_their_usual_names(outputs: dict[str, Any]) -> None:
-    """Texts, documents and documents written down as JSON: the judge sees the same."""
+def test_answer_and_contexts_are_found_by_name(outputs: dict[str, Any]) -> None:
+    """Texts, documents and serialised documents reach the judge as the same contexts."""
     judge = FakeJudge(answers())
     found = feedback(
         run_of(outputs), example_of({"input": QUESTION}), "statement_faithfulness", judge=judge
@@ -94,8 +94,8 @@ def test_answer_and_contexts_are_found_by_their_usual_names(outputs: dict[str, A
     assert shown == (QUESTION, (ANSWER,), (TEXT,))
 
 
-def test_the_reference_is_the_examples_answer() -> None:
-    """The same name on both sides is the answer there and the reference here."""
+def test_reference_is_the_answer_of_the_example() -> None:
+    """The same name is the answer in the run and the reference in the example."""
     run = run_of({"answer": "1879"}, {"question": QUESTION})
     for reference, score, label in [("1879", 1.0, "pass"), ("1900", 0.0, "fail")]:
         example = example_of({}, {"answer": reference})
@@ -103,8 +103,8 @@ def test_the_reference_is_the_examples_answer() -> None:
         assert (found["score"], found["value"]) == (score, label)
 
 
-def test_other_names_are_given() -> None:
-    """``keys`` says where a field is; a name that is no field is refused."""
+def test_keys_map_fields_to_other_names() -> None:
+    """A key that is no field is refused."""
     run = run_of({"said": "1879", "answer": "no"})
     example = example_of({}, {"truth": "1879"})
     keys = {"answer": "said", "reference": "truth"}
@@ -114,8 +114,8 @@ def test_other_names_are_given() -> None:
         feedback(run, example, "answer_exact_match", keys={"prediction": "said"})
 
 
-def test_ids_of_documents_and_of_the_example_are_compared() -> None:
-    """Metrics of ids need nothing more than documents with ids and the ids expected."""
+def test_ids_of_documents_are_compared_with_the_example() -> None:
+    """Ranking metrics need documents with ids and the expected ids only."""
     documents = [Document(page_content="a", id="1"), Document(page_content="b", id="2")]
     found = feedback(
         run_of({"documents": documents}), example_of({}, {"relevant_ids": ["2"]}), "mrr"
@@ -123,8 +123,8 @@ def test_ids_of_documents_and_of_the_example_are_compared() -> None:
     assert found["mrr"]["score"] == 0.5
 
 
-def test_a_failure_is_no_score_and_says_why() -> None:
-    """A judge that is down, a field that is not there, a run that failed: None with a comment."""
+def test_failed_score_is_none_with_a_comment() -> None:
+    """A judge that is down, a missing field and a failed run give None and the reason."""
     down = FakeJudge(lambda task: JudgeTransportError("connection refused"))
     example = example_of({"question": QUESTION})
     run = run_of({"answer": ANSWER, "contexts": [TEXT]})
@@ -142,8 +142,8 @@ def test_a_failure_is_no_score_and_says_why() -> None:
     assert "there are none" in failed["comment"]
 
 
-def test_an_undefined_score_has_its_reason() -> None:
-    """An answer without claims has no faithfulness; the comment is the reason alone."""
+def test_undefined_score_has_its_reason() -> None:
+    """An answer without claims has no faithfulness; the comment is the reason."""
     nothing = [{"index": 1, "verdict": 2}]
     judge = FakeJudge(answers(supported={"verdicts": nothing}))
     run = run_of({"answer": ANSWER, "contexts": [TEXT]})
@@ -152,8 +152,8 @@ def test_an_undefined_score_has_its_reason() -> None:
     assert found["statement_faithfulness"]["comment"] == "undefined: no_claims"
 
 
-def test_what_cannot_be_used_is_an_error() -> None:
-    """An answer that is no text names the run and the field."""
+def test_unusable_field_is_an_error() -> None:
+    """The error for an answer that is no text names the run and the field."""
     with pytest.raises(ConfigError, match=f"run {ID}, column 'answer': must be text, not dict"):
         feedback(run_of({"answer": {"text": ANSWER}}), None, "faithfulness")
 
@@ -161,17 +161,18 @@ def test_what_cannot_be_used_is_an_error() -> None:
 # --- string evaluators ----------------------------------------------------------------------------
 
 
-class LangChains(RagStringEvaluator, StringEvaluator):
-    """The one line that makes it a LangChain class."""
+class LangChainEvaluator(RagStringEvaluator, StringEvaluator):
+    """A `RagStringEvaluator` that is an instance of LangChain's class."""
 
 
-def strings(metric: str = "statement_faithfulness", judge: Any = None) -> LangChains:
-    """Return an evaluator of strings."""
-    return LangChains(metric, judge=judge or FakeJudge(answers()), embedder=HashingEmbedder())
+def strings(metric: str = "statement_faithfulness", judge: Any = None) -> LangChainEvaluator:
+    """Return a string evaluator."""
+    asked = judge or FakeJudge(answers())
+    return LangChainEvaluator(metric, judge=asked, embedder=HashingEmbedder())
 
 
-def test_langchain_takes_it_for_a_string_evaluator() -> None:
-    """It is an instance, and tells its name and what it needs."""
+def test_evaluator_is_a_langchain_string_evaluator() -> None:
+    """It is an instance, and has LangChain's properties."""
     one = strings("answer_exact_match")
     assert isinstance(one, StringEvaluator)
     assert one.evaluation_name == "answer_exact_match"
@@ -179,16 +180,16 @@ def test_langchain_takes_it_for_a_string_evaluator() -> None:
     assert strings().requires_input
 
 
-def test_strings_are_graded() -> None:
-    """Score, pass or fail, and the reasoning; contexts come as a keyword."""
+def test_strings_are_scored() -> None:
+    """The result has score, pass or fail, and reasoning; contexts are a keyword."""
     found = strings().evaluate_strings(prediction=ANSWER, input=QUESTION, contexts=[TEXT])
     assert found == {"score": 1.0, "value": "pass", "reasoning": "Every claim is backed."}
     exact = strings("answer_exact_match").evaluate_strings(prediction="a", reference="a")
     assert exact == {"score": 1.0, "value": "pass", "reasoning": None}
 
 
-def test_strings_are_graded_within_a_loop() -> None:
-    """To be awaited, or called as it is; neither silences the instrumentation of the caller."""
+def test_strings_are_scored_within_an_event_loop() -> None:
+    """Both methods work in a coroutine, and neither suppresses the caller's tracing."""
 
     async def both() -> list[dict[str, Any]]:
         one = strings()
@@ -202,8 +203,8 @@ def test_strings_are_graded_within_a_loop() -> None:
     assert awaited["score"] == 1.0
 
 
-def test_strings_that_lack_something_are_not_graded() -> None:
-    """Without contexts there is no faithfulness: None, and why."""
+def test_strings_without_contexts_are_not_scored() -> None:
+    """Faithfulness without contexts is None, with the reason."""
     found = strings().evaluate_strings(prediction=ANSWER, input=QUESTION)
     assert found["score"] is None
     assert found["reasoning"].startswith("undefined: missing_input (contexts not found")

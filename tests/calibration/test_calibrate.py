@@ -1,4 +1,4 @@
-"""`calibrate` and its command."""
+"""`calibrate`, and the command of that name."""
 
 import argparse
 import json
@@ -32,8 +32,8 @@ def figures(calibration: Calibration) -> dict[str, Figure]:
 
 
 @pytest.mark.parametrize("case", PEERS["labelled"])
-def test_the_figures_are_those_of_the_peers(case: dict[str, Any]) -> None:
-    """What scipy and scikit-learn say of scores and labels, one record says."""
+def test_figures_are_those_of_the_peers(case: dict[str, Any]) -> None:
+    """A calibration has the values of scipy and scikit-learn."""
     found = calibrate(case["scores"], case["labels"], threshold=0.5)
     for name in ("kappa", "spearman", "auroc", "accuracy", "balanced_accuracy"):
         expected = case[name]
@@ -43,10 +43,10 @@ def test_the_figures_are_those_of_the_peers(case: dict[str, Any]) -> None:
 
 
 @given(ROWS, THRESHOLDS, THRESHOLDS)
-def test_every_figure_is_a_finite_number_or_has_a_reason(
+def test_every_figure_is_finite_or_has_a_reason(
     rows: list[tuple[Any, Any]], threshold: float | None, passing: float | None
 ) -> None:
-    """Whatever the rows are, nothing is NaN, nothing raises, and every row is counted."""
+    """For any rows nothing is NaN, nothing raises, and every row is counted."""
     scores, labels = [s for s, _ in rows], [label for _, label in rows]
     found = calibrate(scores, labels, threshold=threshold, label_threshold=passing)
     for figure in figures(found).values():
@@ -56,8 +56,8 @@ def test_every_figure_is_a_finite_number_or_has_a_reason(
     assert "nan" not in repr(found)
 
 
-def test_a_judge_that_is_always_right_is_perfect() -> None:
-    """Agreement, order, both errors and the threshold are as good as they get."""
+def test_perfect_judge_has_perfect_figures() -> None:
+    """Agreement, order, both error rates and the threshold are optimal."""
     found = calibrate([0.9, 0.8, 0.2, 0.1], ["pass", "pass", "fail", "fail"], threshold=0.5)
     names = ("kappa", "auroc", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
     assert {getattr(found, name).value for name in names} == {1.0}
@@ -65,8 +65,8 @@ def test_a_judge_that_is_always_right_is_perfect() -> None:
     assert found.human_rate.value == 0.5
 
 
-def test_labels_on_a_scale_weigh_their_distance() -> None:
-    """Weighted kappa takes the levels, and pass or fail where the scale is divided."""
+def test_labels_on_a_scale_have_a_weighted_kappa() -> None:
+    """Weighted kappa compares levels; pass or fail needs a label threshold."""
     scores, labels = [1, 2, 3, 4, 5, 5], [1, 2, 3, 5, 5, 4]
     whole = calibrate(scores, labels, threshold=4)
     assert whole.quadratic_kappa.value == pytest.approx(1 - 6 * 2 / 160)
@@ -79,14 +79,14 @@ def test_labels_on_a_scale_weigh_their_distance() -> None:
 
 
 def test_levels_of_two_scales_have_no_weighted_kappa() -> None:
-    """Scores from 0 to 1 and labels from 1 to 5 can be ordered, but not compared."""
+    """Scores from 0 to 1 and labels from 1 to 5 have an order in common, but no levels."""
     found = calibrate([0.1, 0.5, 0.9], [1, 3, 5], threshold=0.5, label_threshold=3)
     assert found.quadratic_kappa.reason == "scores and labels are not levels of one scale"
     assert found.spearman.value == 1.0
 
 
-def test_rows_without_a_label_have_a_corrected_rate() -> None:
-    """Of 1000 rows the metric passes 600; with its errors, half of them would pass by a human."""
+def test_unlabelled_rows_have_a_corrected_rate() -> None:
+    """The metric passes 600 of 1000 rows; corrected for its errors these are half."""
     scores = [1.0] * 90 + [0.0] * 10 + [1.0] * 30 + [0.0] * 70 + [1.0] * 600 + [0.0] * 400
     labels = [1] * 100 + [0] * 100 + [None] * 1000
     found = calibrate(scores, labels, threshold=0.5)
@@ -96,8 +96,8 @@ def test_rows_without_a_label_have_a_corrected_rate() -> None:
     assert found.human_rate.value == 0.5
 
 
-def test_a_score_that_failed_is_no_score() -> None:
-    """None is counted, and is neither a fail nor a zero."""
+def test_missing_score_is_counted_apart() -> None:
+    """None is neither a fail nor a zero."""
     found = calibrate([1.0, None, 0.0], [1, 1, 0], threshold=0.5)
     assert found.without_score == {"missing": 1}
     assert found.labelled == 2
@@ -105,7 +105,7 @@ def test_a_score_that_failed_is_no_score() -> None:
 
 
 def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
-    """The order can be judged, and the threshold that fits be found."""
+    """Order and the threshold that fits are still computed."""
     found = calibrate([0.9, 0.2, 0.4], [1, 0, None], threshold=None)
     assert found.auroc.value == 1.0
     assert found.fit.threshold.value == pytest.approx(0.55)
@@ -125,15 +125,15 @@ def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
         ([1], [1], {"confidence": 95}, "confidence must lie between 0 and 1"),
     ],
 )
-def test_misuse_is_told(
+def test_wrong_score_label_or_option_is_an_error(
     scores: list[Any], labels: list[Any], options: dict[str, Any], message: str
 ) -> None:
-    """What is no score, no label or no option is named, with its row."""
+    """The error names the row."""
     with pytest.raises(ConfigError, match=message):
         calibrate(scores, labels, **{"threshold": 0.5, **options})
 
 
-def test_columns_of_numpy_are_taken() -> None:
+def test_numpy_columns_are_accepted() -> None:
     """Arrays of scores and labels do as well as lists."""
     lists = calibrate([0.9, 0.1], [1, 0], threshold=0.5)
     arrays = calibrate(np.array([0.9, 0.1]), np.array([True, False]), threshold=0.5)
@@ -165,8 +165,8 @@ def labelled(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every metric has its table; our metric has its own threshold."""
+def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every metric has a table; a built-in metric has its own threshold."""
     assert run(labelled) == 0
     first, second = capsys.readouterr().out.split("\n\n")
     assert first.splitlines()[:4] == [
@@ -181,8 +181,8 @@ def test_the_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixtur
     assert second.count("give the threshold that a score passes from") == 2  # not on every line
 
 
-def test_the_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One metric alone, at a threshold of the user's, as data."""
+def test_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For one metric, with a chosen threshold."""
     assert run(labelled, "--metric", "taste", "--threshold", 0.95, "--json") == 0
     [found] = json.loads(capsys.readouterr().out)
     assert found["metric"] == "taste"
@@ -196,8 +196,8 @@ def test_the_command_prints_json(labelled: Path, capsys: pytest.CaptureFixture[s
     assert "reason" in found["corrected_rate"]
 
 
-def test_the_command_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A spreadsheet's file does: cells are texts, empty ones nothing, labels a scale."""
+def test_command_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cells are texts, empty cells are missing, labels are a scale."""
     path = tmp_path / "labels.csv"
     path.write_text("score,label\n5,4\n2,1\n,3\n3,\n", encoding="utf-8")
     assert run(path, "--threshold", 3, "--label-threshold", 3, "--json") == 0
@@ -206,8 +206,8 @@ def test_the_command_reads_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["kappa"]["value"] == 1.0
 
 
-def test_the_command_names_file_row_and_line(tmp_path: Path) -> None:
-    """What cannot be read is found again."""
+def test_command_names_file_row_and_line(tmp_path: Path) -> None:
+    """The error for an unreadable cell says where it is."""
     path = tmp_path / "labels.jsonl"
     path.write_text('{"score": 1, "label": 1}\n\n{"score": 1, "label": "meh"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"labels.jsonl, row 1 \(line 3\), score: the label must"):
@@ -220,7 +220,7 @@ def test_the_command_names_file_row_and_line(tmp_path: Path) -> None:
 def test_two_forms_of_a_metric_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the rows have both, the agreement of short and full form is part of the output."""
+    """If rows have both forms, the output has their agreement."""
     pairs = [(1.0, 1.0), (0.8, 0.7), (0.4, 0.6), (0.0, 0.2), (1.0, None), (0.2, 0.1)]
     rows = [
         {"faithfulness": short, "faithfulness_full": full, "human": int(short > 0.5)}
@@ -241,10 +241,8 @@ def test_two_forms_of_a_metric_are_compared(
     assert "  same                0.800" in told
 
 
-def test_one_form_alone_is_compared_with_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without the full form there is nothing to compare, and nothing is said."""
+def test_single_form_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the full form the output has no such figures."""
     file = tmp_path / "one.jsonl"
     file.write_text('{"faithfulness": 1, "human": 1}\n{"faithfulness": 0, "human": 0}')
     assert main(["calibrate", str(file), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""`check-judge`: judges of known quality get the figures and the exit status that they deserve."""
+"""`check_judge` and `check-judge`: figures and exit status for judges of known quality."""
 
 import asyncio
 import json
@@ -30,29 +30,29 @@ Opinion = Callable[[Case], Case]
 
 
 def right(case: Case) -> Case:
-    """See a case as it is."""
+    """Give the true verdicts of a case."""
     return case
 
 
 def agreeing(case: Case) -> Case:
-    """Find everything supported, relevant and answered."""
+    """Give the verdicts supported, relevant and answered for any case."""
     return replace(case, verdicts=(1,) * len(case.verdicts), relevance=2)
 
 
 def wrong(case: Case) -> Case:
-    """See a case as it is not."""
+    """Give the opposite of the true verdicts."""
     verdict = 0 if set(case.verdicts) == {1} else 1
     relevance = 0 if relevance_of(case) else 2
     return replace(case, verdicts=(verdict,) * len(case.verdicts), relevance=relevance)
 
 
 def relevance_of(case: Case) -> int | None:
-    """Return the relevance of a case, also where another one counts for it."""
+    """Return the relevance of a case, or of the case with the same contexts."""
     same = (c for c in CASES if c.sample.contexts == case.sample.contexts)
     return next(c.relevance for c in same if c.relevance is not None)
 
 
-def by_turns(case: Case) -> Case:
+def alternating(case: Case) -> Case:
     """Be right on every second case of each kind."""
     of_kind = [c for c in CASES if (c.about, c.backed) == (case.about, case.backed)]
     known = replace(case, relevance=relevance_of(case))
@@ -102,7 +102,7 @@ def said(name: str, case: Case) -> object:
 
 
 def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
-    """Answer a request by an opinion on its case."""
+    """Answer a request with an opinion on its case."""
     case = opinion(cases_of(shown_in(body))[0])
     replies = {name: said(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
     if "reverse_question" in replies:
@@ -123,15 +123,15 @@ def run(
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a key, and hash where a turn is embedded."""
+    """Set a key, and use the offline embedder."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
 
 
 # --- the cases ------------------------------------------------------------------------------------
 
 
-def test_the_cases_are_many_and_balanced() -> None:
-    """Every language has every subject, and no answer is right throughout."""
+def test_cases_are_balanced() -> None:
+    """Every language has every subject, and no constant answer is right."""
     assert len(CASES) >= 80
     languages = {case.language for case in CASES}
     assert len(languages) == 6
@@ -143,16 +143,16 @@ def test_the_cases_are_many_and_balanced() -> None:
     assert {case.relevance for case in CASES} == {0, 1, 2, None}
 
 
-def test_a_verdict_for_each_sentence() -> None:
-    """Each answer has as many sentences as there are verdicts, in any script."""
+def test_each_sentence_has_a_verdict() -> None:
+    """Each answer has as many sentences as verdicts, in any script."""
     assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
 
 
 # --- judges of known quality ----------------------------------------------------------------------
 
 
-def test_a_judge_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    """All figures are 1 in both forms, tokens are counted and priced, and the status is 0."""
+def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """All figures are 1 in both forms, tokens are priced, and the status is 0."""
     status, out = run(capsys, lambda body: judged(body, right), "--json")
     assert status == 0
     short, full = json.loads(out)["checks"]
@@ -169,16 +169,16 @@ def test_a_judge_that_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert full["completion_tokens"] > short["completion_tokens"]
 
 
-def test_the_price_is_that_of_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    """1,000 turns cost what the tokens of the cases come to, at the price of who answered."""
+def test_price_is_that_of_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """1,000 turns cost the tokens of the cases at the price of the model that answered."""
     _, out = run(capsys, lambda body: judged(body, right), "--json", "--form", "short")
     (check,) = json.loads(out)["checks"]
     tokens = check["prompt_tokens"] * 0.15 + check["completion_tokens"] * 0.6
     assert check["cost_of_1000_turns"] == pytest.approx(tokens / 1e6 / len(CASES) * 1000)
 
 
-def test_a_judge_that_always_agrees(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is right where all is well, and the report says what it cannot tell."""
+def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right on good answers, and the output lists the subjects it fails on."""
     status, out = run(capsys, lambda body: judged(body, agreeing))
     assert status == 1
     share = sum(case.backed == "all" for case in CASES) / len(CASES)
@@ -190,20 +190,20 @@ def test_a_judge_that_always_agrees(capsys: pytest.CaptureFixture[str]) -> None:
     assert "below 0.8 in faithfulness, groundedness, context relevance" in out
 
 
-def test_a_judge_that_is_right_every_second_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its share is a half, and passes where the bound is lower."""
-    status, out = run(capsys, lambda body: judged(body, by_turns), "--json", "--form", "short")
+def test_half_right_judge_passes_a_lower_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its share is a half."""
+    status, out = run(capsys, lambda body: judged(body, alternating), "--json", "--form", "short")
     (check,) = json.loads(out)["checks"]
     assert status == 1
     assert check["tasks"]["faithfulness"]["value"] == 0.5
     assert check["tasks"]["groundedness"]["value"] == pytest.approx(0.5, abs=0.1)
     assert set(check["below"]) >= {"faithfulness", "groundedness"}
     low = [*("--json", "--form", "short"), "--bound", "0.1"]
-    assert run(capsys, lambda body: judged(body, by_turns), *low)[0] == 0
+    assert run(capsys, lambda body: judged(body, alternating), *low)[0] == 0
 
 
-def test_a_judge_that_writes_prose(capsys: pytest.CaptureFixture[str]) -> None:
-    """All replies are unusable, nothing is right, and that is what is said."""
+def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """All replies are unusable, nothing is right, and the output says so."""
     status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
     assert status == 1
     found = re.search(r"unusable replies +(\d+) of (\d+)", out)
@@ -213,8 +213,8 @@ def test_a_judge_that_writes_prose(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"faithfulness +0\.000 ", out)
 
 
-def test_the_offline_judge(capsys: pytest.CaptureFixture[str]) -> None:
-    """It asks nobody and costs nothing; its status follows from its figures."""
+def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """It sends no request; its status follows from its figures."""
     status = main(["check-judge", "--judge", "lexical", "--json", "--bound", "0.5"])
     (short, full) = json.loads(capsys.readouterr().out)["checks"]
     for check in (short, full):
@@ -226,15 +226,15 @@ def test_the_offline_judge(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == (1 if min(shares) < 0.5 else 0)
 
 
-def test_a_judge_that_cannot_be_reached(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is right, and the reason is told."""
+def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
     assert status == 1
     assert "scores that could not be had: 336 unauthorized" in out
 
 
 @pytest.mark.parametrize("form", ["short", "full"])
-def test_the_check_is_a_function_too(form: Form) -> None:
+def test_check_judge_is_a_function(form: Form) -> None:
     """`check_judge` returns the figures of any judge."""
     check = asyncio.run(check_judge(LexicalJudge(), form=form, prices=Prices()))
     assert isinstance(check, Check)
@@ -242,8 +242,8 @@ def test_the_check_is_a_function_too(form: Form) -> None:
     assert check.below(0.0) == []
 
 
-def test_one_unusable_part_is_counted() -> None:
-    """A part that cannot be read is wrong, and the others count."""
+def test_single_unusable_part_is_counted() -> None:
+    """The unusable part is wrong, and the others count."""
 
     def answer(task: Task[Any]) -> object:
         if task.prompt == "groundedness_1":
@@ -262,7 +262,7 @@ def test_one_unusable_part_is_counted() -> None:
 
 
 @pytest.mark.parametrize("bound", ["1.5", "-1", "nan", "x"])
-def test_a_bound_is_a_share(bound: str) -> None:
+def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
     """A bound that nothing can reach, or everything, is refused."""
     with pytest.raises(SystemExit) as refused:
         main(["check-judge", "--bound", bound])
@@ -285,14 +285,14 @@ def test_a_bound_is_a_share(bound: str) -> None:
         ("", None),
     ],
 )
-def test_a_model_is_found_with_its_release(model: str, known: str | None) -> None:
-    """A release behind a model's name does not hide its price; another model is another."""
+def test_price_is_found_for_a_dated_model(model: str, known: str | None) -> None:
+    """A date behind a model's name is ignored; another model has another price."""
     prices = load_prices()
     assert prices.price_of(model) == (prices.models[known] if known else None)
 
 
-def test_cached_tokens_have_a_price_of_their_own() -> None:
-    """Of the prompt, what was in the provider's cache is cheaper; the reply is dearest."""
+def test_cached_tokens_have_their_own_price() -> None:
+    """Cached prompt tokens are cheaper, reply tokens the most expensive."""
     usage = Usage(prompt_tokens=1_000_000, cached_tokens=600_000, completion_tokens=100_000)
     assert Price(input=1, cached_input=0.1, output=4).of(usage) == pytest.approx(0.4 + 0.06 + 0.4)
     assert Price(input=1, output=4).of(usage) == pytest.approx(1.4)
@@ -315,16 +315,16 @@ def test_cached_tokens_have_a_price_of_their_own() -> None:
         '{"models": {"m": 5}}',
     ],
 )
-def test_a_broken_price_table_is_refused(tmp_path: Any, text: str) -> None:
-    """Before anything is asked, with the form that is wanted."""
+def test_broken_price_table_is_refused(tmp_path: Any, text: str) -> None:
+    """The error comes before any request, with the expected form."""
     file = tmp_path / "prices.json"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"prices\.json must be JSON, \{\"models\""):
         load_prices(file)
 
 
-def test_a_table_of_ones_own(tmp_path: Any) -> None:
-    """It takes the place of the list prices, currency included."""
+def test_custom_price_table_replaces_list_prices(tmp_path: Any) -> None:
+    """Its currency is used too."""
     file = tmp_path / "prices.json"
     told = {"currency": "EUR", "models": {"my-model": {"input": 0.2, "output": 0.8}}}
     file.write_text(json.dumps(told), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is a score and what a human label in the rows that people have."""
+"""Reading scores and human labels from rows."""
 
 import math
 from typing import Any
@@ -44,8 +44,8 @@ def seen(score: float | None, label: float | None, status: Any = "ok") -> Observ
         (math.nan, None),
     ],
 )
-def test_labels_are_taken_as_people_write_them(label: object, expected: float | None) -> None:
-    """Pass and fail in words, numbers and truth values; a scale; nothing."""
+def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> None:
+    """Pass and fail in words, numbers and truth values; levels of a scale; no label."""
     found = read({"score": 0.5, "label": label}, {"score": 0.1, "label": 1})
     assert found == {"score": [seen(0.5, expected), seen(0.1, 1.0)]}
 
@@ -63,8 +63,8 @@ def test_labels_are_taken_as_people_write_them(label: object, expected: float | 
         ({"score": 0.8, "human": "pass", "label": "fail"}, seen(0.8, 1.0)),
     ],
 )
-def test_a_score_is_a_number_or_there_is_none(row: dict[str, Any], observation: Any) -> None:
-    """A score that failed is counted by its status, whatever number stands in its place."""
+def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: Any) -> None:
+    """A failed score is counted by its status, whatever number is in its cell."""
     assert read(row) == {"score": [observation]}
 
 
@@ -81,20 +81,20 @@ def test_a_score_is_a_number_or_there_is_none(row: dict[str, Any], observation: 
         {"faithfulness": 0.8, "faithfulness.human": 1, "human": 0, "label": 0},
     ],
 )
-def test_a_metric_is_found_by_its_name(row: dict[str, Any]) -> None:
-    """Nested, in rows of its own, or in columns: the metric and its label are found."""
+def test_metric_is_found_by_name(row: dict[str, Any]) -> None:
+    """In a mapping, in a row of its own, or in columns."""
     assert read(row) == {"faithfulness": [seen(0.8, 1.0)]}
     assert read(row, metric="faithfulness") == {"faithfulness": [seen(0.8, 1.0)]}
 
 
-def test_a_plain_column_is_found_when_named() -> None:
-    """A column of which nothing tells that it is a metric takes the metric's name."""
+def test_plain_column_is_found_if_named() -> None:
+    """``metric`` names a column that nothing else marks as a metric."""
     assert read({"quality": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
     assert read({"score": 3, "label": 4}, metric="quality") == {"quality": [seen(3.0, 4.0)]}
 
 
 def test_each_metric_has_its_rows() -> None:
-    """Rows of one metric alone are no rows of another; a missing column is a missing score."""
+    """A row of one metric belongs to no other; a missing column is a missing score."""
     alone = read({"metric": "a", "score": 1, "label": 1}, {"metric": "b", "score": 2, "label": 0})
     assert alone == {"a": [seen(1.0, 1.0)], "b": [seen(2.0, 0.0)]}
     some = read({"scores": {"a": 1}, "labels": {"a": 1}}, {"scores": {}, "labels": {"a": 0}})
@@ -113,8 +113,8 @@ def evaluated() -> Row:
 
 
 @pytest.mark.parametrize("form", ["to_dict", "to_flat"])
-def test_what_evaluate_writes_is_read_beside_a_human_label(form: str) -> None:
-    """Values and statuses come from the row; the row's own label is not the human's."""
+def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
+    """The row's own label is not the human's."""
     row = getattr(evaluated(), form)()
     assert row["label"] == "pass"
     assert read({**row, "human": "fail"}) == {
@@ -138,16 +138,14 @@ def test_what_evaluate_writes_is_read_beside_a_human_label(form: str) -> None:
         ({"scores": {"a": 1}, "labels": 1}, "row 1: labels must be an object by metric, not 1"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_names_the_row(
-    row: dict[str, Any], message: str
-) -> None:
-    """Nothing is guessed: the row, the metric and the value are in the message."""
+def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:
+    """The error has the row, the metric and the value."""
     with pytest.raises(ConfigError, match=message):
         read({"score": 0.5, "label": 1}, row)
 
 
-def test_rows_without_what_is_needed_are_refused() -> None:
-    """No rows, no metric, not the metric asked for: each says what there is."""
+def test_rows_without_a_metric_are_refused() -> None:
+    """The error for no rows, no metric, or not the metric asked for lists what was found."""
     with pytest.raises(ConfigError, match="there are no rows"):
         read()
     with pytest.raises(ConfigError, match=r"any metric .* Columns found: answer, human"):

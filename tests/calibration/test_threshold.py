@@ -1,4 +1,4 @@
-"""The threshold that fits, and what it is worth on other rows."""
+"""The threshold that fits, and its quality on other rows."""
 
 import json
 from pathlib import Path
@@ -35,8 +35,8 @@ def test_no_threshold_is_better(case: dict[str, Any]) -> None:
 
 
 @given(LABELLED)
-def test_a_threshold_does_what_it_says(pairs: list[tuple[float, bool]]) -> None:
-    """Applied to the rows it was chosen on, the threshold has the J that is told."""
+def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> None:
+    """On the rows it was chosen on."""
     found = fitted(pairs)
     if found.threshold.value is None:
         assert found.threshold.reason
@@ -47,22 +47,22 @@ def test_a_threshold_does_what_it_says(pairs: list[tuple[float, bool]]) -> None:
         assert found.cross_validated.value is None or -1 <= found.cross_validated.value <= 1
 
 
-def test_a_threshold_lies_midway() -> None:
-    """Between the highest fail and the lowest pass there is room on both sides."""
+def test_threshold_lies_midway() -> None:
+    """It is halfway between the highest fail and the lowest pass."""
     found = fitted([(0.1, False), (0.2, False), (0.6, True), (0.9, True)])
     assert found.threshold.value == pytest.approx(0.4)
     assert found.youden.value == 1.0
     assert found.cross_validated.value == 1.0
 
 
-def test_of_equal_thresholds_the_strictest_is_taken() -> None:
-    """Passing .3 gains one pass and costs one fail: it stays out."""
+def test_strictest_of_equal_thresholds_is_chosen() -> None:
+    """A threshold of .3 would gain one pass and cost one fail."""
     found = fitted([(0.1, False), (0.3, True), (0.3, False), (0.7, True)])
     assert found.threshold.value == 0.5
 
 
-def test_the_j_on_its_own_rows_is_too_good() -> None:
-    """Where scores say nothing, the best J is above 0 all the same; cross-validation tells."""
+def test_youden_on_the_same_rows_is_too_optimistic() -> None:
+    """For random scores the best J is above 0, and the cross-validated one is not."""
     draw = np.random.default_rng(3)
     fits = [fit_threshold(draw.random(40), np.arange(40) < 20, seed=n) for n in range(40)]
     told = [fit.youden.value for fit in fits if fit.youden.value is not None]
@@ -71,7 +71,7 @@ def test_the_j_on_its_own_rows_is_too_good() -> None:
     assert abs(sum(kept) / len(kept)) < 0.1
 
 
-def test_the_divisions_are_drawn_from_the_seed() -> None:
+def test_seed_decides_the_folds() -> None:
     """The same seed gives the same figure."""
     draw = np.random.default_rng(4)
     pairs = [(float(draw.random()), bool(draw.random() < 0.5)) for _ in range(40)]
@@ -89,16 +89,16 @@ def test_the_divisions_are_drawn_from_the_seed() -> None:
         ([(0.1, True), (0.5, False)], "no threshold is better"),
     ],
 )
-def test_where_none_fits_it_says_why(pairs: list[tuple[float, bool]], reason: str) -> None:
-    """One class, equal scores or a judge that is upside down allow no threshold."""
+def test_useless_threshold_has_a_reason(pairs: list[tuple[float, bool]], reason: str) -> None:
+    """One class, equal scores or a reversed judge have none."""
     found = fitted(pairs)
     assert found.threshold.value is None
     assert reason in found.threshold.reason
     assert found.cross_validated.value is None
 
 
-def test_one_row_of_a_class_cannot_be_left_out() -> None:
-    """A threshold can be chosen with a single fail, but not tried on others."""
+def test_single_row_of_a_class_prevents_cross_validation() -> None:
+    """A threshold is chosen with a single fail, but not tried on others."""
     found = fitted([(0.1, False), (0.5, True), (0.6, True)])
     assert found.threshold.value == pytest.approx(0.3)
     assert found.cross_validated.reason == "a class has one row only"

@@ -1,4 +1,4 @@
-"""`export`: rows to files and over OTLP, whole or not at all."""
+"""`export`: scored rows in files and over OTLP."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rag_eval_otel.testing import OtlpReceiver
 def exported(
     rows: object, targets: Targets, *, metrics: Sequence[Metric] = (Reads(),), **options: Any
 ) -> Exported:
-    """Score ``rows`` and send them on."""
+    """Score ``rows`` and export them."""
     plan = Plan(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER, **options)
     return asyncio.run(export(open_dataset(rows), plan, targets))
 
 
 def read_back(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, as it has them."""
+    """Return the rows of a file."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     text = path.read_text(encoding="utf-8")
@@ -66,14 +66,14 @@ def test_parquet_has_row_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_no_rows_make_an_empty_file(suffix: str, tmp_path: Path) -> None:
-    """An empty dataset has an output, without rows."""
+def test_empty_dataset_makes_an_empty_file(suffix: str, tmp_path: Path) -> None:
+    """The file has no rows."""
     path = tmp_path / f"scores.{suffix}"
     assert exported([], Targets(output=path)).totals.rows == 0
     assert read_back(path) == []
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
     """A run that ends in an error leaves the output of the one before."""
     path = tmp_path / "scores.jsonl"
     path.write_text("{}\n", encoding="utf-8")
@@ -87,8 +87,8 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     ("name", "told"),
     [("a.xlsx", r"cannot write \.xlsx; use \.jsonl"), ("no/where.csv", "cannot be written")],
 )
-def test_files_that_cannot_be_written(name: str, told: str, tmp_path: Path) -> None:
-    """They are refused before anything is asked."""
+def test_unwritable_output_is_refused(name: str, told: str, tmp_path: Path) -> None:
+    """The error comes before any request."""
     with pytest.raises(ConfigError, match=told):
         exported(numbers(1), Targets(output=tmp_path / name))
 
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_written(name: str, told: str, tmp_path: Path) -> N
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a receiver to which the environment points."""
+    """Return an OTLP receiver that the environment names as endpoint."""
     with OtlpReceiver() as receiving:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiving.http_endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
@@ -126,15 +126,15 @@ def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
 
 
 def test_explanations_are_sent_on_demand(receiver: OtlpReceiver) -> None:
-    """They quote user data, so they have a gate of their own."""
+    """They quote user data, so they have their own option."""
     exported(asked_rows(1), Targets(otlp="on", explanations="on"), metrics=[JUDGED])
     (span,) = receiver.spans()
     assert span.attributes["rag.evaluation.response_relevancy.explanation"] == "so it is"
 
 
 @pytest.mark.slow
-def test_more_rows_than_a_queue_holds_all_arrive(receiver: OtlpReceiver) -> None:
-    """Batches are waited for: nothing is dropped for want of room."""
+def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
+    """Each batch is waited for, so that the SDK drops nothing."""
     metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]
     exported(numbers(*range(1500)), Targets(otlp="on"), metrics=metrics)
     rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
@@ -142,14 +142,14 @@ def test_more_rows_than_a_queue_holds_all_arrive(receiver: OtlpReceiver) -> None
     assert len(receiver.logs()) == 4500
 
 
-def test_traces_that_were_refused_are_counted(receiver: OtlpReceiver) -> None:
+def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:
     """What an exporter could not send is told."""
     receiver.fail_next(1, status=400)
     assert exported(numbers(1, 2), Targets(otlp="on")).unsent == 2
 
 
-def test_nowhere_to_send_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``OTEL_TRACES_EXPORTER=none`` and traces asked for: one of the two is meant."""
+def test_sending_without_an_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``OTEL_TRACES_EXPORTER=none`` contradicts the option."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     with pytest.raises(ConfigError, match="nowhere to send traces to"):
         exported(numbers(1), Targets(otlp="on"))

@@ -1,4 +1,4 @@
-"""The page: what is on it, what never is, and what it makes of odd files."""
+"""The page on a score file: its contents, its safety, and files of all kinds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from score_files import counter, event, falling, jsonl, page_of, row, span
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
 
 
-class Read(HTMLParser):
-    """What a page consists of."""
+class ParsedPage(HTMLParser):
+    """Elements, attributes and texts of a page."""
 
     void = frozenset({"meta"})
 
@@ -63,15 +63,15 @@ class Read(HTMLParser):
         return " ".join("".join(self.words).split())
 
 
-def read(page: str) -> Read:
-    """Return what ``page`` consists of, once all its elements are closed."""
-    found = Read(page)
+def parsed(page: str) -> ParsedPage:
+    """Return the parsed ``page``, all of whose elements must be closed."""
+    found = ParsedPage(page)
     assert found.open == []
     return found
 
 
 def evaluated(path: Path) -> Path:
-    """Write what `evaluate` writes: three metrics, two versions, a fall, two that gave no score."""
+    """Write a file as `evaluate` does: three metrics, two versions, drift, two missing scores."""
     rows = []
     for i, value in enumerate(falling(1500, at=1200)):
         graded = round(4 * value)
@@ -98,9 +98,9 @@ def evaluated(path: Path) -> Path:
     return jsonl(path, rows)
 
 
-def test_a_page_tells_of_every_metric(tmp_path: Path) -> None:
-    """Figures, drift with its onset, versions, worst turns, coverage with reasons, judges."""
-    found = read(page_of(evaluated(tmp_path / "scores.jsonl")))
+def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
+    """With figures, drift, versions, worst turns, coverage, reasons and judges."""
+    found = parsed(page_of(evaluated(tmp_path / "scores.jsonl")))
     text = found.text
     assert "1,500 turns; judges: a-judge." in text
     assert found.tags.count("h2") == 3 + 2
@@ -115,9 +115,9 @@ def test_a_page_tells_of_every_metric(tmp_path: Path) -> None:
     assert text.count("The lowest scores") == 3
 
 
-def test_scores_keep_their_scale(tmp_path: Path) -> None:
-    """A metric from 1 to 5 is drawn on 1 to 5; its drift is told on the scale 0 to 1."""
-    found = read(page_of(evaluated(tmp_path / "scores.jsonl"), "--metric", "correctness"))
+def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:
+    """A metric from 1 to 5 is drawn on 1 to 5; its drift is given on the scale 0 to 1."""
+    found = parsed(page_of(evaluated(tmp_path / "scores.jsonl"), "--metric", "correctness"))
     assert re.search(r"Mean [34]\.\d+, 95 % interval \[[34]\.", found.text)
     assert "since on the scale 0 to 1" in found.text
     ticks = [word for word in found.words if re.fullmatch(r"[0-9.]+", word)]
@@ -125,22 +125,22 @@ def test_scores_keep_their_scale(tmp_path: Path) -> None:
     assert "faithfulness" not in found.text
 
 
-def test_what_quotes_the_user_is_shown_on_demand(tmp_path: Path) -> None:
-    """Explanations and questions take `--explanations`."""
+def test_user_data_is_shown_on_demand(tmp_path: Path) -> None:
+    """Explanations and questions need `--explanations`."""
     rows = [{"score": i / 10, "explanation": "quoted why", "question": "quoted?"} for i in range(9)]
     path = jsonl(tmp_path / "scores.jsonl", rows)
     assert "quoted" not in page_of(path)
-    shown = read(page_of(path, "--explanations", "--worst", "2")).text
+    shown = parsed(page_of(path, "--explanations", "--worst", "2")).text
     assert shown.count("quoted why") == shown.count("quoted?") == 2
 
 
 # --- nothing from outside, nothing from the file --------------------------------------------------
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    """No script, no address but places on the page, and a policy that allows its style alone."""
+def test_page_is_self_contained(tmp_path: Path) -> None:
+    """No script, no links but anchors, and a policy that allows only the page's style."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
-    found = read(page)
+    found = parsed(page)
     assert not {"script", "link", "img", "iframe", "object", "form"} & set(found.tags)
     names = {name for name, _ in found.attributes}
     assert not {"src", "srcset", "style", "xlink:href", "action"} & names
@@ -156,7 +156,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def hostile(form: str, path: Path) -> Path:
-    """Write a file with markup wherever a text can be."""
+    """Write a file with markup in every text."""
     leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
     if form == "jsonl":
         scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
@@ -177,24 +177,24 @@ def hostile(form: str, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
-def test_markup_in_the_file_is_text_on_the_page(form: str, tmp_path: Path) -> None:
-    """Wherever it stands: names, reasons, versions, judges, services, explanations, questions."""
-    found = read(page_of(hostile(form, tmp_path), "--explanations"))
+def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
+    """In names, reasons, versions, judges, services, explanations and questions."""
+    found = parsed(page_of(hostile(form, tmp_path), "--explanations"))
     assert not {"script", "img"} & set(found.tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert found.tags.count("style") == found.tags.count("h1") == 1
     assert found.text.count("document.title='owned'") >= 5
 
 
-def test_letters_that_cannot_be_written_are_replaced(tmp_path: Path) -> None:
-    """Halves of characters, NUL and other controls, in a text that reverses its direction."""
+def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
+    """Surrogates, NUL and other controls, in a text that reverses its direction."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
     page = page_of(path)
     assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
 
 
-# --- to be read by everybody ----------------------------------------------------------------------
+# --- accessibility --------------------------------------------------------------------------------
 
 
 def luminance(colour: str) -> float:
@@ -205,7 +205,7 @@ def luminance(colour: str) -> float:
 
 
 def test_colours_have_contrast() -> None:
-    """In light, dark and print, everything stands out by 4.5 to 1, as text must."""
+    """In light, dark and print every colour has a contrast of 4.5 to 1, as WCAG asks of text."""
     style = files("rag_eval_otel.dataset").joinpath("templates/style.css").read_text("utf-8")
     blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
     assert len(blocks) == 3
@@ -218,8 +218,8 @@ def test_colours_have_contrast() -> None:
             assert (high + 0.05) / (low + 0.05) >= 4.5, colour
 
 
-def test_drawings_have_words_and_numbers(tmp_path: Path) -> None:
-    """Each has a title, a description and a table; tables have captions and named columns."""
+def test_drawings_are_accessible(tmp_path: Path) -> None:
+    """Each has a title, a description and a table; tables have captions and column headers."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"))
     drawings = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", page, flags=re.DOTALL)
     assert len(drawings) == 2 * 3
@@ -229,8 +229,8 @@ def test_drawings_have_words_and_numbers(tmp_path: Path) -> None:
     assert 'lang="en"' in page
 
 
-def test_many_scores_are_drawn_as_few(tmp_path: Path) -> None:
-    """The drawing is thinned out, the figures are not."""
+def test_drawings_of_many_scores_are_thinned_out(tmp_path: Path) -> None:
+    """The figures are of all scores."""
     rows = [{"score": value} for value in falling(6000, at=6000)]
     page = page_of(jsonl(tmp_path / "scores.jsonl", rows))
     assert page.count("<circle") <= 400
@@ -242,14 +242,14 @@ def test_many_scores_are_drawn_as_few(tmp_path: Path) -> None:
 # --- live traces ----------------------------------------------------------------------------------
 
 
-def test_traces_are_lined_up_by_time(tmp_path: Path) -> None:
-    """In any order in the file; with services, durations, trace ids and what was not scored."""
+def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
+    """In any order in the file; with services, durations, trace ids and unscored turns."""
     traced = [
         span(i, f__score=value, f__version="v", judge="j", duration=2.0, f__label="fail")
         for i, value in enumerate(falling(900, at=700))
     ]
     shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
-    found = read(page_of(jsonl(tmp_path / "spans.json", shuffled)))
+    found = parsed(page_of(jsonl(tmp_path / "spans.json", shuffled)))
     assert "services: shop" in found.text
     assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
     assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
@@ -258,8 +258,8 @@ def test_traces_are_lined_up_by_time(tmp_path: Path) -> None:
     assert "trace 0000" in found.text
 
 
-def test_a_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
-    """Traces and logs in one file say it twice; an event alone tells what came too late."""
+def test_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
+    """An event without a score on a span counts too."""
     told: dict[str, Any] = {
         "gen_ai__evaluation__name": "f",
         "gen_ai__evaluation__score__value": 0.5,
@@ -267,15 +267,15 @@ def test_a_score_on_span_and_event_counts_once(tmp_path: Path) -> None:
     requests = [span(1, f__score=0.5), event(1, **told), event(2, **told)]
     failed = event(3, gen_ai__evaluation__name="f", error__type="timeout")
     late = span(4, f__reason="timeout", g__reason="no_claims")
-    found = read(page_of(jsonl(tmp_path / "a.jsonl", [*requests, failed, late])))
+    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", [*requests, failed, late])))
     assert "of 2 scores" in found.text
     assert "None of 1 evaluations gave a score" in found.text
     assert "1 error: timeout" in found.text
     assert "1 undefined: no_claims" in found.text
 
 
-def test_counters_tell_the_cost(tmp_path: Path) -> None:
-    """Of a cumulative counter the latest point counts, of another all of them."""
+def test_counters_give_the_cost(tmp_path: Path) -> None:
+    """Of a cumulative counter the latest point counts, of another the sum."""
     calls, tokens = "rag.evaluation.judge.calls", "rag.evaluation.judge.tokens"
     kinds = {"gen_ai__token__type": "input"}
     requests = [
@@ -287,14 +287,14 @@ def test_counters_tell_the_cost(tmp_path: Path) -> None:
         counter(tokens, 150, temporality=1, at=1, **kinds),
         counter("http.client.requests", 99),
     ]
-    text = read(page_of(jsonl(tmp_path / "a.jsonl", requests))).text
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", requests))).text
     assert "judge requests10" in text
     assert "input tokens of the judge250" in text
     assert "output tokens" not in text
 
 
-def test_services_have_sections_of_their_own(tmp_path: Path) -> None:
-    """And where there are very many, tables alone."""
+def test_services_have_their_own_sections(tmp_path: Path) -> None:
+    """Beyond a maximum they are in the tables only."""
     rows = [{"score": 0.5, "service": f"s{i}", "metric": "f"} for i in range(MAX_SECTIONS + 3)]
     page = page_of(jsonl(tmp_path / "a.jsonl", rows))
     assert page.count("<h3>Distribution</h3>") == MAX_SECTIONS
@@ -302,8 +302,8 @@ def test_services_have_sections_of_their_own(tmp_path: Path) -> None:
     assert "f</bdi> of <bdi>s62" in page
 
 
-def test_a_file_cannot_make_the_page_endless(tmp_path: Path) -> None:
-    """Of names that change with every row the first or the most frequent are shown."""
+def test_page_size_is_bounded(tmp_path: Path) -> None:
+    """Of names that change with every row the first or most frequent are shown."""
     rows = [
         {"judge": f"j{i}", "scores": {"f": {"value": 0.5, "version": f"v{min(i, 990)}"}}}
         for i in range(1000)
@@ -311,7 +311,7 @@ def test_a_file_cannot_make_the_page_endless(tmp_path: Path) -> None:
     rows += [row(i, f={"status": "error", "reason": f"r{i}"}) for i in range(1000)]
     page = page_of(jsonl(tmp_path / "a.jsonl", rows))
     assert len(page) < 60_000
-    text = read(page).text
+    text = parsed(page).text
     assert "979 versions with fewer scores are in the figures alone." in text
     assert "and 980 more" in text
     assert "v990" in text
@@ -337,10 +337,10 @@ def test_a_file_cannot_make_the_page_endless(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000, "is not JSON"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused(
+def test_unusable_file_is_refused(
     name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 2, the way out on stderr, and no page."""
+    """Exit status 2, an error on stderr, and no page."""
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     assert main(["report", str(path), "-o", str(tmp_path / "page.html")]) == 2
@@ -357,10 +357,10 @@ def test_files_that_cannot_be_used_are_refused(
         ("nowhere/page.html", "cannot be written"),
     ],
 )
-def test_a_page_needs_a_place(
+def test_unusable_output_is_refused(
     output: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It never replaces what it is about."""
+    """The page never replaces the file that is read."""
     (tmp_path / "folder.html").mkdir()
     path = jsonl(tmp_path / "a.jsonl", [{"score": 1}])
     file = tmp_path / "a.html" if output == "a.html" else path
@@ -369,53 +369,53 @@ def test_a_page_needs_a_place(
 
 
 @pytest.mark.parametrize("count", ["-1", "many", "1001"])
-def test_counts_that_do_not_read(count: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Argparse's own refusal, with what is meant."""
+def test_wrong_count_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error of argparse names the range."""
     with pytest.raises(SystemExit) as caught:
         main(["report", "a.jsonl", "-o", "a.html", "--worst", count])
     assert caught.value.code == 2
     assert "from 0 to 1000" in capsys.readouterr().err
 
 
-def test_what_gave_no_score_is_told(tmp_path: Path) -> None:
+def test_metric_without_scores_has_its_reasons(tmp_path: Path) -> None:
     """Where no evaluation gave any, the page has the reasons."""
     rows = [row(i, f={"status": "undefined", "reason": "no_claims"}) for i in range(3)]
     rows += [row(3, f={"value": float("nan")}), row(4, f=dict.fromkeys(["value"]))]
-    text = read(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
     assert "None of 5 evaluations gave a score" in text
     assert "3 undefined: no_claims, 2 undefined: no reason told" in text
 
 
-def test_one_row_is_enough(tmp_path: Path) -> None:
-    """No interval, too little to learn from, and every drawing there."""
-    text = read(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
+def test_single_row_makes_a_page(tmp_path: Path) -> None:
+    """It has no interval and too few scores for drift, but every drawing."""
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", [{"score": 0.25}]))).text
     assert "Mean 0.250, 95 % interval -, median 0.250, of 1 scores" in text
     assert "1 scores are too few to learn what is normal" in text
 
 
-def test_columns_come_by_name(tmp_path: Path) -> None:
-    """A table of one's own, with times as texts; a cell without a number is no score."""
+def test_column_is_chosen_by_name(tmp_path: Path) -> None:
+    """A table with times as texts; an empty cell is no score."""
     times = [f"2026-11-21T09:00:{i:02}Z" for i in range(49)] + ["1795251649"]
     values = [None if i == 3 else i / 50 for i in range(50)]
     pq.write_table(pa.table({"quality": values, "time": times}), tmp_path / "a.parquet")
-    text = read(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
+    text = parsed(page_of(tmp_path / "a.parquet", "--metric", "quality")).text
     assert "of 49 scores" in text
     assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:00:49 UTC" in text
 
 
-def test_times_may_be_times(tmp_path: Path) -> None:
-    """In Parquet; without a zone they are UTC."""
+def test_parquet_timestamps_are_read(tmp_path: Path) -> None:
+    """Without a zone they are UTC."""
     times = [datetime(2026, 11, 21, 9, i) for i in range(3)]  # noqa: DTZ001  # as it is meant
     pq.write_table(pa.table({"score": [0.1, 0.2, 0.3], "time": times}), tmp_path / "a.parquet")
-    text = read(page_of(tmp_path / "a.parquet")).text
+    text = parsed(page_of(tmp_path / "a.parquet")).text
     assert "2026-11-21 09:00:00 UTC to 2026-11-21 09:02:00 UTC" in text
 
 
 @pytest.mark.parametrize("value", [4.0, 1e300, -1e300, 1e-300])
-def test_one_value_has_a_scale(value: float, tmp_path: Path) -> None:
-    """Where all scores are alike, a scale is made up around them."""
+def test_constant_scores_have_a_scale(value: float, tmp_path: Path) -> None:
+    """The scale is made up around the value."""
     rows = [row(i, f={"value": value, "normalized": 0.75}) for i in range(5)]
-    found = read(page_of(jsonl(tmp_path / "a.jsonl", rows)))
+    found = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows)))
     assert "of 5 scores" in found.text
     assert found.text.count("The numbers") == 2
 
@@ -430,7 +430,7 @@ def test_one_value_has_a_scale(value: float, tmp_path: Path) -> None:
     times=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
 )
 def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
-    """Whatever scores and times are, every place on the drawings is a number."""
+    """For any scores and times, every coordinate is a finite number."""
     moments = [*times, *[None] * len(values)]
     page = scores_page(
         collect_scores(
@@ -444,7 +444,7 @@ def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -
         ),
         name="a.jsonl",
     )
-    found = read(page)
+    found = parsed(page)
     places = [v for name, v in found.attributes if name in {"x", "y", "cx", "cy", "d", "width"}]
     assert places
     assert not [place for place in places if re.search("nan|inf", place)]

@@ -1,4 +1,4 @@
-"""Reading datasets: whose columns are recognised, of which formats, and what is refused."""
+"""`open_dataset`: formats, columns and cells, and errors for those that cannot be used."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def write_parquet(path: Path) -> None:
 # --- formats --------------------------------------------------------------------------------------
 
 
-class Rows:
-    """As a Hugging Face dataset: iterated again and again, each time mappings."""
+class IterableRows:
+    """An iterable that can be read again, as a Hugging Face dataset."""
 
     def __iter__(self) -> Any:
         """Yield the rows."""
@@ -68,7 +68,7 @@ class Rows:
 
 
 class Turn:
-    """As a sample of ragas: a pydantic model."""
+    """A pydantic model, as ragas' samples are."""
 
     def model_dump(self) -> dict[str, Any]:
         """Return the fields."""
@@ -82,7 +82,7 @@ class Turn:
         ROWS,
         tuple(ROWS),
         iter(ROWS),
-        Rows(),
+        IterableRows(),
         {name: [row[name] for row in ROWS] for name in ROWS[0]},
         pd.DataFrame(ROWS),
         pd.DataFrame(ROWS).assign(contexts=[np.array(row["contexts"]) for row in ROWS]),
@@ -91,7 +91,7 @@ class Turn:
     ids=["samples", "dicts", "tuple", "iterator", "iterable", "columns", "frame", "array", "arrow"],
 )
 def test_tables_and_lists_are_read(data: object) -> None:
-    """The same rows come out of whatever holds them, and can be read again."""
+    """All containers give the same rows, and can be read again."""
     dataset = open_dataset(data)
     assert list(dataset.samples()) == list(dataset.samples()) == EXPECTED
     assert dataset.count == 2
@@ -106,25 +106,25 @@ def test_files_are_read(write: Callable[[Path], None], tmp_path: Path) -> None:
     assert samples(path) == samples(str(path)) == EXPECTED
 
 
-def test_a_row_may_be_a_model() -> None:
-    """The samples of ragas are read by what they dump."""
+def test_row_may_be_a_pydantic_model() -> None:
+    """As the samples of ragas."""
     assert samples([Turn()]) == [Sample(question="Who?", answer="She.")]
 
 
-def test_a_dataset_is_taken_as_it_is() -> None:
-    """What has been looked through is not looked through again."""
+def test_dataset_is_returned_unchanged() -> None:
+    """It is not checked a second time."""
     dataset = open_dataset(ROWS)
     assert open_dataset(dataset) is dataset
 
 
 def test_limit_takes_the_first_rows() -> None:
-    """Rows after the limit are not even looked at."""
+    """Rows after the limit are not read."""
     dataset = open_dataset([*ROWS, "no row"], limit=2)
     assert (dataset.count, list(dataset.samples())) == (2, EXPECTED)
 
 
-def test_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
-    """CSV as spreadsheets write it, with contexts longer than Python's own limit."""
+def test_csv_with_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
+    """Contexts may be longer than the limit of the csv module."""
     path = tmp_path / "long.csv"
     path.write_text(f"\ufeffquestion,contexts,answer\nq,{'x' * 200_000},a\n\n", encoding="utf-8")
     (sample,) = samples(path)
@@ -153,7 +153,7 @@ def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
     assert one(**row) == Sample(question="q", contexts=CONTEXTS, answer="a", reference="r")
 
 
-def test_lists_of_haystack_are_columns() -> None:
+def test_inputs_of_haystack_evaluators_are_columns() -> None:
     """What its evaluators are called with can be passed on as it is."""
     given = {
         "questions": ["q"],
@@ -177,8 +177,8 @@ def test_ids_are_recognised(row: dict[str, Any]) -> None:
     assert one(**row) == Sample(retrieved_ids=["1", "2"], relevant_ids=["2"])
 
 
-def test_grades_and_rubrics() -> None:
-    """Graded ids and the rubrics of ragas; keys that belong to other rows are left out."""
+def test_grades_and_rubrics_are_read() -> None:
+    """Keys without a value, which belong to other rows, are left out."""
     sample = one(
         relevant_ids={"a": 2, "b": None},
         rubrics='{"score1_description": "bad", "score2_description": "good"}',
@@ -188,16 +188,16 @@ def test_grades_and_rubrics() -> None:
     assert one(relevant_ids=["a"], grades="[3]").grades == (3.0,)
 
 
-def test_a_chosen_column_wins() -> None:
-    """A column of another name can be told, also beside one that would be recognised."""
+def test_chosen_column_has_precedence() -> None:
+    """Over a column that would be recognised by name."""
     rows = [{"prompt": "q", "question": "other", "answer": "a"}]
     assert samples(rows, question="prompt") == [
         Sample(question="q", answer="a", extra={"question": "other"})
     ]
 
 
-def test_further_texts_are_extra() -> None:
-    """Texts in other columns are there for metrics of one's own; other values are not kept."""
+def test_other_texts_are_extra() -> None:
+    """Other values are left out."""
     sample = one(question="q", topic="law", year=1879, extra={"tone": "dry"})
     assert sample.extra == {"topic": "law", "tone": "dry"}
 
@@ -219,7 +219,7 @@ def test_further_texts_are_extra() -> None:
     ],
 )
 def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
-    """A list, a list in text, one text, documents, or nothing."""
+    """A list, a list as text, a text, documents, or nothing."""
     assert tuple(p.text for p in one(contexts=cell).contexts) == texts
 
 
@@ -245,8 +245,8 @@ def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
         ({"question": "a", "query": "b"}, "columns 'question' and 'query' both hold the question"),
     ],
 )
-def test_cells_that_cannot_be_used(row: dict[str, Any], told: str) -> None:
-    """The error names the row, the column and what is wrong; nothing is guessed."""
+def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:
+    """The error names the row, the column and the problem."""
     with pytest.raises(ConfigError, match=r"^(the list|columns)") as caught:
         open_dataset([row])
     assert told in str(caught.value)
@@ -265,8 +265,8 @@ def test_cells_that_cannot_be_used(row: dict[str, Any], told: str) -> None:
         ("nowhere.jsonl", "no such file"),
     ],
 )
-def test_data_that_cannot_be_read(data: object, told: str) -> None:
-    """What is no dataset is refused with what would be one."""
+def test_unusable_data_is_an_error(data: object, told: str) -> None:
+    """The error names what can be used."""
     with pytest.raises(ConfigError, match=told):
         open_dataset(data)
 
@@ -283,7 +283,7 @@ def test_data_that_cannot_be_read(data: object, told: str) -> None:
         ("a.parquet", "no parquet", r"a\.parquet cannot be read"),
     ],
 )
-def test_broken_files(name: str, text: str, told: str, tmp_path: Path) -> None:
+def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path) -> None:
     """The error names the file and the line."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
@@ -292,15 +292,15 @@ def test_broken_files(name: str, text: str, told: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_columns_with_another_separator(separator: str, tmp_path: Path) -> None:
-    """A file of one column that holds all names says what is to be between them."""
+def test_csv_with_another_separator_is_an_error(separator: str, tmp_path: Path) -> None:
+    """The error names the separator to use."""
     path = tmp_path / "a.csv"
     path.write_text(f"question{separator}answer\nQ?{separator}A\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="line 1: columns must be separated by commas"):
         open_dataset(path)
 
 
-def test_text_in_another_encoding(tmp_path: Path) -> None:
+def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
     """A file that is not UTF-8 is named, not misread."""
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"question": "é"}'.encode("latin-1"))
@@ -316,8 +316,8 @@ def test_text_in_another_encoding(tmp_path: Path) -> None:
         ({"question": "prompt"}, "has no column 'prompt' for the question; columns found: answer"),
     ],
 )
-def test_columns_that_cannot_be_chosen(columns: dict[str, str], told: str) -> None:
-    """Fields and columns that are not there are named."""
+def test_wrong_choice_of_columns_is_an_error(columns: dict[str, str], told: str) -> None:
+    """The error names the fields or columns that exist."""
     with pytest.raises(ConfigError, match=told):
         open_dataset([{"answer": "a"}], columns)
 
@@ -331,7 +331,7 @@ def needs_met(dataset: Dataset, *names: str) -> bool:
     return True
 
 
-def test_needs_that_cannot_be_met() -> None:
+def test_unmet_need_is_an_error() -> None:
     """The error names metric, missing field, its usual columns, and the columns found."""
     dataset = open_dataset([{"user_input": "q", "contexts": [], "response": "", "reference": None}])
     assert needs_met(dataset, "faithfulness")
@@ -345,14 +345,14 @@ def test_needs_that_cannot_be_met() -> None:
 
 
 def test_ids_of_contexts_meet_the_need_for_ids() -> None:
-    """Retrieved ids may come with the contexts."""
+    """Retrieved ids may be part of the contexts."""
     row = {"contexts": [{"text": "a", "id": "1"}], "expected_ids": ["1"]}
     assert needs_met(open_dataset([row]), "mrr")
     assert needs_met(open_dataset([Sample(retrieved_ids=["1"], relevant_ids=["1"])]), "mrr")
 
 
-def test_extra_meets_the_need_of_a_metric_of_ones_own() -> None:
-    """A need that is no field of a sample is looked for among the further columns."""
+def test_extra_meets_the_need_of_a_custom_metric() -> None:
+    """A need that is no field of `Sample` is looked up in ``extra``."""
 
     class Toned(Reads):
         needs = frozenset({"tone"})
@@ -362,8 +362,8 @@ def test_extra_meets_the_need_of_a_metric_of_ones_own() -> None:
         check_needs([Toned()], open_dataset([Sample(answer="1")]))
 
 
-def test_an_empty_dataset_needs_nothing() -> None:
-    """Without rows there is nothing that could be missing."""
+def test_empty_dataset_needs_nothing() -> None:
+    """No metric can lack a field."""
     dataset = open_dataset([])
     assert dataset.count == 0
     assert needs_met(dataset, "mrr")

@@ -1,11 +1,10 @@
-"""`evaluate_dataset`: every row once, in order, within limits, and what becomes of failures."""
+"""`evaluate_dataset`: order, limits, failures, cache and event loops."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import signal
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ from rag_eval_otel.dataset.run import (
 from rag_eval_otel.errors import (
     ConfigError,
     FailedRowError,
-    JudgeTransportError,
     MissingDependencyError,
 )
 from rag_eval_otel.judge.tasks import Task
@@ -50,8 +48,8 @@ def test_every_row_is_scored_in_order() -> None:
     assert result.rows[1].sample.question == "Number 1?"
 
 
-def test_what_cannot_be_measured_is_no_number() -> None:
-    """Undefined and failed scores are counted beside the mean, and are in none."""
+def test_missing_scores_are_counted_apart() -> None:
+    """Undefined and failed scores are not part of the mean."""
     result = evaluated(numbers(1, "?", "wrong", 3))
     found = result["reads"]
     assert (found.ok, found.undefined, found.error) == (2, 1, 1)
@@ -60,14 +58,14 @@ def test_what_cannot_be_measured_is_no_number() -> None:
     assert result.totals.failed == 1
 
 
-def test_a_failure_can_be_an_error() -> None:
-    """``raise_on_failure`` names the row and the reason, and goes no further."""
+def test_failed_row_raises_on_demand() -> None:
+    """``raise_on_failure`` stops at the first failed row and names it with the reason."""
     with pytest.raises(FailedRowError, match=r"the list, row 1: reads failed \(internal\): Value"):
         evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
 
 
-def test_an_empty_dataset_has_a_report_without_means() -> None:
-    """Nothing was measured: None, never NaN or 0."""
+def test_empty_dataset_has_no_means() -> None:
+    """They are None, not NaN or 0."""
     result = evaluated([])
     assert result.rows == ()
     assert result["reads"].mean is result["reads"].median is result["reads"].interval is None
@@ -75,8 +73,8 @@ def test_an_empty_dataset_has_a_report_without_means() -> None:
     assert "0 rows" in repr(result)
 
 
-def test_needs_are_checked_before_anything_is_asked() -> None:
-    """A metric that the dataset cannot serve is refused by name, and no judge hears of it."""
+def test_needs_are_checked_before_any_request() -> None:
+    """The error names the metric and the missing field."""
     asked = judge()
     with pytest.raises(ConfigError, match="response_relevancy needs contexts"):
         evaluated(numbers(1), JUDGED, judge=asked)
@@ -92,8 +90,8 @@ def test_needs_are_checked_before_anything_is_asked() -> None:
         ({"progress": "loud"}, "progress must be one of auto, on, off"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:
-    """Each is refused with what is allowed."""
+def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the allowed values."""
     with pytest.raises(ConfigError, match=told):
         evaluated(numbers(1), **options)
 
@@ -101,7 +99,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:
 # --- usage and budget -----------------------------------------------------------------------------
 
 
-def test_usage_and_judge_are_summed_up() -> None:
+def test_result_has_usage_and_judge() -> None:
     """The report says what was asked, and who answered."""
     result = evaluated(asked_rows(3), JUDGED)
     assert result.usage == Usage(judge_requests=3)
@@ -109,8 +107,8 @@ def test_usage_and_judge_are_summed_up() -> None:
     assert result[JUDGED.name].mean == 1.0
 
 
-def test_a_budget_of_requests_is_kept() -> None:
-    """No request is sent beyond it; what is left unscored says why, the rest is measured."""
+def test_budget_of_requests_is_kept() -> None:
+    """Scores beyond it have the reason ``budget``; metrics without a judge are scored."""
     asked = judge()
     result = evaluated(
         [{**row, "answer": "1"} for row in asked_rows(5)],
@@ -143,8 +141,8 @@ class Wordy:
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=20), Budget(requests=3)])
-def test_a_budget_counts_what_the_judge_says_it_took(budget: Budget) -> None:
-    """Tokens, and requests that one reply took more of, count when they are known."""
+def test_budget_counts_reported_usage(budget: Budget) -> None:
+    """Tokens, and further requests of a reply, count when they are known."""
     wordy = Wordy()
     result = evaluated(asked_rows(5), JUDGED, judge=wordy, budget=budget, concurrency=1)
     assert wordy.asked == result[JUDGED.name].ok == 2
@@ -152,8 +150,8 @@ def test_a_budget_counts_what_the_judge_says_it_took(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True])
-def test_a_budget_is_a_whole_number(value: Any) -> None:
-    """Other limits are refused by name."""
+def test_wrong_budget_is_refused(value: Any) -> None:
+    """The error names the limit."""
     with pytest.raises(ConfigError, match=r"Budget\.tokens must be a whole number"):
         Budget(tokens=value)
 
@@ -186,15 +184,15 @@ class Gate:
         )
 
 
-def test_rows_are_under_way_at_once_and_no_more_than_told() -> None:
-    """Three requests wait for each other; a fourth never comes beside them."""
+def test_concurrency_is_used_and_kept() -> None:
+    """Three requests are under way at once, never four."""
     gate = Gate(opens_at=3)
     result = evaluated(asked_rows(9), JUDGED, judge=gate, concurrency=3)
     assert (result[JUDGED.name].ok, gate.most) == (9, 3)
 
 
-def test_a_row_that_takes_too_long_fails_alone() -> None:
-    """Over ``timeout`` a row's missing scores are errors; what it had is kept."""
+def test_slow_row_fails_alone() -> None:
+    """Missing scores of a row beyond ``timeout`` are errors; the others are kept."""
     gate = Gate(opens_at=-1)
     rows = [{**row, "answer": "1"} for row in asked_rows(2)]
     result = evaluated(rows, JUDGED, Reads(), judge=gate, timeout=0.0)
@@ -202,8 +200,8 @@ def test_a_row_that_takes_too_long_fails_alone() -> None:
     assert result["reads"].ok == 2
 
 
-def test_few_items_are_held() -> None:
-    """However many there are, only some are taken before the first result is."""
+def test_in_order_holds_few_items() -> None:
+    """Only some items are taken before the first result is."""
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -225,8 +223,8 @@ def test_few_items_are_held() -> None:
     assert results == [i * 2 for i in range(1000)]
 
 
-def test_what_is_under_way_ends_with_the_one_who_waits() -> None:
-    """Closed early, the generator cancels its work and waits for its end."""
+def test_in_order_cancels_its_work() -> None:
+    """A generator that is closed early cancels its work and waits for its end."""
     ended: list[int] = []
 
     async def work(item: int) -> int:
@@ -292,8 +290,8 @@ def test_without_tqdm_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- where it runs --------------------------------------------------------------------------------
 
 
-def test_it_can_be_awaited_and_called_within_a_loop() -> None:
-    """In a notebook, where a loop is running, the blocking form works too."""
+def test_both_forms_work_within_an_event_loop() -> None:
+    """The blocking form too, as in a notebook."""
 
     async def both() -> list[DatasetResult]:
         options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
@@ -304,8 +302,8 @@ def test_it_can_be_awaited_and_called_within_a_loop() -> None:
     assert one.to_dict() == other.to_dict()
 
 
-def test_an_interrupt_within_a_loop_ends_the_work_first() -> None:
-    """^C cancels what runs in the thread beside the loop, and waits until it has ended."""
+def test_interrupt_cancels_the_work() -> None:
+    """^C cancels the coroutine in the other thread, and waits until it has ended."""
     ended = threading.Event()
 
     async def stuck() -> None:
@@ -325,8 +323,8 @@ def test_an_interrupt_within_a_loop_ends_the_work_first() -> None:
     assert ended.is_set()
 
 
-def test_the_judge_is_asked_in_silence() -> None:
-    """Instrumentation of the application does not trace what is asked of the judge."""
+def test_judge_requests_are_not_traced() -> None:
+    """Instrumentations of the application see no request of the judge."""
     heard: list[bool] = []
 
     def answer(task: Task[Any]) -> object:
@@ -338,124 +336,6 @@ def test_the_judge_is_asked_in_silence() -> None:
     assert not is_silent()
 
 
-# --- cache ----------------------------------------------------------------------------------------
-
-
-def broken_at(count: int) -> Callable[[Task[Any]], object]:
-    """Answer ``count`` times, then no more."""
-    answers = iter([{"passing": True, "reason": "so it is"}] * count)
-    return lambda task: next(answers, JudgeTransportError("scripted"))
-
-
-def test_a_run_is_taken_up_again(tmp_path: Any) -> None:
-    """What was scored is not asked again, what failed is; the report is as from one run."""
-    cache = tmp_path / "scores.cache"
-    first = evaluated(asked_rows(5), JUDGED, judge=judge(broken_at(2)), cache=cache, concurrency=1)
-    assert (first[JUDGED.name].ok, first[JUDGED.name].error) == (2, 3)
-    asked = judge()
-    again = evaluated(asked_rows(5), JUDGED, judge=asked, cache=cache)
-    assert len(asked.requests) == again.usage.judge_requests == 3
-    whole = evaluated(asked_rows(5), JUDGED)
-    assert again.to_dict()["rows"] == whole.to_dict()["rows"]
-    assert again.judge == "fake"
-
-
-def test_what_the_judge_could_not_say_is_asked_again(tmp_path: Any) -> None:
-    """A reply that was of no use is not kept, and says why there is no number."""
-    cache = tmp_path / "scores.cache"
-    first = evaluated(asked_rows(2), JUDGED, judge=judge(lambda task: None), cache=cache)
-    assert first[JUDGED.name].reasons == {"unparsable": 2}
-    assert "the first: UnparsableReplyError: " in repr(first)
-    again = evaluated(asked_rows(2), JUDGED, cache=cache)
-    assert (again[JUDGED.name].ok, again[JUDGED.name].first_failure) == (2, None)
-
-
-def test_only_what_is_missing_is_measured(tmp_path: Any) -> None:
-    """Rows and metrics that are added cost what they cost; in whatever order rows come."""
-    cache = str(tmp_path / "scores.cache")
-    rows = [{**row, "answer": "1"} for row in asked_rows(3)]
-    evaluated(rows, JUDGED, cache=cache)
-    asked = judge()
-    result = evaluated(
-        [*reversed(rows), *asked_rows(4)[3:]], Reads(), JUDGED, judge=asked, cache=cache
-    )
-    assert len(asked.requests) == 1
-    assert [score.name for score in result.rows[0].scores] == ["reads", JUDGED.name]
-
-
-class Differs:
-    """Stands for an embedder with another model; it is never asked."""
-
-    model = "other"
-
-    async def embed(self, texts: Any) -> Any:
-        """Not asked."""
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("options", "answer", "requests"),
-    [
-        ({}, "It is 0.", 0),
-        ({"fusion": "off"}, "It is 0.", 1),
-        ({"embedder": Differs()}, "It is 0.", 1),
-        ({}, "It is another.", 1),
-    ],
-)
-def test_another_measurement_is_measured(
-    options: dict[str, Any], answer: str, requests: int, tmp_path: Any
-) -> None:
-    """The cache answers for the same sample, fusion and embedder alone."""
-    cache = tmp_path / "scores.cache"
-    evaluated(asked_rows(1), JUDGED, cache=cache)
-    rows = [{**asked_rows(1)[0], "answer": answer}]
-    assert evaluated(rows, JUDGED, cache=cache, **options).usage.judge_requests == requests
-
-
-def test_another_judge_or_metric_is_asked(tmp_path: Any) -> None:
-    """The cache answers for the same judge, and for a metric with the same parameters alone."""
-    cache = tmp_path / "scores.cache"
-    evaluated(asked_rows(1), JUDGED, cache=cache)
-    other = judge()
-    other.model = "another"
-    assert evaluated(asked_rows(1), JUDGED, judge=other, cache=cache).usage.judge_requests == 1
-    assert evaluated(numbers(2), Reads(), cache=cache)["reads"].mean == 2.0
-    assert evaluated(numbers(2), Reads(factor=3), cache=cache)["reads"].mean == 6.0
-
-
-@pytest.mark.parametrize(
-    "content", [b"no database, but long enough to be read as one" * 99, b"SQLite format 3\0" * 99]
-)
-def test_a_damaged_cache_says_the_way_out(content: bytes, tmp_path: Any) -> None:
-    """A file that cannot be a cache is left alone, and named."""
-    cache = tmp_path / "scores.cache"
-    cache.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"scores\.cache cannot be used.*Remove it.*another file"):
-        evaluated(numbers(1), cache=cache)
-    assert cache.read_bytes() == content
-
-
-def test_the_database_of_another_program_is_left_alone(tmp_path: Any) -> None:
-    """A file with tables that are not ours is refused."""
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE theirs (a)")
-    database.close()
-    with pytest.raises(ConfigError, match="the database of another program"):
-        evaluated(numbers(1), cache=path)
-
-
-def test_a_score_that_was_tampered_with_is_refused(tmp_path: Any) -> None:
-    """What does not read as a score is no score."""
-    path = tmp_path / "scores.cache"
-    evaluated(numbers(1), cache=path)
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE scores SET score = '{'")
-    database.close()
-    with pytest.raises(ConfigError, match="cannot be used as a cache"):
-        evaluated(numbers(1), cache=path)
-
-
-def test_samples_themselves_are_taken() -> None:
-    """A list of samples needs no columns."""
+def test_list_of_samples_is_evaluated() -> None:
+    """It needs no columns."""
     assert evaluated([Sample(answer="4")])["reads"].mean == 4.0

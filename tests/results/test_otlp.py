@@ -1,4 +1,4 @@
-"""The report on what a pipeline really exports, in the JSON that a collector makes of it."""
+"""Reading scores that a pipeline exported, in the JSON of the collector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def otlp_json(message: Any) -> Any:
 
 
 def exported(app: App) -> list[Any]:
-    """Return the export requests for all that ``app`` has said."""
+    """Return the export requests of ``app``."""
     metrics = app.reader.get_metrics_data()
     assert metrics is not None
     return [

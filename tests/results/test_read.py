@@ -1,0 +1,132 @@
+"""`read_scores`: the forms of a score file, and what is selected of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results import CounterPoint, Row, UnscoredTurn, read_scores
+from rag_eval_otel.results.read import metric_names
+from rag_eval_otel.results.rows import flat_columns, unit_value
+from rag_eval_otel.types import Evaluation, Sample, Score
+from score_files import counter, event, jsonl, span
+
+EVALUATED = Row(
+    index=0,
+    sample=Sample(question="q"),
+    evaluation=Evaluation(
+        scores=(
+            Score(name="faithfulness", value=0.25, label="fail", version="v", explanation="why"),
+            Score(name="correctness", value=4.0, normalized=0.75),
+            Score(name="mrr", status="error", reason="timeout"),
+        ),
+        judge="j",
+    ),
+)
+
+
+def rows_of(path: Path, **options: Any) -> list[Row]:
+    """Return the rows in the file at ``path``."""
+    return [record for record in read_scores(path, **options) if isinstance(record, Row)]
+
+
+def written(suffix: str, folder: Path) -> Path:
+    """Write `EVALUATED` in the form of ``suffix``."""
+    path = folder / f"scores{suffix}"
+    flat = EVALUATED.to_flat()
+    assert list(flat) == list(flat_columns(["faithfulness", "correctness", "mrr"]))
+    if suffix == ".jsonl":
+        return jsonl(path, [EVALUATED.to_dict()])
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([flat]), path)
+        return path
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([flat.keys(), flat.values()])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_evaluated_row_is_read_back(suffix: str, tmp_path: Path) -> None:
+    """All formats keep value, scale, status, label, version, explanation and judge."""
+    (row,) = rows_of(written(suffix, tmp_path))
+    assert row.scores == EVALUATED.scores
+    assert (row.index, row.place, row.evaluation.judge) == (0, "row 0", "j")
+    assert [unit_value(score) for score in row.scores] == [0.25, 0.75, None]
+    assert [score.name for score in row.failed] == ["mrr"]
+    assert row["mrr"].reason == "timeout"
+
+
+def test_row_of_a_file_has_time_service_and_stratum(tmp_path: Path) -> None:
+    """The columns that describe the turn are read too."""
+    cells = {"score": 1, "time": "1970-01-01T00:00:07Z", "service": "shop", "duration": 2}
+    path = jsonl(tmp_path / "a.jsonl", [{**cells, "question": "q", "kind": "hard"}])
+    (row,) = rows_of(path, stratum="kind")
+    assert (row.time, row.service, row.stratum) == (7.0, "shop", "hard")
+    assert (row.sample.question, row.evaluation.duration) == ("q", 2.0)
+
+
+def test_metric_selects_its_scores(tmp_path: Path) -> None:
+    """In tables, spans and events."""
+    named = {"gen_ai__evaluation__name": "g", "gen_ai__evaluation__score__value": 0.5}
+    table = jsonl(tmp_path / "a.jsonl", [{"scores": {"f": 0.1, "g": 0.2}}])
+    traces = jsonl(tmp_path / "b.jsonl", [span(1, f__score=0.1, g__score=0.2), event(2, **named)])
+    assert [score.value for row in rows_of(table, metric="g") for score in row.scores] == [0.2]
+    assert [score.value for row in rows_of(traces, metric="g") for score in row.scores] == [
+        0.2,
+        0.5,
+    ]
+    with pytest.raises(ConfigError, match="has no scores of h; use score"):
+        rows_of(traces, metric="h")
+
+
+def test_score_on_span_and_event_is_read_once(tmp_path: Path) -> None:
+    """An event of the same span adds only scores that the span does not have."""
+    both = [
+        event(1, gen_ai__evaluation__name=name, gen_ai__evaluation__score__value=0.5)
+        for name in ("f", "g")
+    ]
+    rows = rows_of(jsonl(tmp_path / "a.jsonl", [span(1, f__score=0.5), *both]))
+    assert [(row.index, score.name) for row in rows for score in row.scores] == [(0, "f"), (0, "g")]
+
+
+def test_unscored_turns_and_counters_are_records(tmp_path: Path) -> None:
+    """Also of a file in which another metric is selected."""
+    requests = [span(1, f__score=0.5), span(2, status="overload"), counter("rag.evaluation.x", 3)]
+    _, unscored, point = read_scores(jsonl(tmp_path / "a.jsonl", requests))
+    assert unscored == UnscoredTurn(service="shop", status="overload")
+    assert isinstance(point, CounterPoint)
+    assert (point.name, point.value, point.cumulative) == ("rag.evaluation.x", 3.0, True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        ({"scores": {"f": 1, "g": 2}}, ("f", "g")),
+        ({"score": 1, "metric": "f"}, ("f",)),
+        ({"score": 1}, ("score",)),
+        ({"f": 1, "f.status": "ok", "f.version": "v", "n": 3}, ("f",)),
+        ({"f": 1, "f.human": 1}, ("f",)),
+        ({"quality": 1}, ("quality",)),
+        ({"other": 1}, ()),
+    ],
+)
+def test_metrics_are_found_in_all_forms(cells: dict[str, Any], names: tuple[str, ...]) -> None:
+    """One score a row, scores by name, or columns with the endings that mark a metric."""
+    assert metric_names(cells, metric="quality") == names
+
+
+def test_json_file_may_hold_one_request_or_one_a_line(tmp_path: Path) -> None:
+    """As exporters and collectors write them."""
+    requests = [span(1, f__score=0.5), span(2, f__score=0.5)]
+    lines = jsonl(tmp_path / "lines.json", requests)
+    whole = tmp_path / "whole.json"
+    spans = [request["resourceSpans"][0] for request in requests]
+    whole.write_text(json.dumps({"resourceSpans": spans}, indent=2), encoding="utf-8")
+    assert rows_of(lines) == rows_of(whole)
