@@ -81,7 +81,7 @@ MANY_CASES = [  # or of texts: the same everywhere
     "tests/test_house.py",
     "tests/metrics/test_metrics_page.py",
 ]
-PYTHONS = ["3.10", "3.13"]  # the oldest and the newest; the other tests run on what is between
+PYTHONS = ["3.10", "3.13", "3.14"]  # the oldest and the newest; other tests run on those between
 
 PEERS = [
     "openinference-instrumentation-langchain",
