@@ -12,6 +12,7 @@ from typing import Any
 
 from rag_eval_otel.calibration.calibrate import FULL, Calibration, calibration_of, form_agreement
 from rag_eval_otel.calibration.labels import Observation, observations, scores_of
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.results.files import source_of
@@ -46,14 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.toml",
         help="write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
     )
-    parser.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print the figures as JSON",
-    )
+    parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import json
 import sys
 
 from rag_eval_otel.calibration.checkup import Check, check_judge, written
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.config import Config
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.prices import Prices, load_prices
@@ -41,14 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--concurrency", type=int, help="cases at once (default: 16)")
     parser.add_argument("--prices", metavar="FILE", help="prices of judge tokens, JSON")
-    parser.add_argument(
-        "--json",
-        dest="output",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print the figures as JSON",
-    )
+    parser.add_argument("--json", **{**AS_JSON, "dest": "output"})
 
 
 def _share(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.demo.show import run_demo
 
 DESCRIPTION = """\
@@ -20,14 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="lexical|PROVIDER/MODEL",
         help="the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
     )
-    parser.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print the received traces as JSON",
-    )
+    parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.doctor.report import as_data, as_text, diagnose, run_program
 from rag_eval_otel.errors import ConfigError
 
@@ -29,14 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "rag-eval-otel doctor [-h] [--json] [--output FILE] [--timeout SECONDS] [-- COMMAND]"
     )
-    parser.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="report as JSON",
-    )
+    parser.add_argument("--json", **AS_JSON)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report to FILE")
     parser.add_argument(
         "--timeout",

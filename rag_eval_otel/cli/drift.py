@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.dataset.page import DriftPlot, drift_page, write_page
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.detectors import Detector, find_detector, make_detector
@@ -183,14 +184,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the scores: .svg or .html")
-    parser.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print the alarms as JSON",
-    )
+    parser.add_argument("--json", **AS_JSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.cli.options import THRESHOLDS, chosen_thresholds, names
+from rag_eval_otel.cli.options import AS_JSON, THRESHOLDS, chosen_thresholds, names
 from rag_eval_otel.config import Config
 from rag_eval_otel.dataset.export import Exported, Targets, export
 from rag_eval_otel.dataset.read import open_dataset
@@ -116,13 +116,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "stop at the first row with a failed score",
     },
-    "--json": {
-        "dest": "form",
-        "action": "store_const",
-        "const": "json",
-        "default": "text",
-        "help": "print the summary as JSON",
-    },
+    "--json": AS_JSON,
 }
 """The arguments of ``add_argument`` for each option."""
 

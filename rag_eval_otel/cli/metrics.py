@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.dataset.summary import aligned
 from rag_eval_otel.metrics import metric_names, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric
@@ -19,14 +20,7 @@ needs, its judge requests if none is shared, and its range.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        dest="form",
-        action="store_const",
-        const="json",
-        default="text",
-        help="print the list as JSON",
-    )
+    parser.add_argument("--json", **AS_JSON)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Options of the commands that label scores: `evaluate` and `rules`."""
+"""Options of several commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from rag_eval_otel.thresholds import read_thresholds, thresholds_of
 def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
+
+AS_JSON: Mapping[str, Any] = {
+    "dest": "form",
+    "action": "store_const",
+    "const": "json",
+    "default": "text",
+    "help": "print the result as JSON",
+}
+"""The option ``--json``."""
 
 THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
     "--threshold": {
