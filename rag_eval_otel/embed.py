@@ -1,4 +1,4 @@
-"""Embedders, and the arithmetic on vectors that metrics need."""
+"""Embedders, and the cosine of vectors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MATRIX = 2  # dimensions of an array of row vectors
 
 
 def cosine(one: Vectors, other: Vectors) -> float | None:
-    """Return the cosine of two vectors, in [-1, 1]; None where one of them has no direction."""
+    """Return the cosine of two vectors, in [-1, 1]; None if one is zero or not finite."""
     norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
     if not (norms > 0 and math.isfinite(norms)):
         return None
@@ -85,14 +85,13 @@ class OpenAIEmbedder:
         self._coding = {"encoding_format": "base64"}
 
     def __repr__(self) -> str:
-        """Name the model, never the key."""
         return f"OpenAIEmbedder({self.model!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one row per text, in one request; raise `JudgeError` on failure.
 
-        A blank text is sent as a single space, since servers refuse the empty string, and what is
-        no Unicode as a question mark.
+        An empty text is sent as a single space, since servers refuse the empty string, and a lone
+        surrogate as a question mark.
         """
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown}
@@ -125,7 +124,6 @@ class LangChainEmbedder:
     """Any LangChain ``Embeddings``, called on worker threads as by `LangChainJudge`."""
 
     def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
-        """Embed with ``embeddings``."""
         self._call = SyncFirst(
             embeddings.embed_documents, embeddings.aembed_documents, max_threads=max_threads
         )
@@ -133,22 +131,21 @@ class LangChainEmbedder:
         self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text; what the embeddings raise is passed on."""
+        """Return one row per text; exceptions of the embeddings are passed on."""
         return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:
-    """Offline embeddings: hashed words, parts of words, and what a question asks for.
+    """Offline embeddings: hashed words, and the kind of thing that a question asks for.
 
-    Texts that share words with content are close, the more if they are questions that ask for the
-    same kind of thing (who, when, how many). Meaning is not seen. Deterministic, no model: good
-    for wiring, demos and tests, not a replacement for a trained model.
+    Texts with content words in common are close, more so if they are questions for the same kind of
+    thing (who, when, how many). Meaning has no effect. Deterministic and without a model: good for
+    wiring, demos and tests, not a replacement for a trained model.
     """
 
     model = "hashing"
 
     def __init__(self, dimensions: int = 1024) -> None:
-        """Hash features into ``dimensions`` columns."""
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
@@ -176,10 +173,9 @@ def _given_up() -> JudgeTimeoutError:
 
 
 class Embed:
-    """The embedder as one sample sees it: texts that wait at once share a request, none twice."""
+    """Embeds the texts of one sample: waiting texts share a request, equal ones are sent once."""
 
     def __init__(self, embedder: Embedder) -> None:
-        """Ask ``embedder``."""
         self.usage = Usage()
         self._embedder = embedder
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
@@ -187,7 +183,7 @@ class Embed:
         self._requests: set[asyncio.Task[Vectors]] = set()
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text; raise what the embedder raised."""
+        """Return one row per text; exceptions of the embedder are passed on."""
         new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         loop = asyncio.get_running_loop()
         if new and not self._waiting:
@@ -198,14 +194,14 @@ class Embed:
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     def known(self, text: str) -> Vectors | None:
-        """Return a copy of the row of ``text``, where it was asked for and has come."""
+        """Return a copy of the row of ``text``, if it was embedded."""
         row = self._rows.get(text)
         if row is None or not row.done() or row.cancelled() or row.exception():
             return None
-        return np.array(row.result())  # of all that came with it nothing is kept
+        return np.array(row.result())  # a copy does not keep the other rows alive
 
     def cancel(self) -> None:
-        """Give up the requests under way, and what waits to be sent."""
+        """Cancel the requests, and the texts that wait to be sent."""
         self._waiting = []
         for request in self._requests:
             request.cancel()
@@ -233,6 +229,6 @@ class Embed:
             future = self._rows[text]
             if error is not None:
                 future.set_exception(error)
-                future.exception()  # seen: one failure may have several waiters, or none any more
+                future.exception()  # marked as seen: a failure may have no waiter
             else:
                 future.set_result(request.result()[i])

@@ -34,7 +34,6 @@ class MissingDependencyError(RagEvalError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 
     def __init__(self, package: str, extra: str) -> None:
-        """Name the ``package`` that is missing and the ``extra`` that brings it."""
         super().__init__(
             f"{package} is not installed. Install it with: pip install 'rag-eval-otel[{extra}]'"
         )
@@ -45,7 +44,7 @@ class FailedRowError(RagEvalError):
 
 
 class JudgeError(RagEvalError):
-    """A judge or embedder could not be asked. ``reason`` is what the score will say."""
+    """A judge or embedder could not be asked. ``reason`` is the reason of the score."""
 
     reason: ClassVar[Reason] = "transport"
 
@@ -95,6 +94,6 @@ class BudgetSpentError(JudgeUnavailableError):
 
 
 class UnparsableReplyError(JudgeError):
-    """The judge answered, but the answer does not fit the question that was put."""
+    """The judge answered, but the answer does not fit the question."""
 
     reason = "unparsable"

@@ -74,15 +74,19 @@ async def evaluate(
     ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
     what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
 
-    Every metric gives exactly one score, in the order asked for; one that failed or ran over
-    ``timeout`` seconds says so in its status and reason, and does not disturb the others.
-    ``embedding`` says what becomes of that of the question, where a metric has asked for it.
-    ``label_metrics`` are those that the overall label goes by; by default all, or those that the
-    judge can tell good from bad by. ``explanations`` says whether the judge is to give reasons,
-    which cost most of a reply. ``prompts`` is a folder whose files take the place of the built-in
-    prompts, by default the environment's. Raises `ConfigError` for metrics that are unknown or
-    named twice, for judges and embedders that can't be made, and for a folder of prompts that isn't
-    whole, nothing else.
+    Every metric gives exactly one score, in the order asked for. A metric that fails or takes more
+    than ``timeout`` seconds gives a score with that status and reason, and the others go on.
+
+    - ``fusion``: whether questions of several metrics may share a request.
+    - ``repairs``: how often the judge is asked again for a reply that does not parse.
+    - ``embedding``: whether the evaluation keeps the embedding of the question.
+    - ``prompts``: a folder of files that replace the built-in prompts; default: the environment's.
+    - ``label_metrics``: the metrics of the overall label; by default all, or those whose labels are
+      reliable with the judge.
+    - ``explanations``: whether the judge gives reasons, which are most of a reply's tokens.
+
+    Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
+    cannot be made, and for an incomplete folder of prompts; nothing else.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     chosen = resolve_metrics(metrics)
@@ -105,7 +109,7 @@ async def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What is measured, who is asked for it, and how: the options of `evaluate`, made ready."""
+    """The resolved options of `evaluate`, for any number of samples."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -126,7 +130,7 @@ class Measurement:
     """The versions of the metrics by the model that answered."""
 
     def __post_init__(self) -> None:
-        """Name what will be measured, if the judge answers by its own name."""
+        """Compute the versions of the metrics under the judge's own name, which it must have."""
         model = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
@@ -135,7 +139,7 @@ class Measurement:
         self._versions(model)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, of whose texts nobody sees what is to be redacted."""
+        """Return the scores of ``sample``, after its texts are redacted."""
         if self.redactor.patterns:
             sample = self.redactor.sample(sample)
         ask, embed = self._ask(), Embed(self.embedder)
@@ -185,7 +189,7 @@ class Measurement:
         return labelling_of(self.metrics, self.judge) if named is None else named
 
     def _versions(self, model: str) -> list[str]:
-        """Return the versions of the metrics where ``model`` has answered."""
+        """Return the versions of the metrics for replies of ``model``."""
         known = self._known_versions.get(model)
         if known is None:
             named = partial(
@@ -202,10 +206,10 @@ class Measurement:
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
-    """Return the metrics that the overall label goes by with ``judge``; None: all.
+    """Return the metrics of the overall label with ``judge``; None: all.
 
-    A judge may name those of our metrics whose label can be acted on. What does not ask it counts,
-    and so does a metric of the user's own.
+    A judge may name the built-in metrics whose labels are reliable with it. Metrics that do not ask
+    the judge count, and so do metrics of the user's own.
     """
     told: frozenset[str] | None = getattr(judge, "label_metrics", None)
     if told is None:
@@ -215,7 +219,7 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return those ``named`` for the overall label, None for none; `ConfigError` for others."""
+    """Return the metrics ``named`` for the overall label, or None; reject unknown ones."""
     if isinstance(named, str):
         msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"
         raise ConfigError(msg)
@@ -231,13 +235,13 @@ def _name_of(embedder: Embedder) -> str:
 
 
 def _revised(model: str, judge: Judge) -> str:
-    """Name the judge, with its revision where it is a program that has one."""
+    """Return the name of the judge in versions: its model, and its revision if it has one."""
     revision = getattr(judge, "revision", None)
     return model if revision is None else f"{model}.{revision}"
 
 
 def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons = "off") -> str:
-    """Name the measurement: ``<metric>/<hash>/<way>/<model>``.
+    """Return the version of a metric's scores: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the metric's class and parameters (its threshold apart, which only labels) and
     the text of its prompts. The way is ``fused`` or ``single``, followed by ``-short`` where we
@@ -282,7 +286,7 @@ async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
 
 
 def _checked(score: object) -> Score:
-    """Return what a metric gave; one of the user's own may have given anything."""
+    """Return ``score``, or raise `TypeError` if a metric returned another type."""
     if not isinstance(score, Score):
         msg = f"measure() must return a Score, not {type(score).__name__}"
         raise TypeError(msg)
@@ -295,7 +299,7 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 
 def _reason_of(error: Exception) -> Reason:
-    """Classify what a judge of the user's own, or a LangChain model, raised."""
+    """Return the reason for an exception of a user's own judge, or of a LangChain model."""
     status = getattr(error, "status_code", None) or _aws_status(error)
     if isinstance(status, int):
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
@@ -323,7 +327,7 @@ def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    """Return an evaluation in which every metric failed for ``reason``, without asking anyone."""
+    """Return an evaluation in which every metric failed for ``reason``; the judge is not asked."""
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )

@@ -1,4 +1,4 @@
-"""Thresholds, as options, variables and files give them: from which score each metric passes."""
+"""Thresholds of metrics, as options, environment variables and files set them."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(found: Iterable[tuple[str, float, str]]) -> str:
-    """Return a file of thresholds: of each metric its name, number, and what it was chosen on."""
+    """Return the text of a file of thresholds: the name, threshold and remark of each metric."""
     return _HEAD + "".join(f"{name} = {value:.6g}  # {told}\n" for name, value, told in found)

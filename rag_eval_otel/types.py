@@ -1,4 +1,4 @@
-"""The records that flow through the library, and the protocols of what embeds and takes them.
+"""The records of the library, and the protocols of embedders and sinks.
 
 Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
 """
@@ -48,7 +48,7 @@ def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
 
 
 def checked_texts(name: str, value: object) -> dict[Any, str]:
-    """Return ``value``, a mapping to texts, as a dict of its own."""
+    """Return a copy of ``value``, a mapping to texts."""
     if not isinstance(value, Mapping):
         msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
         raise TypeError(msg)
@@ -65,9 +65,9 @@ Fusion = Literal["on", "off"]
 Reasons = Literal["off", "on"]
 """Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
-"""Who breaks up an answer: ``short``, we do, by sentences; ``full``, the judge, into claims."""
+"""How an answer is broken up: ``short``, into sentences; ``full``, by the judge into claims."""
 Embedding = Literal["keep", "drop"]
-"""Whether an evaluation has the embedding of its question, where a metric has asked for one."""
+"""Whether an evaluation keeps the embedding of its question, if a metric computed one."""
 
 Reason = Literal[
     # undefined: the sample does not allow a number
@@ -98,7 +98,7 @@ Reason = Literal[
     "no_logprobs",
     "partial",
 ]
-"""Why a score has no value, or (``status="ok"``) what to know about the one it has."""
+"""Why a score has no value, or (``status="ok"``) a remark on its value."""
 
 _JUDGES_FAULT = frozenset({"unparsable", "judge_incomplete", "no_questions"})
 
@@ -132,10 +132,10 @@ HoldStatus = Literal[
     "shutdown",
     "error",
 ]
-"""What ``rag.evaluation.status`` says on an exported turn span."""
+"""The values of ``rag.evaluation.status`` on an exported turn span."""
 
 ContextsFromPrompt = Literal["off", "on"]
-"""Whether contexts are read out of a prompt by a heading, where no retrieval tells of them."""
+"""Whether contexts are read from a prompt, after a heading, if there is no retrieval."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
 """Where the contexts of a turn were read: a retrieval, a tool's result, or the prompt."""
@@ -153,13 +153,12 @@ class Passage:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that there is a text."""
         require_text("Passage.text", self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One RAG turn: what was asked, what was retrieved, what was answered.
+    """One RAG turn: the question, the retrieved contexts and the answer.
 
     ``contexts`` takes strings or `Passage`s in rank order. ``""`` and ``()`` mean that there was
     none; each metric says what it makes of that. ``reference`` is the ground truth answer and
@@ -245,7 +244,7 @@ def _passage(item: object) -> Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What one metric says of one sample.
+    """The result of one metric for one sample.
 
     ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
     ``normalized`` is the value brought to [0, 1], where the metric's own scale is another.
@@ -282,7 +281,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was asked of judge and embedder, in requests and tokens; adds up with ``+``.
+    """Requests and tokens of judge and embedder; adds up with ``+``.
 
     ``cached_tokens`` are those of ``prompt_tokens`` that the provider had in its cache.
     """
@@ -294,7 +293,6 @@ class Usage:
     embedding_requests: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the field-wise sum."""
         names = [f.name for f in fields(self)]
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -343,7 +341,7 @@ class Evaluation:
 
     @property
     def status(self) -> Literal["scored", "partial", "unscored", "error"]:
-        """Return what came of it.
+        """Return whether the evaluation gave numbers.
 
         - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
         - ``partial``: at least one has a number, and some failed.
@@ -368,7 +366,7 @@ class Evaluation:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the judge answered, and no metric could use what it said."""
+        """Whether the judge answered, and no metric could use its replies."""
         return self.status == "unscored" and any(
             score.reason in _JUDGES_FAULT for score in self.scores
         )
@@ -397,7 +395,7 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the evaluation of a turn ended, as its span says it.
+    """How the evaluation of a turn ended, as its span records it.
 
     Without a ``status`` there was nothing to evaluate. ``reason`` is why a turn was skipped or is
     unscored. ``contexts`` is the source of the contexts.
@@ -410,7 +408,7 @@ class Ending:
 
 
 UNTOUCHED = Ending()
-"""The span leaves as it is."""
+"""The span is exported unchanged."""
 
 
 class Embedder(Protocol):

@@ -1,8 +1,8 @@
-"""`Ask`: the judge as one sample sees it.
+"""`Ask`: puts the questions of one sample to the judge.
 
-A question asked twice is asked once. Questions that may be seen together travel in one request:
-those that wait at the same moment, and those that come up while replies are under way, whose
-follow-ups they wait for. What does not parse is asked again once, saying what was wrong.
+Equal questions are asked once. Questions that may share a request do so if they wait at the same
+moment. A question that comes up during a request waits for the reply, to share a request with the
+questions that follow from it. If a reply does not parse, the judge is asked again, with the error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rag_eval_otel.types import Fusion, Reasons, Usage
 
 R = TypeVar("R", bound=Reply)
 
-_QUIET = 8  # turns of the loop without a new task: a reply needs some to reach who asks next
+_QUIET = 8  # turns of the loop without a new task, in which a reply reaches its metric
 
 
 class ReplyCache:
@@ -38,7 +38,6 @@ class ReplyCache:
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
-        """Keep at most ``max_entries`` replies."""
         self._max = max_entries
         self._replies: OrderedDict[bytes, tuple[Reply, str]] = OrderedDict()
 
@@ -77,7 +76,6 @@ class Ask:
         cache: ReplyCache | None = None,
         reasons: Reasons = "off",
     ) -> None:
-        """Ask ``judge``."""
         self.usage = Usage()
         self.model: str | None = None
         self._judge = judge
@@ -90,7 +88,7 @@ class Ask:
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._stirred = 0  # tasks that came and requests that ended
+        self._events = 0  # number of new tasks and of ended requests
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
@@ -101,12 +99,12 @@ class Ask:
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Put ``tasks`` at once; in place of a reply that can't be had stands its error."""
+        """Put ``tasks`` at once and return the reply, or the error, for each."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        """Give up the requests under way, and what waits to be sent."""
+        """Cancel the requests, and the questions that wait to be sent."""
         for task in self._take():
             self._outcomes[task].set_result(_given_up())
         self.usage += Usage(judge_requests=len(self._requests))
@@ -131,24 +129,24 @@ class Ask:
             future.set_result(reply)
             return future
         if not self._waiting:
-            loop.call_soon(self._settle, self._stirred, 0)
+            loop.call_soon(self._settle, self._events, 0)
         self._waiting.append(task)
-        self._stirred += 1
+        self._events += 1
         return future
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send once no task came, and no reply that may lead to one, for some turns of the loop."""
-        quiet = quiet + 1 if self._stirred == seen else 0
+        """Send the waiting tasks after some turns of the loop without a new task or a reply."""
+        quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._settle, self._stirred, quiet)
+            loop.call_soon(self._settle, self._events, quiet)
         elif self._requests and self._fusion == "on":
             self._wait()
         else:
             self._send_waiting()
 
     def _wait(self) -> None:
-        """Leave what waits to the end of the last request under way, or of patience."""
+        """Send the waiting tasks when the last request ends, or after ``patience`` seconds."""
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._patience, self._send_waiting)
@@ -167,7 +165,7 @@ class Ask:
             request.add_done_callback(partial(self._close, group))
 
     async def _send(self, asked: Sequence[Task[Any]]) -> None:
-        """Deliver each part as soon as it is there; what does not parse is asked again."""
+        """Deliver each part as soon as it arrives; ask again for parts that do not parse."""
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
@@ -184,9 +182,9 @@ class Ask:
             self._cache.put(self._key(task), part, self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
-        """Say of the tasks that got no reply why not."""
+        """Set the error of the tasks that got no reply."""
         self._requests.discard(request)
-        self._stirred += 1
+        self._events += 1
         error = _given_up() if request.cancelled() else request.exception()
         if error and not request.cancelled():
             self.usage += Usage(judge_requests=1)
@@ -194,7 +192,7 @@ class Ask:
             if not self._outcomes[task].done():
                 self._outcomes[task].set_result(error)
         if self._timer is not None and not self._requests:
-            asyncio.get_running_loop().call_soon(self._settle, self._stirred, 0)
+            asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
         try:
@@ -217,7 +215,7 @@ class Ask:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into requests: each joins the first group all of which it may share with."""
+    """Split ``tasks`` into requests: each joins the first group that it may share one with."""
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)

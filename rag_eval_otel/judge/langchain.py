@@ -22,29 +22,28 @@ if TYPE_CHECKING:
 class LangChainJudge:
     """A judge on a LangChain chat model, or on a runnable that ends in one.
 
-    The JSON Schema of the reply goes into the prompt, since not every chat model can be held to
-    one. The model's own retries and timeouts apply. Its calls are traced nowhere: not by this
-    library, and not by LangSmith.
+    The JSON Schema of the reply is in the prompt, because not every chat model takes one. The
+    model's own retries and timeouts apply. Neither this library nor LangSmith traces its calls.
 
     The model is called with ``invoke`` on at most ``max_threads`` worker threads, never with
     ``ainvoke``: LangChain's packages share one asynchronous HTTP client among all models of a
-    process, and a client that two event loops use fails in both. Only a model without a synchronous
-    form is called with ``ainvoke``; do not use that model, or another of its class, elsewhere.
+    process, and a client that is used in two event loops fails in both. Only a model without a
+    synchronous form is called with ``ainvoke``; do not use that model, or another of its class,
+    elsewhere.
     """
 
     def __init__(
         self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
     ) -> None:
-        """Judge with ``llm``; ``model`` names it in versions where it does not name itself."""
+        """Judge with ``llm``; ``model`` is its name in versions, if it has none of its own."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
 
     def __repr__(self) -> str:
-        """Name the model."""
         return f"LangChainJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one call; what the chat model raises is passed on."""
+        """Answer ``tasks`` in one call; exceptions of the chat model are passed on."""
         from langsmith import tracing_context  # noqa: PLC0415  # comes with langchain-core
 
         request = compose(tasks)
@@ -119,7 +118,7 @@ def _text(message: BaseMessage | str) -> str:
     content = message if isinstance(message, str) else message.content
     if not isinstance(content, str):
         content = "".join(b if isinstance(b, str) else b.get("text") or "" for b in content)
-    return content.rpartition("</think>")[2]  # what a model thought aloud is no reply
+    return content.rpartition("</think>")[2]  # without the thoughts of the model
 
 
 def _usage(message: object) -> Usage:

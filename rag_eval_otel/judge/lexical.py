@@ -1,7 +1,7 @@
-"""`LexicalJudge`: answers the metrics' questions offline, by comparing words.
+"""`LexicalJudge`: the offline judge, which compares words.
 
-No key, no network, no model, always the same reply. It sees whether words and numbers recur, not
-what they mean: good for wiring, demos and a free first look, not an LLM judge.
+It needs no key, no network and no model, and always gives the same reply. It finds words and
+numbers that recur, without their meaning: good for wiring, demos and a free first look.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _INTENT = "To know: "
 
 
 class LexicalJudge:
-    """Answers by comparing words: offline, free, the same every time.
+    """A judge that compares words: offline, free, and with the same result each time.
 
-    Verdicts and ratings carry how far the words agree; a half is as likely right as wrong. What
-    takes reading (a rubric, a guideline, own instructions) gets an `UnparsableReplyError`. Texts
-    are read up to `texts.MAX_CHARACTERS`. What they say never changes how they are judged.
+    Verdicts and ratings carry a probability; at one half, right and wrong are equally likely. A
+    task with instructions (a rubric, a guideline, your own) gets an `UnparsableReplyError`. Texts
+    are read up to `texts.MAX_CHARACTERS`. Instructions in the texts have no effect.
     """
 
     model = "lexical"
     label_metrics = frozenset(
         {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
-    )  # what the overall label goes by: those whose half tells good answers from bad ones
-    revision = 4  # to be raised with every change of what it answers: a part of a score's version
+    )  # of which a score of one half separates good answers from bad ones
+    revision = 4  # raise it with every change of the answers: it is part of the version of a score
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Answer ``tasks`` at once; nothing is requested, so the usage is zero."""

@@ -36,24 +36,24 @@ _SPECIAL = 4  # tokens around a pair, at most
 
 
 class LocalJudge:
-    """Judges with a classifier of pairs of texts: no key, no network once the model is there.
+    """A judge on a classifier of pairs of texts, without a key; offline after the download.
 
     ``model`` is the name or path of a ``sentence-transformers`` ``CrossEncoder``: an NLI or
     hallucination model, which tells whether a text entails a claim, or a cross-encoder with one
-    label, which tells how well two texts go together. What it takes for entailment is read off the
-    names of its labels; where they tell nothing, say ``label``. A model with one label is asked
-    with (question, context) for context relevance, another with the hypothesis that the context
-    answers the question; ``relevance_model`` is a model of its own for that.
+    label, which scores how well two texts match. The label for entailment is recognised by its
+    name; pass ``label`` if it is not. For context relevance, a model with one label gets
+    (question, context), another one the hypothesis that the context answers the question.
+    ``relevance_model`` is a second model for context relevance.
 
-    Faithfulness, groundedness, context relevance and usefulness are its probabilities; an answer
-    is broken into claims, and every other question answered, by `LexicalJudge`. A context that is
-    longer than the model reads is split into windows, of which the best counts.
+    Faithfulness, groundedness, context relevance and usefulness are probabilities of the model.
+    `LexicalJudge` breaks an answer into claims and answers all other questions. A context longer
+    than the model reads is split into windows, of which the best counts.
 
     All pairs of one request are classified in batches of ``batch_size`` on ``device`` (default:
-    what PyTorch finds), on at most ``max_threads`` worker threads. PyTorch uses all cores from one.
+    PyTorch's choice), on at most ``max_threads`` worker threads. PyTorch uses all cores from one.
 
-    Raises `ConfigError` for a model that is not there, is no classifier, or has labels of which
-    none is told to be the right one, and `MissingDependencyError` without the extra ``local``.
+    Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
+    is known to mean "supported", and `MissingDependencyError` without the extra ``local``.
     """
 
     label_metrics = LexicalJudge.label_metrics
@@ -83,7 +83,6 @@ class LocalJudge:
         self._workers = Workers(max_threads)
 
     def __repr__(self) -> str:
-        """Name the model."""
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
@@ -139,7 +138,6 @@ class Classifier:
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        """Load ``model``; raises as `LocalJudge`."""
         self._model = _load(model, device)
         config = self._model.config
         self._count = int(config.num_labels)
@@ -151,7 +149,7 @@ class Classifier:
 
     @cached_property
     def digest(self) -> str:
-        """Eight digits that tell this model, and the label that counts, from others of its name."""
+        """Eight digits that change with the weights of the model and with the label that counts."""
         told = [str(self._label)]
         for name, weights in self._model.model.state_dict().items():
             flat = weights.flatten()
@@ -160,7 +158,7 @@ class Classifier:
 
     @cached_property
     def length(self) -> int:
-        """How many tokens it reads of a pair."""
+        """The number of tokens of a pair that the model reads."""
         config = self._model.config
         limits = (
             getattr(self._model, "max_seq_length", None),
@@ -170,11 +168,11 @@ class Classifier:
         return int(min((limit for limit in limits if limit), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return for each (text, claim) how likely the text entails the claim, at its best."""
+        """Return for each (text, claim) the highest probability that a window entails the claim."""
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return for each (text, question) how likely the text answers it."""
+        """Return for each (text, question) the probability that the text answers the question."""
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -203,7 +201,7 @@ class Classifier:
         return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield the parts of ``text`` that fit beside ``claim``; all of it where it does."""
+        """Yield windows of ``text`` that fit beside ``claim``, or the whole text if it fits."""
         with self._lock:
             told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
             shown = self._tokenizer(
@@ -253,7 +251,7 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the number of the label that means yes."""
+    """Return the index of the label that means "supported"."""
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:
@@ -296,7 +294,7 @@ def _softmax(logits: Sequence[float]) -> list[float]:
 
 
 class _Wanted(dict[Pair, float]):
-    """Takes note of the pairs that are looked up; the probability of each is one half."""
+    """Records the pairs that are looked up, with a probability of one half for each."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN

@@ -31,7 +31,7 @@ AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
 """A judge, a LangChain chat model, a judge's name, or None for the one of the environment."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
-"""The same for embedders; None where none is set in the environment is the one for the judge."""
+"""The same for embedders; without one in the environment, None is the one beside the judge."""
 
 AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 """Prompts, the folder they are in, or None for the one of the environment."""
@@ -145,8 +145,8 @@ class CircuitBreaker:
     """Stops asking ``judge`` for ``cooldown`` seconds after ``failures`` failed requests in a row.
 
     After the cool-down one request is let through; its success closes the circuit again, its
-    failure starts another cool-down. A reply that does not parse is not an outage, nor is a
-    request that is refused for what is in it: one text that is too long must not cost the others.
+    failure starts another cool-down. A reply that does not parse is not a failure. Neither is a
+    request that is refused for its content, such as a text that is too long.
     """
 
     def __init__(
@@ -157,7 +157,6 @@ class CircuitBreaker:
         cooldown: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Guard ``judge``."""
         self._judge = judge
         self._limit = failures
         self._cooldown = cooldown
@@ -167,17 +166,16 @@ class CircuitBreaker:
 
     @property
     def model(self) -> str:
-        """The guarded judge's model."""
         return self._judge.model
 
     @property
     def revision(self) -> int | None:
-        """The guarded judge's revision, where it is a program that has one."""
+        """The revision of the guarded judge, if it has one."""
         return getattr(self._judge, "revision", None)
 
     @property
     def label_metrics(self) -> frozenset[str] | None:
-        """The metrics that the guarded judge lets the overall label go by; None: all."""
+        """The metrics of the overall label with the guarded judge; None: all."""
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:

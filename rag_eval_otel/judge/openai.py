@@ -40,12 +40,12 @@ _OTHER: dict[TokenLimit, TokenLimit] = {
 _OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
 _OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
 _INVALID = (400, 422)
-_VAIN = 3  # refusals in all forms, after which only a refusal that names the form is tried again
+_VAIN = 3  # refusals in all forms, after which a refusal must name the form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """What of a request a server may refuse, and what to send in its place."""
+    """The parts of a request that a server may refuse."""
 
     mode: SchemaMode
     temperature: float | None
@@ -72,17 +72,17 @@ def named_judge(model: str, config: Config) -> OpenAIJudge:
 class OpenAIJudge:
     """A judge behind an OpenAI-compatible server.
 
-    Replies are held to a strict JSON Schema. A server that refuses it (400 or 422, in whatever
-    words) is asked for a JSON object, then for plain text, with the schema in the prompt; what it
-    refused once is not tried again. A ``temperature`` that the model refuses is left out likewise,
-    as are the probabilities of tokens that ``rating="logprobs"`` asks for; ``max_tokens`` is sent
-    as ``max_completion_tokens`` to a server that asks for that. So reasoning models need no option.
+    A request asks for a reply that matches a strict JSON Schema. If the server refuses the schema
+    (400 or 422), the judge asks for a JSON object, then for plain text, with the schema in the
+    prompt; a refused form is not tried again. A refused ``temperature`` is left out in the same
+    way, as are the probabilities of tokens that ``rating="logprobs"`` asks for; ``max_tokens`` is
+    sent as ``max_completion_tokens`` if the server asks for it. So reasoning models need no option.
     Server errors, 429 (honouring Retry-After) and timeouts are retried by the ``openai`` client,
     ``max_retries`` times.
 
     ``timeout`` is in seconds for each attempt. ``api_key`` defaults to ``OPENAI_API_KEY``.
-    ``max_tokens`` bounds the reply, with what a model thinks before. ``extra_body`` are further
-    fields of the request, which take precedence. With ``api_version``, ``base_url`` is an endpoint
+    ``max_tokens`` limits the reply, thoughts included. ``extra_body`` has further fields of the
+    request, which take precedence. With ``api_version``, ``base_url`` is an endpoint
     of Azure and ``model`` a deployment.
     ``client`` (for instance an ``AsyncAzureOpenAI``) takes the place of ``base_url``, ``api_key``,
     ``timeout`` and ``max_retries``, and must be used in one event loop only.
@@ -136,11 +136,10 @@ class OpenAIJudge:
         )
 
     def __repr__(self) -> str:
-        """Name the model, never the key."""
         return f"OpenAIJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one request; raise a `JudgeError` when there is no answer at all."""
+        """Answer ``tasks`` in one request; raise a `JudgeError` if there is no answer."""
         request = compose(tasks)
         requests = 0
         form, refusals = self._form, list[str]()
@@ -160,7 +159,7 @@ class OpenAIJudge:
             return _replies(payload, tasks, model=self.model, requests=requests)
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Ask in the form that was taken from now on, and say once what was refused."""
+        """Use the accepted form from now on, and log once what the server refused."""
         self._is_taken = True
         if form != self._form and refusals:
             self._form = form
@@ -196,9 +195,9 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
-        """Return the form without what the server refused; None where it is not the form's fault.
+        """Return the form without the refused part; None if the form is not the cause.
 
-        Once a form was taken, or all were refused some times, only a refusal that names it counts.
+        After one form was accepted, or all were refused often, the refusal must name the form.
         """
         refused = str(error).lower()
         if "temperature" in refused and form.temperature is not None:
@@ -266,7 +265,7 @@ def _content(payload: Mapping[str, Any]) -> str:
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
 ) -> tuple[object, ...]:
-    """Return ``parts`` with what was expected of each rating, where its task wants that.
+    """Return ``parts`` with the expected value of each rating whose task asks for it.
 
     ``choice`` is the server's, with ``logprobs.content``. A rating whose probabilities are not
     there, or that is not a single token, is returned as it was.
@@ -299,7 +298,7 @@ def _weighed(
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return where in the reply the rating of part ``name`` stands; -1 if that can't be told.
+    """Return the position of the rating of part ``name`` in the reply; -1 if it is not found.
 
     A part is its rating alone, or an object that has one.
     """
@@ -325,7 +324,7 @@ def _token_at(position: int, tokens: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 
 def _value(token: str, task: Task[Any]) -> float | None:
-    """Return the number a token writes, where it is on the task's scale."""
+    """Return the number that a token spells, if it is on the task's scale."""
     match = _NUMBER.fullmatch(token)
     if match is None:
         return None

@@ -70,10 +70,10 @@ def _azure_version(provider: Provider, address: str | None) -> str | None:
 
 
 class OpenAIClient:
-    """Makes an ``AsyncOpenAI`` on first use, and another for every further event loop.
+    """Creates one ``AsyncOpenAI`` for each event loop, on first use.
 
-    A client's connections belong to the loop it was first used in, and are closed when that loop
-    shuts down, as at the end of `asyncio.run`. A client that was given stays open.
+    The connections of a client belong to the loop in which it was first used, and are closed when
+    that loop shuts down, as at the end of `asyncio.run`. A ``client`` that is passed stays open.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class OpenAIClient:
         key_variable: str = _KEY,
         api_version: str | None = None,
     ) -> None:
-        """Keep the options; ``client`` is used as it is where given.
+        """Keep the options; a ``client`` is used as it is.
 
         ``api_version``: ask Azure's endpoint for deployments at ``base_url``.
         """
@@ -112,7 +112,7 @@ class OpenAIClient:
         return await self._post("/embeddings", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post without the client's typed layer: half the cost, and nothing that is patched."""
+        """Post without the client's typed layer, which is slow and which instrumentations patch."""
         with judge_errors(self._options["api_key"], self._key_variable):
             client = await self._client()
             reply = await client.post(path, body=dict(body), cast_to=object)
@@ -151,7 +151,7 @@ class OpenAIClient:
 
 
 class _OpenClient:
-    """A client that the running loop will close: loops finish asynchronous generators."""
+    """A client that its loop closes at shutdown, when it finishes asynchronous generators."""
 
     def __init__(self, client: AsyncOpenAI) -> None:
         self.client = client
@@ -212,7 +212,7 @@ def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> 
 
 
 def _problems(body: object) -> str:
-    """Return the problems that a FastAPI server lists, without the input that it quotes."""
+    """Return the problems in a FastAPI server's error, without the input that it quotes."""
     listed = body.get("detail") if isinstance(body, dict) else None
     if isinstance(listed, str):
         return listed

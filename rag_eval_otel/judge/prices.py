@@ -1,4 +1,4 @@
-"""What judge tokens cost: a table of list prices, or a file that takes its place."""
+"""Prices of judge tokens: a table of list prices, or a file of your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_eval_otel.types import Usage
 
 _MILLION = 1_000_000
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
-"""What a server puts behind a model's name, which does not change the price."""
+"""The release that a server appends to a model's name, which does not change the price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Price:
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """Return what the judge tokens of ``usage`` cost."""
+        """Return the price of the judge tokens in ``usage``."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         kept = self.input if self.cached_input is None else self.cached_input
         asked = (usage.prompt_tokens - cached) * self.input + cached * kept
@@ -50,7 +50,7 @@ class Prices:
         return None if found is None else self.models[found]
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
-        """Return what ``usage`` cost with ``model``; None where its price is not known."""
+        """Return the price of ``usage`` with ``model``; None if the model has no price."""
         price = self.price_of(model) if model else None
         return None if price is None else price.of(usage)
 

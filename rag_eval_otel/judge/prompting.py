@@ -1,4 +1,4 @@
-"""The texts of the prompts: those of the package, or those of a folder in their place."""
+"""The texts of the prompts: those of the package, or those of a folder."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def built_in_names() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The texts that take the place of built-in prompts, by name; none: all are built in."""
+    """Texts that replace built-in prompts, by name; empty: all prompts are built in."""
 
     texts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def digest(self) -> str:
-        """What tells these texts from others; empty where all are built in."""
+        """Eight digits that change with the texts; empty if all are built in."""
         told = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
         return hashlib.sha256(told.encode()).hexdigest()[:8] if told else ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Ask with these texts in the current context, and in the tasks that are started in it."""
+        """Use these texts in the current context, and in the asyncio tasks that it starts."""
         token = _IN_USE.set(self)
         try:
             yield

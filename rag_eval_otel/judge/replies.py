@@ -1,7 +1,7 @@
 """The replies that judges give, as pydantic models. Values off the scale are refused, not rounded.
 
-What bounds a number is checked here and told in the prompt; the JSON Schema says types and, for
-short scales, the values, because servers differ in what else they take.
+The bounds of numbers are checked here and stated in the prompt. The JSON Schema has the types and,
+for short scales, the values, because servers differ in the other keywords they accept.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
 Index: TypeAlias = Annotated[
     int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
 ]
-"""The number, from 1, of what an entry is about. Judges give entries in order and leave it out."""
+"""The number, from 1, of the text an entry is about; judges reply in order and leave it out."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
 class Reply(BaseModel):
-    """What a judge returns for one task. Values off the scale are refused, never rounded."""
+    """The reply to one task. Values off the scale are refused, never rounded."""
 
     model_config = ConfigDict(
         frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
@@ -102,7 +102,7 @@ class Reply(BaseModel):
 
 
 class Judged(Reply):
-    """A yes or no, and how likely it is a yes where the judge can tell."""
+    """A yes or no, with the probability of a yes if the judge gives one."""
 
     if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
 
@@ -114,24 +114,24 @@ class Judged(Reply):
 
     @property
     def probability(self) -> float:
-        """How likely it is a yes, from 0 to 1; of a judge that does not tell, 0 or 1."""
+        """The probability of a yes, from 0 to 1; without one from the judge, 0 or 1."""
         return float(self.verdict) if self._probability is None else self._probability
 
     @property
     def is_graded(self) -> bool:
-        """Whether the judge told how likely it is."""
+        """Whether the judge gave a probability."""
         return self._probability is not None
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return the verdict of a judge that takes a yes for so likely, 1 from one half."""
+        """Return a verdict with the ``probability`` of a yes; it is 1 from one half."""
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
 
 
 class ReverseQuestion(Reply):
-    """A question the answer would be the answer to, and whether the answer is evasive."""
+    """A question that the answer would answer, and whether the answer is evasive."""
 
     question: StrictStr
     noncommittal: Flag
@@ -158,7 +158,7 @@ class Verdicts(Reply):
 
 
 class Sentence(Judged):
-    """What sentence number ``index`` (from 1) of an answer is worth: 2 where it claims nothing."""
+    """The verdict on sentence number ``index`` (from 1) of an answer: 2 if it claims nothing."""
 
     index: Index
     reason: StrictStr = ""

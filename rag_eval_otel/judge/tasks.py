@@ -1,4 +1,4 @@
-"""The questions that metrics put to a judge; `wire` writes them and reads the replies."""
+"""The questions of metrics to a judge; `wire` writes them and reads the replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rag_eval_otel.types import Reasons, Replies
 R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
 Rated: TypeAlias = Literal["integer", "logprobs"]
-"""How a rating is read: as the number replied, or as the mean under the judge's probabilities."""
+"""How a rating is read: as the number, or as the mean under the judge's probabilities."""
 
 _SHOWN: Mapping[str, str] = {
     "context": "contexts",
@@ -50,7 +50,7 @@ _SHOWN: Mapping[str, str] = {
 """The field of the sample that can be read off an input of another name."""
 
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
-"""What a question may see without showing it. All else might give the right answer away."""
+"""Fields that may be in a request beside a question that does not show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,14 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[R]):
-    """A sort of question: ``prompt`` names its file, ``inputs`` what may be shown with it.
+    """A kind of question to a judge: its prompt, the texts it shows, and its reply.
 
-    ``blind_to`` are those of question, contexts and answer that must not be in sight of it; what
-    else there is, as a reference or a rubric, no question sees that does not show it. Kinds that
-    differ in ``voice`` alone are two independent judges. ``instructions`` take the place of the
-    prompt file. ``each`` names the input of several texts where the reply has an entry for each of
-    them, in their order.
+    - ``prompt``: the name of the prompt's file, which ``instructions`` replace.
+    - ``inputs``: the names of the texts that it may show.
+    - ``blind_to``: fields, out of question, contexts and answer, that must not be in the request.
+      Other fields, such as a reference, are only seen by questions that show them.
+    - ``voice``: kinds that differ in it alone belong to two independent judges.
+    - ``each``: the input with a list of texts, if the reply has an entry for each, in their order.
     """
 
     prompt: str
@@ -150,11 +151,11 @@ class Task(Generic[R]):
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
-    """Tell whether two tasks may travel in one request.
+    """Return True if two tasks may share a request.
 
-    Not where one is blind to what the other shows, not where one alone shows more than question,
-    contexts and answer, not two voices of one dual judge, not with differing examples of one kind,
-    and not where a name would stand for two different texts.
+    They may not if one is blind to a field that the other shows, if only one shows a field other
+    than question, contexts and answer, if they are two voices of one dual judge, if they are of one
+    kind with different examples, or if one name would stand for two texts.
     """
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
@@ -170,7 +171,7 @@ def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
 
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
-    """Return ``example`` as ``kind`` shows it; None where it is none of that kind."""
+    """Return ``example`` as ``kind`` shows it; None if it does not fit that kind."""
     try:
         shown, outputs = example["inputs"], example["outputs"]
         kind.reply.model_validate(outputs)
@@ -237,118 +238,63 @@ class Judge(Protocol):
         """Answer ``tasks`` in one request; raise `JudgeError` if none could be answered."""
 
 
-REVERSE_QUESTION = Kind(
-    prompt="reverse_question",
-    reply=ReverseQuestion,
-    inputs=("answer",),
-    blind_to=frozenset({"question", "contexts"}),
-)
+def _kind(
+    prompt: str, reply: type[R], *inputs: str, each: str = "", blind_to: Iterable[str] = ()
+) -> Kind[R]:
+    return Kind(prompt=prompt, reply=reply, inputs=inputs, each=each, blind_to=frozenset(blind_to))
+
+
+def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
+    """Return the kinds of two independent judges, whose prompts end in 1 and 2."""
+    return tuple(
+        Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
+        for voice in (1, 2)
+    )
+
 
 # --- question and answer --------------------------------------------------------------------------
 
-SIMILARITIES = Kind(
-    prompt="similarities",
-    reply=Similarities,
-    inputs=("question", "questions"),
-    each="questions",
+REVERSE_QUESTION = _kind(
+    "reverse_question", ReverseQuestion, "answer", blind_to=("question", "contexts")
 )
-DIRECT_RELEVANCY = Kind(prompt="direct_relevancy", reply=UnitRating, inputs=("question", "answer"))
-SUB_QUESTIONS = Kind(prompt="sub_questions", reply=SubQuestions, inputs=("question",))
-ADDRESSED = Kind(
-    prompt="addressed",
-    reply=Verdicts,
-    inputs=("sub_questions", "answer"),
-    each="sub_questions",
-)
-INTENT = Kind(prompt="intent", reply=Intent, inputs=("question",))
-INTENT_FULFILMENT = Kind(prompt="intent_fulfilment", reply=UnitRating, inputs=("intent", "answer"))
-ANSWER_RELEVANCY_RUBRIC = Kind(
-    prompt="answer_relevancy_rubric", reply=TwoFlags, inputs=("question", "answer")
-)
-GUIDELINE = Kind(prompt="guideline", reply=Decision, inputs=("question", "answer", "guidelines"))
+SIMILARITIES = _kind("similarities", Similarities, "question", "questions", each="questions")
+DIRECT_RELEVANCY = _kind("direct_relevancy", UnitRating, "question", "answer")
+SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question")
+ADDRESSED = _kind("addressed", Verdicts, "sub_questions", "answer", each="sub_questions")
+INTENT = _kind("intent", Intent, "question")
+INTENT_FULFILMENT = _kind("intent_fulfilment", UnitRating, "intent", "answer")
+ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", TwoFlags, "question", "answer")
+GUIDELINE = _kind("guideline", Decision, "question", "answer", "guidelines")
 
 # --- the contexts ---------------------------------------------------------------------------------
 
-CONTEXT_RELEVANCE = tuple(
-    Kind(
-        prompt=f"context_relevance_{voice}",
-        reply=Rating,
-        inputs=("question", "contexts"),
-        voice=voice,
-    )
-    for voice in (1, 2)
-)
-RELEVANT_STATEMENTS = Kind(
-    prompt="relevant_statements", reply=RelevantStatements, inputs=("question", "contexts")
-)
-RELEVANT_CONTEXTS = Kind(
-    prompt="relevant_contexts", reply=RelevantContexts, inputs=("question", "contexts")
-)
-CONTEXT_STATEMENTS = Kind(
-    prompt="context_statements", reply=JudgedStatements, inputs=("question", "contexts")
-)
-CONTEXT_RELEVANCY_RUBRIC = Kind(
-    prompt="context_relevancy_rubric", reply=TwoMarks, inputs=("question", "contexts")
-)
-USEFUL_FOR_ANSWER = Kind(
-    prompt="useful_for_answer", reply=Useful, inputs=("question", "context", "answer")
-)
-USEFUL_FOR_REFERENCE = Kind(
-    prompt="useful_for_reference", reply=Useful, inputs=("question", "context", "reference")
-)
+CONTEXT_RELEVANCE = _two_voices("context_relevance", Rating, "question", "contexts")
+RELEVANT_STATEMENTS = _kind("relevant_statements", RelevantStatements, "question", "contexts")
+RELEVANT_CONTEXTS = _kind("relevant_contexts", RelevantContexts, "question", "contexts")
+CONTEXT_STATEMENTS = _kind("context_statements", JudgedStatements, "question", "contexts")
+CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", TwoMarks, "question", "contexts")
+USEFUL_FOR_ANSWER = _kind("useful_for_answer", Useful, "question", "context", "answer")
+USEFUL_FOR_REFERENCE = _kind("useful_for_reference", Useful, "question", "context", "reference")
 
 # --- the answer against the contexts --------------------------------------------------------------
 
-STATEMENTS = Kind(prompt="statements", reply=Statements, inputs=("question", "answer"))
-VERDICTS = Kind(
-    prompt="verdicts", reply=Verdicts, inputs=("contexts", "statements"), each="statements"
+STATEMENTS = _kind("statements", Statements, "question", "answer")
+VERDICTS = _kind("verdicts", Verdicts, "contexts", "statements", each="statements")
+SUPPORTED = _kind(
+    "supported", SupportedSentences, "question", "contexts", "sentences", each="sentences"
 )
-SUPPORTED = Kind(
-    prompt="supported",
-    reply=SupportedSentences,
-    inputs=("question", "contexts", "sentences"),
-    each="sentences",
-)
-JUDGED_STATEMENTS = Kind(
-    prompt="judged_statements", reply=JudgedStatements, inputs=("question", "answer", "contexts")
-)
-GROUNDEDNESS = tuple(
-    Kind(
-        prompt=f"groundedness_{voice}",
-        reply=Rating,
-        inputs=("answer", "contexts"),
-        voice=voice,
-    )
-    for voice in (1, 2)
-)
-RESPONSE_SUPPORTED = Kind(
-    prompt="response_supported", reply=Decision, inputs=("answer", "contexts")
-)
-RESPONSE_RELEVANCY = Kind(
-    prompt="response_relevancy", reply=Decision, inputs=("question", "answer", "contexts")
-)
+JUDGED_STATEMENTS = _kind("judged_statements", JudgedStatements, "question", "answer", "contexts")
+GROUNDEDNESS = _two_voices("groundedness", Rating, "answer", "contexts")
+RESPONSE_SUPPORTED = _kind("response_supported", Decision, "answer", "contexts")
+RESPONSE_RELEVANCY = _kind("response_relevancy", Decision, "question", "answer", "contexts")
 
 # --- against a reference --------------------------------------------------------------------------
 
-REFERENCE_STATEMENTS = Kind(
-    prompt="reference_statements",
-    reply=JudgedStatements,
-    inputs=("question", "contexts", "reference"),
+REFERENCE_STATEMENTS = _kind(
+    "reference_statements", JudgedStatements, "question", "contexts", "reference"
 )
-COMPARED_STATEMENTS = Kind(
-    prompt="compared_statements",
-    reply=ComparedStatements,
-    inputs=("question", "answer", "reference"),
+COMPARED_STATEMENTS = _kind(
+    "compared_statements", ComparedStatements, "question", "answer", "reference"
 )
-ACCURACY = tuple(
-    Kind(
-        prompt=f"accuracy_{voice}",
-        reply=Accuracy,
-        inputs=("question", "answer", "reference"),
-        voice=voice,
-    )
-    for voice in (1, 2)
-)
-CORRECTNESS = Kind(
-    prompt="correctness", reply=FivePoint, inputs=("question", "answer", "reference")
-)
+ACCURACY = _two_voices("accuracy", Accuracy, "question", "answer", "reference")
+CORRECTNESS = _kind("correctness", FivePoint, "question", "answer", "reference")

@@ -1,11 +1,10 @@
-"""What the offline judge reads off texts: words, sentences, claims, questions, and how they agree.
+"""Words, sentences, claims and questions of texts, and their similarity, for the offline judge.
 
 Scripts without spaces between words (Chinese, Japanese, Thai and their neighbours) are compared by
 pairs of characters. Texts are read up to a limit, and every step is linear in them.
 
-What a question asks for is told by question words (English, and the common ones of German, French
-and Spanish), what an answer gives by the form of dates, numbers and names: nothing belongs to a
-subject.
+Question words (English, and common ones of German, French and Spanish) show what a question asks
+for; the form of dates, numbers and names shows what an answer gives. No rule is about a subject.
 """
 
 from __future__ import annotations
@@ -87,9 +86,9 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word as it is compared: ``key`` is its beginning, ``text`` what was read.
+    """A word: comparisons use ``key``, its beginning; ``text`` is the word itself.
 
-    Nothing else will do in the place of one that ``is_exact``: a number, or a negation.
+    A term that ``is_exact``, a number or a negation, has no substitute.
     """
 
     key: str
@@ -143,17 +142,17 @@ def _number(word: str) -> str:
 
 
 def has_content(found: Iterable[Term]) -> bool:
-    """Tell whether any of ``found`` says something of a subject."""
+    """Return True if any term is a content word."""
     return any(term.weight > STOP and term.key != "not" for term in found)
 
 
 def keys_of(text: str) -> set[str]:
-    """Return what the words of ``text`` are compared by."""
+    """Return the keys of the words of ``text``."""
     return {term.key for term in terms(text)}
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the sentences of ``answer`` that claim something of the subject; none of a refusal.
+    """Return the sentences of ``answer`` that make a claim; none if it is a refusal.
 
     What claims next to nothing by itself goes with its neighbour. Where nothing else is said, a
     question back is taken for a claim, and a mere yes or no is shown after ``question``.
@@ -172,13 +171,13 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
 
 
 def evades(answer: str) -> bool:
-    """Tell whether ``answer`` gives none: it says that it cannot, or only greets or asks."""
+    """Return True if ``answer`` is no answer: a refusal, a greeting or a question."""
     told, said = _read(answer)
     return not said and (not told or any(map(_is_remark, told)))
 
 
 def _read(answer: str) -> tuple[list[str], list[str]]:
-    """Return all sentences, and those that say something: beside a refusal, more than a word."""
+    """Return all sentences, and those with content; beside a refusal, more than a word of it."""
     told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
     said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
@@ -187,7 +186,7 @@ def _read(answer: str) -> tuple[list[str], list[str]]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Return what stands before and after a "but", where one of the two only evades."""
+    """Split a sentence at "but" if one of the two parts is a refusal."""
     parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
     return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
 
@@ -197,7 +196,7 @@ def _weight(sentence: str) -> float:
 
 
 def _is_remark(sentence: str) -> bool:
-    """Tell whether a sentence evades or, in few words, greets, asks back or sends elsewhere."""
+    """Return True for a refusal, and for a short greeting, question or referral."""
     found = terms(sentence)
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
@@ -215,14 +214,13 @@ def _is_refusal(sentence: str) -> bool:
 
 
 class Passages:
-    """Passages, indexed to find what backs a claim.
+    """Passages, indexed by word to find support for a claim.
 
-    A word of it is looked for anywhere, in the sentence that has most of the claim, and beside the
-    word that it stands beside in the claim.
+    A word of the claim is searched anywhere, in the sentence with most words of the claim, and next
+    to the word that is its neighbour in the claim.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Index ``texts``, up to `MAX_CHARACTERS` in all."""
         self._places: dict[str, list[int]] = defaultdict(list)
         told = (sentence for text in within_limit(texts) for sentence in sentences(text))
         found = [[term.key for term in terms(sentence)] for sentence in told]
@@ -232,7 +230,7 @@ class Passages:
                 self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return how likely ``claim`` is backed: less than its share, least without a number."""
+        """Return how likely the passages support ``claim``; lower if a number is missing."""
         said = terms(claim)
         wanted = _weights(said, beyond)
         exact = {term.key for term in said if term.is_exact}.difference(beyond)
@@ -266,7 +264,7 @@ class Passages:
 
 
 def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
-    """Return what share of ``said`` each of its words is, without those in ``beyond``."""
+    """Return the weights of the words of ``said`` without those in ``beyond``; their sum is 1."""
     own = [term for term in said if term.key not in beyond]
     weights = {term.key: term.weight for term in (own if has_content(own) else said)}
     total = sum(weights.values())
@@ -355,7 +353,7 @@ _COMMON = 0.6  # what all texts have in common, beside 1
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return what kind of thing ``question`` asks for first, and ``question`` without the asking.
+    """Return the kind of thing that ``question`` asks for, and its text without the question word.
 
     A text is a question if it begins with a question word or has a question mark; of another, the
     kind is None.
@@ -409,7 +407,7 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 def reverse_questions(answer: str) -> list[str]:
     """Return three questions that ``answer`` may be the answer to; none if it says nothing.
 
-    They ask for the kinds of thing it may give, about its commonest words but the numbers.
+    They ask for the kinds of thing it may give, and hold its most frequent words, without numbers.
     """
     claims = claims_of(answer) or sentences(answer)
     counts = Counter(
@@ -423,7 +421,7 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return what ``text`` is about, asks for and shares with all texts, of a length of 1."""
+    """Return the features of ``text``, of length 1: words, and the kind of thing it asks for."""
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):
@@ -444,7 +442,7 @@ def _scaled(weights: Mapping[str, float], square: float) -> dict[str, float]:
 
 
 def similarity(one: str, other: str) -> float:
-    """Return how near two questions are, in [0, 1], by their words and by what they ask for."""
+    """Return the similarity of two questions, in [0, 1], by words and the kind of thing asked."""
     return _cosine(features(one), features(other))
 
 
@@ -453,7 +451,7 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def relevancy(question: str, answer: str) -> float:
-    """Return how well ``answer`` takes up ``question`` and gives the kind of thing it asks for."""
+    """Return how far ``answer`` has the words of ``question`` and the kind of thing it asks for."""
     if evades(answer):
         return 0.0
     kind, about = read(question)
@@ -463,7 +461,7 @@ def relevancy(question: str, answer: str) -> float:
 
 
 def coverage(question: str, context: str) -> float:
-    """Return how far ``context`` has words of ``question`` and what it asks for, in [0, 1]."""
+    """Return how far ``context`` has the words of ``question`` and the kind of thing, in [0, 1]."""
     kind, rest = read(question)
     share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
     form = {**_FIGURES, **_CALLED}.get(kind or "any")
@@ -472,7 +470,7 @@ def coverage(question: str, context: str) -> float:
 
 
 def _share(about: str, text: str, *, least: float) -> float:
-    """Return the share of the words of ``about``, of a weight of ``least``, that ``text`` has."""
+    """Return the share of the words of ``about`` with weight ``least`` or more in ``text``."""
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
     total = sum(wanted.values())

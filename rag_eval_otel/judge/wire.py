@@ -1,11 +1,11 @@
 """How tasks are written into a request, and read from a judge's reply.
 
-A request begins with text that is the same every time, which providers cache: the frame, the
-prompts, the form of the reply. Then come the texts of the turn, each behind a mark with a code that
-is drawn for this request, so that no text can end itself or pose as another.
+A request begins with constant text, which providers cache: the frame, the prompts, the form of the
+reply. Then come the texts of the turn, each after a mark with a code that is drawn for this
+request, so that no text can contain a mark.
 
-A reply says no more than it must: an entry's number is its place in the list, reasons are there
-where they are asked for, and what has one member alone is that member's value.
+Replies are short: the number of an entry is its place in the list, there are no reasons unless
+asked for, and an object with a single member is replaced by the value of that member.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDER = ("contexts", "context", "reference", "question")  # of what is shown; a
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
-    """Return 8 hex digits that change when a text of any of the prompts and kinds does."""
+    """Return 8 hex digits that change with the text of any of the prompts and kinds."""
     texts = [*map(prompt_text, names), *map(_instructions, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
@@ -46,7 +46,7 @@ def _instructions(kind: Kind[Any]) -> str:
 
 
 def draw_code() -> str:
-    """Return six random characters: what tells the marks of a request from the texts between."""
+    """Return six random characters, which distinguish the marks of a request from its texts."""
     return secrets.token_hex(3)
 
 
@@ -64,15 +64,15 @@ class Request:
 
     @property
     def user_with_schema(self) -> str:
-        """The user text for servers that cannot be given a schema."""
+        """The user text for servers that take no schema."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
-    """Return the request that puts ``tasks``, which must be allowed to share one.
+    """Return the request for ``tasks``, which must be allowed to share one.
 
-    ``code`` draws what marks the texts; it is called again while a text holds what it drew.
+    ``code`` draws the code of the marks; it is called again while a text contains the code.
     """
     groups = _groups(tasks)
     schema = _reply_schema(groups)
@@ -88,7 +88,7 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
 
 
 def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return for each task the name of its part: its prompt. Tasks of one prompt share a part."""
+    """Return the name of each task's part of the reply: its prompt, which tasks may share."""
     return tuple(task.prompt for task in tasks)
 
 
@@ -116,7 +116,7 @@ def _section(group: Tasks, tasks: Tasks) -> str:
 
 
 def _are_drawings(group: Tasks) -> bool:
-    """Tell whether ``group`` is one question several times, and not one for each context."""
+    """Return True if ``group`` is one question repeated, not one question for each context."""
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -137,7 +137,7 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return all that differs from turn to turn, each text behind a mark that it does not hold."""
+    """Return the texts of the turn, each after a mark with a code that no text contains."""
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
     texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
@@ -161,7 +161,7 @@ def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[s
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield for each part that is a list how many entries it has, or what they are about."""
+    """Yield for each part that is a list its number of entries, or the texts they are about."""
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -176,7 +176,7 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return what is shown, each text once; single contexts of several tasks become a list."""
+    """Return the texts of all tasks, each once; single contexts of several tasks become a list."""
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -188,7 +188,7 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
 
 
 def _all_contexts(tasks: Tasks) -> dict[str, None]:
-    """Return all contexts shown, those of a list first and in its order."""
+    """Return all contexts, those of a list first and in its order."""
     shown = [dict(task.inputs) for task in tasks]
     lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
     return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
@@ -228,7 +228,7 @@ def _short(schema: Schema, defs: Schema, reasons: Reasons) -> Schema:
 
 
 def _essential(schema: Schema) -> list[str]:
-    """Return the members that a reply cannot do without: no reasons, and no numbers of entries."""
+    """Return the required members, apart from reasons and the numbers of entries."""
     required = schema.get("required", ())
     return [n for n, m in schema["properties"].items() if n in required and "position" not in m]
 
@@ -243,7 +243,7 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the schema of the reply; a part that is alone and has members has no name."""
+    """Return the schema of the reply; a single part that has members is not named."""
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     return first if len(parts) == 1 and "properties" in first else _object(parts)
@@ -259,12 +259,12 @@ def _part_schema(group: Tasks) -> Schema:
 
 
 def _column(member: Schema) -> Schema:
-    """Return what several drawings have for a member: of texts a list, of findings a single one."""
+    """Return the schema of a member of repeated questions: a list of texts, or one finding."""
     return {"type": "array", "items": member} if member.get("type") == "string" else member
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return ``schema`` as a person would sketch it."""
+    """Return ``schema`` as a sketch of the reply."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -299,11 +299,11 @@ def _only_essential(value: Mapping[str, Any]) -> Any:
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Return for each task its validated reply, or the `UnparsableReplyError` that says why not.
+    """Return for each task its validated reply, or an `UnparsableReplyError`.
 
-    Code fences and prose around the object are passed over. Of a reply that was cut off, the
-    members before the cut are kept; the one it hit is not trusted. A reply may say more than it was
-    asked to: numbers of entries, reasons, the names of members.
+    Code fences and prose around the object are ignored. If a reply was cut off, the members before
+    the cut are kept, without the last one. A reply may have more members than it was asked for:
+    numbers of entries, reasons, the names of members.
     """
     groups = _groups(tasks)
     found = _find_object(text, groups)
@@ -316,7 +316,7 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return what the reply has for each task of a group, as it stands there, or an error."""
+    """Return the value in the reply for each task of a group, or an error."""
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
@@ -333,7 +333,7 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return drawing ``i`` (from 0): of texts that one, of findings the only one."""
+    """Return the reply number ``i`` (from 0) to a repeated question."""
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -385,7 +385,7 @@ def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) ->
 
 
 def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return a list of entries, each with its number where ``count`` of them are due in order.
+    """Return the list of entries, numbered if ``count`` entries are expected in order.
 
     A judge may have written the numbers itself, in the entries or as the names of an object.
     """
@@ -435,7 +435,7 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts in an object by name; a part that is alone may have left its name out."""
+    """Return the parts in an object by name; the name of a single part may be missing."""
     found = {name: value[name] for name in groups if name in value}
     if len(groups) > 1:
         return found

@@ -49,8 +49,7 @@ class Labelled(Protocol):
     """A metric that labels its scores pass or fail by a threshold."""
 
     @property
-    def name(self) -> str:
-        """The metric's name."""
+    def name(self) -> str: ...
 
     @property
     def threshold(self) -> float | None:
@@ -61,11 +60,10 @@ class Indexed(Protocol):
     """An entry of a reply that names, by number from 1, the text it is about."""
 
     @property
-    def index(self) -> int:
-        """The number of the text."""
+    def index(self) -> int: ...
 
 
-I = TypeVar("I", bound=Indexed)  # noqa: E741
+E = TypeVar("E", bound=Indexed)
 
 
 def check_options(metric: Metric) -> None:
@@ -187,7 +185,7 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
     return valid
 
 
-def in_order(entries: Sequence[I], count: int) -> list[I] | None:
+def in_order(entries: Sequence[E], count: int) -> list[E] | None:
     """Return the entries about texts 1 to ``count``; None if one is missing.
 
     The first entry about a text counts.

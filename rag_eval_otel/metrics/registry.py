@@ -144,8 +144,8 @@ METRICS: Mapping[str, Callable[[], Metric]] = {
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
     """Return the metrics meant by names of metrics, names of sets, metrics, and functions.
 
-    Raises `ConfigError` for a name that is not known, for what is no metric, for two metrics of one
-    name, and for none.
+    Raises `ConfigError` for an unknown name, for an object that is not a metric, for two metrics of
+    one name, and for an empty list.
     """
     found: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
@@ -166,8 +166,7 @@ def with_thresholds(
 ) -> tuple[Metric, ...]:
     """Return ``metrics`` with other ``thresholds``, by name.
 
-    Raises `ConfigError` for one that is not among them, and for a threshold that no score of its
-    metric can be on both sides of.
+    Raises `ConfigError` for a threshold of another metric, and for one outside the metric's range.
     """
     found = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
@@ -177,7 +176,7 @@ def with_thresholds(
 
 
 def require_measured(told: str, name: str, measured: Collection[str]) -> None:
-    """Raise `ConfigError`, saying what was ``told`` of it, unless ``name`` is ``measured``."""
+    """Raise `ConfigError` unless ``name``, for which there is ``told``, is ``measured``."""
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
@@ -220,7 +219,7 @@ def _named(name: str) -> tuple[Metric, ...]:
 
 
 def _checked(given: Metric | MetricFunction) -> Metric:
-    """Return ``given``, a function as a metric; of a user's own, anything may be missing."""
+    """Return ``given`` as a metric, after checking the parts of a user's own."""
     metric: Any = given
     if callable(given) and not isinstance(given, type) and not hasattr(given, "measure"):
         metric = FunctionMetric(function=given)

@@ -25,8 +25,8 @@ from rag_eval_otel.judge.replies import Rating, ReverseQuestion, Statements
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
 from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Evaluation, Fusion, Replies, Usage
+from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
+from rag_eval_otel.types import Evaluation, Fusion, Replies, Sample, Usage
 from scoring import FULL, script
 from support import GOOD, answers, in_turn
 
@@ -615,3 +615,45 @@ def test_text_that_is_no_unicode_can_be_remembered() -> None:
     task = questions.groundedness("bad \ud800", C, voice=1)
     ask = Ask(FakeJudge(answers()), cache=ReplyCache())
     assert within_loop(lambda: ask(task)) == Rating(rating=2)
+
+
+# --- what comes up as two replies arrive shares one request, whichever is first and by how much ---
+
+REPLIES: dict[str, object] = {
+    "reverse_question": {"question": "Why?", "noncommittal": 0},
+    "similarities": {"similarities": [{"index": i, "similarity": 1} for i in (1, 2, 3)]},
+    "direct_relevancy": {"rating": 1},
+    "sub_questions": {"sub_questions": ["Why?"]},
+    "addressed": {"verdicts": [{"index": 1, "verdict": 1}]},
+    "intent": {"intent": "To know why."},
+    "intent_fulfilment": {"rating": 1},
+}
+
+
+class LateJudge(FakeJudge):
+    """Answers a request with a certain prompt some turns of the loop later than others."""
+
+    def __init__(self, prompt: str, turns: int) -> None:
+        """Answer what has ``prompt`` in it ``turns`` turns later."""
+        super().__init__(lambda task: REPLIES[task.prompt])
+        self._prompt = prompt
+        self._turns = turns
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Let the turns pass, then answer."""
+        late = any(task.prompt == self._prompt for task in tasks)
+        for _ in range(self._turns if late else 0):
+            await asyncio.sleep(0)
+        return await super().reply(tasks)
+
+
+@pytest.mark.parametrize("turns", range(30))
+@pytest.mark.parametrize("prompt", ["reverse_question", "intent"])
+def test_follow_ups_of_two_replies_share_a_request(prompt: str, turns: int) -> None:
+    """The follow-ups of the first reply wait for those of the second, by then on their way."""
+    judge = LateJudge(prompt, turns)
+    sample = Sample(question="Why?", answer="Because.")
+    asyncio.run(
+        evaluate(sample, ["multi_method_relevancy"], judge=judge, embedder=FakeEmbedder({}))
+    )
+    assert len(judge.requests) == 3
