@@ -1,8 +1,8 @@
 """`Config`: every option, from keyword arguments or from the environment.
 
 This is the only module that reads the environment. Each option is a field; its variable is
-``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables mean what they mean
-everywhere.
+``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables have their standard
+meaning.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import ContextsFromPrompt, Fusion, Reasons
+from rag_eval_otel.types import (
+    ChatModel,
+    ContextsFromPrompt,
+    DriftSettings,
+    Embedder,
+    Fusion,
+    JudgeLike,
+    MetricLike,
+    Reasons,
+    TextEmbeddings,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
@@ -33,24 +46,24 @@ _log = logging.getLogger("rag_eval_otel")
 
 PREFIX = "RAG_EVAL_"
 DOCTOR = "RAG_EVAL_DOCTOR"
-"""The variable by which `doctor_notes` is asked for; it is no option."""
+"""The variable that `doctor_notes` reads; it is not an option."""
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What to measure, with which judge, and within which limits.
+    """The options: metrics, judge, limits, and what is captured and exported.
 
     Raises `ConfigError` naming the option, its value and what is allowed.
     """
 
-    # What to measure, and who judges
-    metrics: tuple[Any, ...] = ("default",)
+    # Metrics and judge
+    metrics: Sequence[str | MetricLike] = ("default",)
     """Metrics, their names, or names of sets: ``default`` (2 requests a turn), ``dual`` (4)."""
-    judge: Any = "lexical"
+    judge: str | JudgeLike | ChatModel = "lexical"
     """``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a LangChain chat model."""
-    embedder: Any = "hashing"
+    embedder: str | Embedder | TextEmbeddings = "hashing"
     """``hashing`` (offline), ``<provider>/<model>``, an `Embedder`, or LangChain ``Embeddings``.
 
     If unset: beside ``openai/`` judges at OpenAI's own address its small model, else ``hashing``.
@@ -80,39 +93,39 @@ class Config:
     batch_size: int = 32
     """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
-    """A folder whose files take the place of the built-in prompts, all of them, by name."""
+    """A folder whose files replace all built-in prompts, by name."""
     prices: str | None = None
-    """A file with the prices of judge tokens, in place of the list prices; see `prices`."""
+    """A file with the prices of judge tokens; default: list prices."""
     fusion: Fusion = "on"
     """Whether questions of one turn may share a judge request."""
 
-    thresholds: Any = field(default_factory=dict)
-    """From which score a metric passes, by its name; or a ``.toml`` file of them."""
-    label_metrics: tuple[str, ...] = ()
-    """The metrics that the overall label goes by; if empty, those the judge is good for, or all."""
+    thresholds: str | os.PathLike[str] | Mapping[str, float] = field(default_factory=dict)
+    """The lowest score that passes, by metric; or the path of a ``.toml`` file with them."""
+    label_metrics: Sequence[str] = ()
+    """The metrics that decide the overall label; if empty, those the judge is good for, or all."""
 
-    drift: Any = "on"
-    """``on``, ``off``, or a `drift.DriftOptions`: whether and how scores are watched for drift."""
+    drift: Literal["on", "off"] | DriftSettings = "on"
+    """``on``, ``off``, or a `drift.DriftOptions`: whether and how drift of scores is detected."""
 
-    # How much of the traffic
+    # Sampling
     sample_rate: float = 1.0
     """The share of turns that are evaluated, 0 to 1; decided by trace id."""
     max_turns_per_minute: float | None = None
-    """A ceiling on evaluated turns; turns over it are counted as ``budget``."""
+    """The most turns that are evaluated a minute; others are skipped, with reason ``budget``."""
 
     # Limits
     hold_seconds: float = 10.0
-    """How long a span may wait for its scores. Scores that come later go to events and metrics."""
+    """Seconds that a span is held for its scores. Later scores go to events and metrics only."""
     max_held: int = 1024
-    """How many spans may wait at once; further ones leave unscored, status ``overload``."""
+    """The most spans that are held; further ones leave without scores, status ``overload``."""
     max_held_bytes: int = 64 * 1024 * 1024
-    """How many bytes of text the waiting turns may hold."""
+    """The most bytes of text in held turns."""
     evaluation_timeout: float = 60.0
-    """Seconds after which an evaluation is given up."""
+    """Seconds after which an evaluation is cancelled."""
     concurrency: int = 16
-    """How many turns are evaluated at once."""
+    """The most turns that are evaluated at the same time."""
     shutdown_seconds: float = 10.0
-    """How long shutdown waits for scores that are on their way."""
+    """Seconds that a shutdown waits for scores under way."""
 
     # Capture
     spans: Spans = "essential"
@@ -121,23 +134,23 @@ class Config:
     """Whether texts on other instrumentations' spans are exported, or removed after reading."""
     capture_content: ContentCapture = "off"
     """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
-    redact: tuple[str, ...] = ()
+    redact: Sequence[str] = ()
     """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
     explanations: Reasons = "off"
-    """Whether the judge gives reasons, and they are exported: they quote user data, cost tokens."""
+    """Whether the judge gives reasons, which are exported. They quote user data and cost tokens."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     contexts_from_prompt: ContextsFromPrompt = "off"
-    """Whether contexts are read out of the prompt, below a heading, where no retrieval is seen."""
+    """Whether contexts are read from the prompt, below a heading, if there is no retrieval."""
     question_key: str | None = None
-    """The key of a chain's input that holds the question, where it is not a usual one."""
+    """The key of the question in a chain's input, if it is not a usual one."""
     answer_key: str | None = None
-    """The key of a chain's output that holds the answer, where it is not a usual one."""
+    """The key of the answer in a chain's output, if it is not a usual one."""
 
-    metadata_keys: tuple[str, ...] = ()
-    """What of a turn's metadata is told with its scores, beside session, user and conversation."""
+    metadata_keys: Sequence[str] = ()
+    """Metadata of a turn that is exported with its scores, beside session, user, conversation."""
     errors: ErrorMode = "swallow"
-    """What our own failures do at the border to the application; ``raise`` is for tests."""
+    """Whether errors of this library are logged (``swallow``) or raised (``raise``, for tests)."""
     sdk_disabled: bool = False
     """``OTEL_SDK_DISABLED``: nothing is attached and nothing is scored."""
 
@@ -158,16 +171,23 @@ class Config:
             msg = f"extra_body must map names to values, not {extra!r}"
             raise ConfigError(msg)
 
+    @property
+    def passing_scores(self) -> Mapping[str, float]:
+        """The lowest score that passes, by metric: ``thresholds`` as it was read."""
+        return cast("Mapping[str, float]", self.thresholds)
+
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Config:
-        """Return the configuration of the environment, ``options`` taking precedence."""
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ConfigOptions]
+    ) -> Config:
+        """Return the configuration of the environment; ``options`` take precedence."""
         environ = os.environ if environ is None else environ
         given = {name: environ.get(_variable(name)) for name in _PARSERS}
         found = {name: _parse(name, value) for name, value in given.items() if value}
         found.setdefault("capture_content", _standard_content(environ))
         found.setdefault("sdk_disabled", environ.get("OTEL_SDK_DISABLED", "").lower() == "true")
         found.setdefault("errors", error_mode(environ))
-        chosen = {**found, **options}
+        chosen: dict[str, Any] = {**found, **options}
         if "embedder" not in chosen:
             chosen["embedder"] = _embedder_for(chosen)
         _refuse_unknown(chosen)
@@ -175,8 +195,54 @@ class Config:
         return cls(**chosen)
 
 
+class ConfigOptions(TypedDict, total=False):
+    """The fields of `Config` as keyword arguments."""
+
+    metrics: Sequence[str | MetricLike]
+    judge: str | JudgeLike | ChatModel
+    embedder: str | Embedder | TextEmbeddings
+    judge_base_url: str | None
+    judge_api_key: str | None
+    embedder_base_url: str | None
+    embedder_api_key: str | None
+    temperature: float | None
+    seed: int | None
+    max_tokens: int | None
+    extra_body: Mapping[str, Any] | None
+    judge_timeout: float
+    judge_retries: int
+    device: str | None
+    batch_size: int
+    prompts: str | None
+    prices: str | None
+    fusion: Fusion
+    thresholds: str | os.PathLike[str] | Mapping[str, float]
+    label_metrics: Sequence[str]
+    drift: Literal["on", "off"] | DriftSettings
+    sample_rate: float
+    max_turns_per_minute: float | None
+    hold_seconds: float
+    max_held: int
+    max_held_bytes: int
+    evaluation_timeout: float
+    concurrency: int
+    shutdown_seconds: float
+    spans: Spans
+    content: Content
+    capture_content: ContentCapture
+    redact: Sequence[str]
+    explanations: Reasons
+    vector_stores: VectorStores
+    contexts_from_prompt: ContextsFromPrompt
+    question_key: str | None
+    answer_key: str | None
+    metadata_keys: Sequence[str]
+    errors: ErrorMode
+    sdk_disabled: bool
+
+
 def error_mode(environ: Mapping[str, str] | None = None) -> ErrorMode:
-    """Return what our failures do where no option in code says so."""
+    """Return the option ``errors`` as the environment sets it."""
     environ = os.environ if environ is None else environ
     default = "raise" if "PYTEST_CURRENT_TEST" in environ else "swallow"
     given = environ.get(_variable("errors"), "").strip() or default
@@ -192,7 +258,7 @@ def _refuse_unknown(options: Mapping[str, object]) -> None:
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Name variables that look like ours and are not: a typo must not be ignored in silence."""
+    """Log a warning for each variable with our prefix whose name looks like a typo."""
     known = [DOCTOR, *(_variable(name) for name in _PARSERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
@@ -205,7 +271,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _embedder_for(options: Mapping[str, Any]) -> str:
-    """Embed where the judge is if that is OpenAI itself, with its small model; else offline."""
+    """Return the default embedder: OpenAI's small model if OpenAI is the judge, else hashing."""
     judge = options.get("judge", "lexical")
     found = parts_of(judge) if isinstance(judge, str) else None
     elsewhere = options.get("judge_base_url") and not options.get("embedder_base_url")
@@ -213,15 +279,15 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
         return "hashing"
     if found[0].name == "openai" and not elsewhere:
         return "openai/text-embedding-3-small"
-    _say_who_embeds(judge)
+    _warn_of_hashing(judge)
     return "hashing"
 
 
 @lru_cache(maxsize=64)
-def _say_who_embeds(judge: str) -> None:
-    """Say once for each judge that the offline embedder is used beside it."""
+def _warn_of_hashing(judge: str) -> None:
+    """Log once for each judge that texts are embedded offline."""
     _log.warning(
-        "no embedder is named beside the judge %s: the offline one (hashing) embeds; name another"
+        "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
         judge,
         _variable("embedder"),
@@ -334,7 +400,7 @@ def _check_range(name: str, value: object) -> None:
 
 
 def _range(name: str) -> str:
-    """Say in words what a number may be."""
+    """Return the allowed values of a numeric option, in words."""
     low, high = _RANGES[name]
     kind = "a whole number" if name in _WHOLE else "a number"
     return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
@@ -396,14 +462,14 @@ def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
 
 
 def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return where the environment wants spans to be sent, if it says so."""
+    """Return the OTLP endpoint for traces that the environment names, if any."""
     environ = os.environ if environ is None else environ
     special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
 
 def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
-    """Return where a pipeline is to report on itself: a folder, ``1`` for stderr, or nowhere."""
+    """Return the folder for the doctor's notes, ``1`` for stderr, or ``""`` for none."""
     environ = os.environ if environ is None else environ
     return environ.get(DOCTOR, "").strip()
 
@@ -413,7 +479,7 @@ def key_source(
     judge: object = "openai/",
     environ: Mapping[str, str] | None = None,
 ) -> KeySource:
-    """Return where the ``key`` of ``judge`` is from."""
+    """Return whether the ``key`` of ``judge`` was set in code or by a variable."""
     environ = os.environ if environ is None else environ
     found = parts_of(judge) if isinstance(judge, str) else None
     names = found[0].keys if found else ("OPENAI_API_KEY",)

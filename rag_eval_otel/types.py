@@ -6,7 +6,7 @@ Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -428,3 +428,49 @@ class Sink(Protocol):
 
     def emit(self, evaluation: Evaluation) -> None:
         """Record ``evaluation``. An exception is counted and logged, and goes no further."""
+
+
+# Objects as options take them; the full protocols are in the packages above.
+
+
+class MetricLike(Protocol):
+    """A `Metric`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs(self) -> frozenset[str]: ...
+    @property
+    def asks(self) -> tuple[Any, ...]: ...
+    @property
+    def measure(self) -> Callable[..., Coroutine[Any, Any, Score]]: ...
+
+
+class JudgeLike(Protocol):
+    """A `Judge`."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def reply(self) -> Callable[..., Coroutine[Any, Any, Replies]]: ...
+
+
+class ChatModel(Protocol):
+    """A LangChain chat model."""
+
+    @property
+    def invoke(self) -> Callable[..., Any]: ...
+
+
+class TextEmbeddings(Protocol):
+    """LangChain ``Embeddings``."""
+
+    @property
+    def embed_documents(self) -> Callable[..., Any]: ...
+
+
+class DriftSettings(Protocol):
+    """A `drift.DriftOptions`."""
+
+    @property
+    def make_detector(self) -> Callable[..., Any]: ...

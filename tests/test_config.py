@@ -1,11 +1,11 @@
 """The options: where they come from, what is refused, and what is never shown."""
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from rag_eval_otel.config import Config, Signal, exporter_names, otlp_endpoint
+from rag_eval_otel.config import Config, ConfigOptions, Signal, exporter_names, otlp_endpoint
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
@@ -347,3 +347,10 @@ def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> 
     assert [record.getMessage() for record in caplog.records] == [
         "RAG_EVAL_JUGDE is no variable of rag_eval_otel; did you mean RAG_EVAL_JUDGE?"
     ]
+
+
+def test_options_are_the_fields_of_config() -> None:
+    """`ConfigOptions` has the names and the types of the fields of `Config`, none required."""
+    types = get_type_hints(Config)
+    assert get_type_hints(ConfigOptions) == {one.name: types[one.name] for one in fields(Config)}
+    assert not ConfigOptions.__required_keys__

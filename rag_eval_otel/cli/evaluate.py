@@ -242,7 +242,7 @@ def _require_another_file(output: Path, file: Path) -> None:
 
 
 def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Plan:
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Plan(
         metrics=metrics,
         label_metrics=chosen_labelling(metrics, config.label_metrics),

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rag_eval_otel.config import Config, first_set
 from rag_eval_otel.embed import LangChainEmbedder
@@ -47,7 +47,9 @@ def build_judge(config: Config) -> Judge:
 def build_plain_judge(config: Config) -> Judge:
     """Return the judge of ``config`` without a circuit breaker."""
     if not isinstance(config.judge, str):
-        return config.judge if _is_judge(config.judge) else LangChainJudge(config.judge)
+        return (
+            config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
+        )
     provider, _, model = config.judge.partition("/")
     judge: Judge = REGISTRIES["judge"].find(provider)(model, config)
     return judge
@@ -57,7 +59,7 @@ def build_embedder(config: Config) -> Embedder:
     """Return the embedder of ``config``."""
     if not isinstance(config.embedder, str):
         given = config.embedder
-        return given if _is_embedder(given) else LangChainEmbedder(given)
+        return given if _is_embedder(given) else LangChainEmbedder(cast("Any", given))
     provider, _, model = config.embedder.partition("/")
     embedder: Embedder = REGISTRIES["embedder"].find(provider)(model, config)
     return embedder
@@ -123,7 +125,7 @@ def _key(config: Config) -> tuple[tuple[str, Any], ...]:
 
 def _environment(config: Config) -> tuple[str | None, ...]:
     """Return the keys and addresses in the environment, which may change between two calls."""
-    found = [parts_of(name) for name in (config.judge, config.embedder)]
+    found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
     providers = [part[0] for part in found if part]
     names = [n for one in providers for n in (*one.keys, *one.addresses, *one.settings)]
     return tuple(first_set((name,)) for name in names)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import RunRecorder
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import Handle, instrument, pipeline_of, recorder_of
 from rag_eval_otel.runtime.guard import Edge
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RagEvalCallbackHandler(LangChainCapture):
@@ -25,7 +28,7 @@ class RagEvalCallbackHandler(LangChainCapture):
     share one pipeline, with the options of the first.
     """
 
-    def __init__(self, config: Config | None = None, **options: Any) -> None:
+    def __init__(self, config: Config | None = None, **options: Unpack[ConfigOptions]) -> None:
         self._config = config or Config.from_env(**options)
         self._given = self._config if config or options else None
         self._attached: Handle | None = None

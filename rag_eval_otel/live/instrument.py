@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -18,7 +18,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.buffer import Listener, log_tap
 from rag_eval_otel.capture.runs import RunRecorder
-from rag_eval_otel.config import Config
+from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import take_notes
 from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
+    from typing_extensions import Unpack
 
     from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
     from rag_eval_otel.capture.vectorstores import VectorStoreSearches
@@ -85,6 +86,8 @@ class Handle:
         """Start to listen to log records, and to count for the metrics."""
         self.config = pipeline.config
         self.processor = processor
+        if processor is not None:
+            processor.handle = self
         self._pipeline = pipeline
         self._attachment = attachment
         # A log record is read as part of a span: without spans there is none to read.
@@ -214,9 +217,12 @@ class RagEvalSpanProcessor(SpanProcessor):
     once. Add it in place of ``next_processor``, not beside it, and once to a provider.
 
     Takes the options of `Config`, or a whole ``config``; without any, the environment's.
-    ``tracer_provider`` is that of LangChain runs (`Handle.callback`), and names the service. Raises
-    `ConfigError` for options that cannot be used.
+    ``tracer_provider`` is that of LangChain runs (`Handle.callback`), and names the service.
+    ``handle`` shows counts, flushes, and shuts down. Raises `ConfigError` for options that cannot
+    be used.
     """
+
+    handle: Handle
 
     def __init__(
         self,
@@ -227,7 +233,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         meter_provider: MeterProvider | None = None,
         logger_provider: LoggerProvider | None = None,
         sinks: Sequence[Sink | str] = (),
-        **options: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
         provider = tracer_provider or get_tracer_provider()
         pipeline = _build_pipeline(
@@ -238,9 +244,8 @@ class RagEvalSpanProcessor(SpanProcessor):
             sinks=find_sinks(sinks),
         )
         self._connect(next_processor, pipeline)
-        self._start_next = self._start_first
         take_notes(pipeline, provider)
-        self.handle = Handle(pipeline, processor=self, logger_provider=logger_provider)
+        Handle(pipeline, processor=self, logger_provider=logger_provider)
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
@@ -255,7 +260,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             raise ConfigError(msg)
         self._next = next_processor
         self._pipeline = pipeline
-        self._start_next = next_processor.on_start
+        self._start_next: Callable[..., None] = self._start_first
         self._own_threads = pipeline.evaluator.threads
         self._pass_on = pipeline.export
         if pipeline.config.content == "keep":
@@ -276,10 +281,10 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._start_next(span, parent_context)
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that its provider has no other processor of ours."""
+        """Check at the first span that its provider has no other pipeline of ours."""
         self._start_next = self._next.on_start
         attachment = attachment_of_span(span)
-        first = attachment.owner or next(iter(_ours(attachment)), self)
+        first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
             self._pipeline.drain(0.0)
             _log.warning(
@@ -343,7 +348,7 @@ def instrument(
     logger_provider: LoggerProvider | None = None,
     wrap: NextProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
-    **options: Any,
+    **options: Unpack[ConfigOptions],
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
 
@@ -396,7 +401,7 @@ def instrument(
 _ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
 
 
-def _config(config: Config | None, options: Mapping[str, Any]) -> Config:
+def _config(config: Config | None, options: ConfigOptions) -> Config:
     config = config or Config.from_env(**options)
     check_targets(config)
     return replace(config, sample_rate=0.0, spans="none") if config.sdk_disabled else config

@@ -314,7 +314,7 @@ def _is_duplicate(record: _Record, other: _Record) -> bool:
 def build_measurement(config: Config) -> Measurement:
     """Return the metrics, judge and embedder that ``config`` asks for."""
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.thresholds)
+    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(
         metrics=metrics,
         judge=build_judge(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.options import DriftOptions
@@ -53,7 +53,7 @@ def build_sinks(
     if config.drift == "off" or config.sdk_disabled:
         return
     yield DriftSink(
-        DriftOptions() if config.drift == "on" else config.drift,
+        DriftOptions() if config.drift == "on" else cast("DriftOptions", config.drift),
         DriftTelemetry(meter_provider=meters, logger_provider=logs),
         service=service_name(provider),
         guard=guard,

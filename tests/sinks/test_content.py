@@ -17,6 +17,7 @@ from opentelemetry.trace import Span
 from pipeline import ANSWER, CONTEXT, QUESTION, GatedJudge, Pipeline, good_judge, running
 from rag_eval_otel import instrument, record_retrieval, semconv
 from rag_eval_otel.capture.dialects import DIALECTS, owner_of
+from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.sinks.attributes import ContentFilter
 from rag_eval_otel.testing.replay import RecordedSpan, ReplayedSpan, load
@@ -374,7 +375,8 @@ class Broken:
 def test_where_it_fails_nothing_gets_out() -> None:
     """A span whose texts could not be taken away leaves without any attribute."""
     with wrapping(errors="swallow", content="strip") as (noting, processor):
-        processor._content = Broken()  # noqa: SLF001  # there is no way to make the real one fail
+        # There is no way to make the real one fail.
+        pipeline_of(processor.handle).content = Broken()  # type: ignore[assignment]
         processor.on_end(span({"input.value": "Ada", "n": 1}, [("new_token", {"token": "Ada"})]))
     (left,) = noting.spans
     assert (left.name, dict(left.attributes or {}), left.events) == ("step", {}, ())

@@ -1,8 +1,11 @@
 """The public API as a type checker sees it. Never run: mypy and pyright check it strictly."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from typing_extensions import assert_type
@@ -16,6 +19,7 @@ from rag_eval_otel import (
     OpenAIJudge,
     Passage,
     RagEvalCallbackHandler,
+    RagEvalSpanProcessor,
     Sample,
     Score,
     evaluate,
@@ -80,6 +84,24 @@ def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
     wrapped = instrument(Config(), wrap=BatchSpanProcessor(ConsoleSpanExporter()))
     processor: SpanProcessor | None = wrapped.processor
     assert processor is not None
+    assert_type(handle.config, Config)
+    assert_type(handle.stats.held, int)
+    assert_type(handle.stats.turns, Mapping[str, int])
+
+
+def a_span_processor_is_one_of_the_sdk(provider: TracerProvider) -> None:
+    exporting = BatchSpanProcessor(ConsoleSpanExporter())
+    processor = RagEvalSpanProcessor(exporting, judge="lexical", hold_seconds=5)
+    provider.add_span_processor(processor)
+    assert_type(processor.handle, Handle)
+
+
+def judges_and_embedders_may_be_those_of_langchain(
+    model: BaseChatModel, embeddings: Embeddings
+) -> None:
+    instrument(judge=model, embedder=embeddings, metrics=["lean", Faithfulness()], drift="off")
+    Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("lean",))
+    Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=["[0-9]+"])
 
 
 def a_handler_is_a_langchain_callback() -> None:

@@ -1,0 +1,266 @@
+"""`RagEvalSpanProcessor` as a user adds it to a provider, like any other span processor."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge
+from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
+from rag_eval_otel.errors import ConfigError
+from runs import run_chain
+
+STATUS = "rag.evaluation.status"
+
+
+def options(**others: Any) -> dict[str, Any]:
+    """Return options for a judge that is content with every answer."""
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **others}
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    """An exporter that keeps its spans."""
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    """A provider without a processor."""
+    made = TracerProvider()
+    yield made
+    made.shutdown()
+
+
+def record_turn(provider: TracerProvider) -> None:
+    """Record a turn on one span, with a step below it."""
+    tracer = provider.get_tracer("app")
+    with tracer.start_as_current_span("turn", attributes=RECORDED):
+        tracer.start_span("step").end()
+
+
+def statuses(spans: tuple[ReadableSpan, ...]) -> dict[tuple[str, Any], int]:
+    """Count ``spans`` by name and status."""
+    return Counter((span.name, (span.attributes or {}).get(STATUS)) for span in spans)
+
+
+SCORED = {("turn", "scored"): 1, ("step", None): 1}
+
+
+def test_one_line_scores_the_turns_of_a_provider(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A turn is scored offline, its span leaves once with the scores, all others as they are."""
+    provider.add_span_processor(RagEvalSpanProcessor(BatchSpanProcessor(exporter), judge="lexical"))
+    record_turn(provider)
+    assert provider.force_flush()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+    (turn,) = (span for span in exporter.get_finished_spans() if span.name == "turn")
+    assert (turn.attributes or {})["rag.evaluation.judge"] == "lexical"
+
+
+def test_a_shutdown_of_the_provider_scores_and_exports(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """`TracerProvider.shutdown` waits for scores and shuts the exporter down."""
+    processor = RagEvalSpanProcessor(BatchSpanProcessor(exporter), **options())
+    provider.add_span_processor(processor)
+    record_turn(provider)
+    provider.shutdown()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+    assert exporter._stopped  # noqa: SLF001
+    assert processor.handle.stats.held == 0
+
+
+def test_a_flush_of_the_provider_releases_what_is_not_scored(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """`TracerProvider.force_flush` does not wait for a judge that does not answer."""
+    judge = GatedJudge()
+    provider.add_span_processor(
+        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
+    )
+    record_turn(provider)
+    provider.force_flush(200)
+    assert statuses(exporter.get_finished_spans())["turn", "flushed"] == 1
+    judge.open()
+
+
+def test_stats_count_turns_and_held_spans(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The handle of the processor shows what is held, what is scored, and how turns ended."""
+    judge = GatedJudge()
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
+    provider.add_span_processor(processor)
+    record_turn(provider)
+    assert processor.handle.stats.held == 1
+    judge.asked.result(30)
+    assert not processor.handle.stats.turns
+    assert processor.handle.stats.scoring == 1
+    judge.open()
+    assert processor.handle.flush()
+    stats = processor.handle.stats
+    assert stats.turns == {"scored": 1}
+    assert stats.released == {"scored": 1}
+    assert (stats.held, stats.scoring, stats.failures) == (0, 0, {})
+    assert stats.sources == {"native": 1}
+
+
+def test_runs_of_langchain_share_the_pipeline(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """`Handle.callback` of the processor scores runs, whose spans go through the provider."""
+    processor = RagEvalSpanProcessor(
+        SimpleSpanProcessor(exporter), tracer_provider=provider, **options()
+    )
+    provider.add_span_processor(processor)
+    run_chain(processor.handle.callback, "rag")
+    assert provider.force_flush()
+    found = [(span.attributes or {}).get(STATUS) for span in exporter.get_finished_spans()]
+    assert Counter(found) == {"scored": 1, None: 2}
+
+
+def test_a_wrong_option_is_refused(exporter: InMemorySpanExporter) -> None:
+    """Options are checked as those of `instrument` are."""
+    with pytest.raises(ConfigError, match=r"hold_second.*hold_seconds"):
+        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), hold_second=5)  # type: ignore[call-arg]
+
+
+# --- added twice ----------------------------------------------------------------------------------
+
+
+def test_a_processor_of_ours_is_not_wrapped_again(exporter: InMemorySpanExporter) -> None:
+    """A processor that wraps another one of ours is refused: it would score each turn twice."""
+    inner = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    with pytest.raises(ConfigError, match="wrap the one that exports, once"):
+        RagEvalSpanProcessor(inner, **options())
+    inner.shutdown()
+
+
+def test_one_processor_added_twice_is_called_once(
+    provider: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No span is exported twice, no turn is scored twice, and a warning is logged."""
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    provider.add_span_processor(processor)
+    provider.add_span_processor(processor)
+    record_turn(provider)
+    assert provider.force_flush()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+    assert "added to a provider twice" in caplog.text
+
+
+def test_a_second_processor_passes_its_spans_on(
+    provider: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of two processors scores; the second exports without scores, and says so."""
+    second = InMemorySpanExporter()
+    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options()))
+    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(second), **options()))
+    with caplog.at_level(logging.WARNING):
+        record_turn(provider)
+    assert provider.force_flush()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+    assert statuses(second.get_finished_spans()) == {("turn", None): 1, ("step", None): 1}
+    assert "has two pipelines" in caplog.text
+
+
+def test_a_processor_on_an_instrumented_provider_passes_its_spans_on(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The pipeline of `instrument` stands in front of it, and scores for all processors."""
+    handle = instrument(tracer_provider=provider, **options())
+    provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options()))
+    record_turn(provider)
+    assert handle.flush()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+    assert handle.stats.turns == {"scored": 1}
+    handle.shutdown()
+
+
+def test_instrumenting_a_provider_that_has_a_processor(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """`instrument` attaches nothing, and returns the handle of the processor."""
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    provider.add_span_processor(processor)
+    assert instrument(tracer_provider=provider) is processor.handle
+
+
+def test_the_callback_handler_finds_a_processor(
+    provider: TracerProvider, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback handler reports to the processor that the global provider has already."""
+    monkeypatch.setattr("rag_eval_otel.live.instrument.get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(
+        "rag_eval_otel.live.instrument.global_or_new_tracer_provider", lambda: provider
+    )
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    provider.add_span_processor(processor)
+    handler = RagEvalCallbackHandler()
+    run_chain(handler, "rag")
+    assert handler.handle is processor.handle
+    assert handler.flush()
+    assert processor.handle.stats.turns == {"scored": 1}
+
+
+# --- fork -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_scores_its_own_turns(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A held span stays with the parent; the child starts its own threads, and counts from zero."""
+    judge = GatedJudge()
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
+    provider.add_span_processor(processor)
+    record_turn(provider)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = _child(processor, provider, judge)
+        finally:
+            os._exit(status)
+    _, code = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(code) == 0
+    judge.open()
+    assert provider.force_flush()
+    assert statuses(exporter.get_finished_spans()) == SCORED
+
+
+def _child(processor: RagEvalSpanProcessor, provider: TracerProvider, judge: GatedJudge) -> int:
+    if processor.handle.stats.held or processor.handle.stats.turns:
+        return 2
+    judge.open()
+    record_turn(provider)
+    if not provider.force_flush():
+        return 3
+    return 0 if processor.handle.stats.turns == {"scored": 1} else 4
+
+
+def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> None:
+    """Parts of the pipeline are private."""
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options())
+    assert {name for name in dir(processor.handle) if not name.startswith("_")} == {
+        "callback",
+        "config",
+        "flush",
+        "install_langchain_hook",
+        "processor",
+        "remove_langchain_hook",
+        "shutdown",
+        "stats",
+    }
+    processor.shutdown()
