@@ -1,4 +1,7 @@
-"""The contexts of a turn: of all that was retrieved, what reached the generator."""
+"""Find the contexts of a turn: the retrieved documents that its generator was shown.
+
+The *generator* is the LLM call that wrote the answer.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,27 @@ from rag_eval_otel.types import Passage, SkipReason
 
 _Placed: TypeAlias = "tuple[Place, Passage]"
 _Shown: TypeAlias = "tuple[Place | None, Passage]"
-"""Where a passage stands, if that is known, and as it stands there."""
+"""The place of a passage in the prompts, None if unknown, and the passage as it stands there."""
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
-_BEGINNING = 40  # characters by which a document is known that was cut
-_END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # what may follow a passage that was cut
-_ROOM = 200  # letters and digits that long documents have at least when they are rewritten
-_LINK = 20  # characters from which an LLM's output found in a later prompt is no coincidence
-_SHORT = 8  # the same where it stands there alone: as a message, as a line, or in quotes
+_BEGINNING = 40  # characters by which a document that was cut is recognised
+_END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # text that may follow a passage that was cut
+_ROOM = 200  # the least number of letters and digits of rewritten long documents
+_LINK = 20  # an LLM output of this length in a later prompt is no coincidence
+_SHORT = 8  # the same for an output that is a message, a line or in quotes
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
 def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the passages that reached the generator; all where none can be told.
+    """Return the passages that the generator was shown, or the reason why they are not known.
 
-    A passage reaches it in its own prompt, or through an earlier call whose output it was shown
-    (refine, map-reduce, a chain used as a tool). Where only some of it is there, it was put in
-    another form, and counts as it was retrieved; one of which nothing is there, while others are,
-    was left out. Where nothing of any is there, all were rewritten, and all count.
+    A passage is shown in the generator's own prompt, or in that of an earlier call whose output is
+    in the prompt (refine, map-reduce, a chain used as a tool). A passage of which only a part is
+    there was reformatted, and counts as it was retrieved. A passage of which nothing is there was
+    left out, if others are there. If no passage is there, all were rewritten, and all count.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
-    lost = _lost(turn.retrievers if explicit is None else (explicit,))
+    lost = _loss_of(turn.retrievers if explicit is None else (explicit,))
     if lost is not None:
         return lost
     if explicit is not None:
@@ -53,16 +56,16 @@ def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Ski
     return _shown(turn, generator, retrieved)
 
 
-def _lost(retrievers: Sequence[Step]) -> SkipReason | None:
+def _loss_of(retrievers: Sequence[Step]) -> SkipReason | None:
     if any("documents" in one.hidden for one in retrievers):
         return "redacted"
     return "truncated" if any("documents" in one.cut for one in retrievers) else None
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the documents in the prompt's context, if they are as many as were found.
+    """Return the documents below a heading or in a template variable of the prompt.
 
-    What was retrieved is known to be there; a template's variable or a heading tells where.
+    Their number must be that of the documents that were retrieved.
     """
     counts = [one.document_count for one in turn.retrievers if one.documents is None]
     count = None if None in counts else sum(one or 0 for one in counts)
@@ -75,17 +78,17 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
     if found:
         return found
     said = block is not None or any(one.output for one in turn.retrievers)
-    return "ambiguous" if said else "no_contexts"  # where one document ends, nobody can tell
+    return "ambiguous" if said else "no_contexts"  # the end of each document is not known
 
 
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that were shown, in the order and the length of the prompt."""
+    """Return those of ``retrieved`` that the prompt shows, in its order and in its length."""
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
-    if is_unseen(generator):
+    if lacks_prompt(generator):
         if any(one.windows for one in turn.retrievers):
-            return "ambiguous"  # whether the text around a document was shown in its place
+            return "ambiguous"  # the longer text around a document may have been shown
         chosen = _selected(turn, retrieved)
         return chosen if chosen is not None else reranked or retrieved
     behind = [
@@ -93,10 +96,10 @@ def _shown(
     ]
     messages = Messages(text for _, text in behind)
     own = Messages(text for at, text in behind if at is None)
-    found = _as_they_are(turn, generator, retrieved, behind=behind)
+    found = _verbatim(turn, generator, retrieved, behind=behind)
     if isinstance(found, str):
         return found
-    found |= _cut_ones([p for p in retrieved if p not in found], own, known=found)
+    found |= _truncated([p for p in retrieved if p not in found], own, known=found)
     left = [p for p in retrieved if p not in found]
     found |= {p: (at, p) for p in left if (at := messages.place_changed(p.text)) is not None}
     left = [p for p in left if p not in found]
@@ -107,19 +110,19 @@ def _shown(
 
 
 def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
-    """Return what the last step that tells it by ids handed on; None where no step does."""
-    telling = [step for step in turn.steps if step.kept_ids]
-    if not telling:
+    """Return the documents whose ids the last step with ids returned; None without such a step."""
+    steps = [step for step in turn.steps if step.kept_ids]
+    if not steps:
         return _listed_last(turn, retrieved)
     by_id = {passage.id: passage for passage in retrieved}
-    last = max(telling, key=lambda step: step.end or step.start)
+    last = max(steps, key=lambda step: step.end or step.start)
     if len(by_id) < len(retrieved) or not set(last.kept_ids) <= set(by_id):
         return "ambiguous"
     return tuple(by_id[name] for name in last.kept_ids)
 
 
 def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
-    """Return what the last step handed on that returned nothing but documents that are known."""
+    """Return the output of the last step that returned only known documents."""
     known = {normalised(passage.text): passage for passage in retrieved}
     listing = [
         step
@@ -132,10 +135,13 @@ def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...
     return tuple(known[normalised(passage.text)] for passage in last.documents or ())
 
 
-def _as_they_are(
+def _verbatim(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
-    """Return what was shown as it is; by the place of what was made of it, if that is all."""
+    """Return the passages that are in a prompt verbatim.
+
+    A passage that only an earlier call was shown stands at the place of that call's output.
+    """
     messages = Messages(text for _, text in behind)
     count = sum(at is None for at, _ in behind)
     used = [(at, p) for p in retrieved if (at := messages.place(p.text))]
@@ -150,10 +156,10 @@ def _as_they_are(
 def _rewritten(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return all that was ``retrieved``: the prompt shows it in words of somebody else.
+    """Return all passages, as the prompt may show them rewritten, or the reason to refuse.
 
-    Not where another call saw it and the generator did not: then it was rejected. Nor where there
-    is no room for it in the prompt, or nothing says that the prompt is about the same question.
+    They were rejected if another call was shown them and the generator was not. They cannot be
+    there if the prompt is too short, or if it is about another question.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     if turn.anchor.flat and not any(is_in(one, text) for one in queries for text in shown.texts):
@@ -167,7 +173,7 @@ def _rewritten(
 
 
 def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mapping[Passage, _Shown]:
-    """Return what was ``found`` without what stands there only as a part of another passage."""
+    """Return ``found`` without passages that are there only as a part of another passage."""
     around = {
         inner: outer
         for inner in found
@@ -183,7 +189,7 @@ def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mappi
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
-    """Return what was ``found``, each once, by its place; as it was retrieved, if one has none."""
+    """Return the passages ``found``, each once, by their places, or by retrieval without places."""
     shown = [found[passage] for passage in retrieved if passage in found]
     placed = [(at, passage) for at, passage in shown if at is not None]
     if len(placed) == len(shown):
@@ -197,22 +203,22 @@ def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> t
 def _altered(
     left: Iterable[Passage], messages: Messages, *, known: Sequence[str]
 ) -> dict[Passage, _Shown]:
-    """Return those of ``left`` of which something is there that is in nothing ``known``."""
+    """Return those of ``left`` of which a part is there that is in none of the ``known`` texts."""
     found: dict[Passage, _Shown] = {}
     for passage in left:
-        at = messages.trace(passage.text, known)
+        at = messages.place_of_part(passage.text, known)
         if at is not None or messages.resembles(passage.text, known):
             found[passage] = at, passage
     return found
 
 
 def _asked(turn: Turn) -> Iterator[str]:
-    """Yield what was asked in the turn, which a document may quote."""
+    """Yield the questions and queries of the turn, which a document may quote."""
     yield from (step.input for step in (*turn.path, *turn.retrievers) if step.input)
 
 
 def _lacks_passages(turn: Turn, generator: Step) -> bool:
-    """Tell whether the generator builds upon a call of which no passage is known, nor a query."""
+    """Return True if the generator was shown the output of a call without known passages."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
     shown = Messages(generator.prompt)
@@ -226,13 +232,13 @@ def _lacks_passages(turn: Turn, generator: Step) -> bool:
 
 
 def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
-    return any(messages.place(text) or messages.trace(text, ()) for text in texts)
+    return any(messages.place(text) or messages.place_of_part(text, ()) for text in texts)
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
-    """Return what was ``shown``, where a text around it was, that in its place.
+    """Return the passages ``shown``, each replaced by a longer text around it that was shown.
 
-    That is known from the document's metadata, or from what came after the retrieval.
+    Longer texts are in the metadata of documents, or are the output of a reranker.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [
@@ -247,12 +253,12 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[P
     return found
 
 
-def _cut_ones(
+def _truncated(
     passages: Sequence[Passage], messages: Messages, *, known: Mapping[Passage, _Shown]
 ) -> dict[Passage, _Shown]:
-    """Return those of ``passages`` of which only the beginning was shown, cut by its length.
+    """Return those of ``passages`` of which only the beginning was shown, cut at a length.
 
-    What ends with a sentence may be a quotation.
+    A beginning that ends with a sentence may be a quotation, and does not count.
     """
     taken = {at for at, _ in known.values()}
     found: dict[Passage, _Shown] = {}
@@ -272,8 +278,8 @@ def _cut_ones(
     return found
 
 
-def is_unseen(generator: Step) -> bool:
-    """Tell whether the prompt, or what tools said in it, is not recorded."""
+def lacks_prompt(generator: Step) -> bool:
+    """Return True if the prompt, or a tool result in it, is not recorded."""
     return not any(generator.prompt) or not all(one.text for one in generator.tool_results)
 
 
@@ -293,7 +299,10 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return prompts that the generator has seen or builds upon, each with where it shows there."""
+    """Return the prompts behind the generator: its own, and those of calls whose output it saw.
+
+    Each comes with the place of that output in the generator's prompt, None for its own prompt.
+    """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     grown = True
@@ -307,7 +316,7 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return where ``said`` stands, if that is no coincidence."""
+    """Return the place of the LLM output ``said`` in the prompts, unless by coincidence."""
     if len(said) >= _LINK:
         return messages.place(said)
     if len(said) < _SHORT or len(said.split()) == 1:

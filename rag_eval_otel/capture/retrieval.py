@@ -1,4 +1,4 @@
-"""Which steps of a trace are retrievals, and where their documents are written."""
+"""Find the retrievals of a trace, and the documents of each."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from rag_eval_otel.capture.text import bare, json_in, normalised, place
 from rag_eval_otel.capture.tree import StepTree, in_order
 from rag_eval_otel.types import Passage
 
-_COMPOSED = RETRIEVALS | {"agent", "chain", "llm"}  # a tool that holds these is more than a search
-_METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # written beside documents, no passage itself
-_SENTENCE = re.compile(  # on one line, to its end
+_COMPOSED = RETRIEVALS | {
+    "agent",
+    "chain",
+    "llm",
+}  # no plain search has these below it
+_METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # lines of metadata, which are no passage
+_SENTENCE = re.compile(  # one line that ends with a sentence
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
-_SAID = 12  # characters from which the words of an LLM in a tool's result are no coincidence
+_MIN_OUTPUT = 12  # an LLM output of this length in a tool result is no coincidence
 _VERDICT = re.compile(
     r"\W*(yes|no|true|false|pass(ed)?|fail(ed)?|(ir|not )?relevant|(un)?safe|(un)?grounded)\W*",
     re.IGNORECASE,
 )
 _GRADES = re.compile(r"score|grade|verdict|binary|relevan|decision|rating|route|source|^is_|next")
-_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # what agents are told of a failure
+_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # how agents are told of a failure
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
 )
-"""What tools are called that return contexts, where no retriever is seen below them."""
+"""Names of tools that return contexts."""
 
 _RETRIEVES: Final = re.compile(
     r"\b(search|retriev|look)\w*\b(?!.*\b(calculat|comput)\w*\b)", re.IGNORECASE | re.DOTALL
 )
-"""What tools say of themselves that return contexts."""
+"""Descriptions of tools that return contexts."""
 
 
 def says_it_retrieves(tool: Step | Result) -> bool:
-    """Tell whether a tool says, by name or description, that it retrieves, or has done so."""
+    """Return True if a tool retrieves, by its name, its description or its documents."""
     if isinstance(tool, Result):
         return bool(tool.documents) or CONTEXT_TOOLS.search(tool.tool) is not None
     says = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
@@ -47,7 +51,7 @@ def says_it_retrieves(tool: Step | Result) -> bool:
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the outermost retrievals that succeeded, by start, each with its documents."""
-    found = [f for f in tree.steps if f.kind in RETRIEVALS and _tells(f)]
+    found = [f for f in tree.steps if f.kind in RETRIEVALS and _has_documents(f)]
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     for one in found:
         around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
@@ -57,34 +61,34 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     outermost = [one for one in found if one.id not in inner]
     embedded = _embedded(tree)
     complete = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
-    complete += _told_by_tools(tree, outermost)
-    complete += [_searched(f) for f in tree.steps if _is_explicit(f)]
-    complete += _told_by_messages(tree, complete)
+    complete += _tool_retrievals(tree, outermost)
+    complete += [_recorded_retrieval(f) for f in tree.steps if _has_recorded_documents(f)]
+    complete += _message_retrievals(tree, complete)
     if not any(one.hidden or one.cut for one in complete):
         known = [p.text for one in complete for p in one.documents or ()]
         unseen = all(one.documents is None for one in complete)
-        others = list(_handed_on(tree, known))
+        others = list(_unrecorded_retrievals(tree, known))
         complete = others if others and unseen else [*complete, *others]
     return tuple(sorted(complete, key=in_order))
 
 
-def _tells(one: Step) -> bool:
-    """Tell whether a retrieval succeeded; a reranker matters only for what it returned."""
-    tells = one.documents is not None or one.hidden or one.cut
-    return one.error is None and (one.kind == "retriever" or bool(tells))
+def _has_documents(one: Step) -> bool:
+    """Return True if a retrieval succeeded; a reranker must have documents, too."""
+    known = one.documents is not None or one.hidden or one.cut
+    return one.error is None and (one.kind == "retriever" or bool(known))
 
 
-def _is_explicit(step: Step) -> bool:
+def _has_recorded_documents(step: Step) -> bool:
     return "documents" in step.recorded and step.kind not in RETRIEVALS
 
 
-def _searched(step: Step) -> Step:
-    """Return the retrieval in a step on which the application itself has put contexts."""
+def _recorded_retrieval(step: Step) -> Step:
+    """Return the retrieval of a step on which the application recorded contexts."""
     return replace(step, input=step.query or step.input, output=None)
 
 
 def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
-    """Return what was embedded, by parent."""
+    """Return the embedding calls by their parent."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for step in tree.steps:
         if step.kind == "embedding":
@@ -93,7 +97,7 @@ def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
 
 
 def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step]) -> Step:
-    """Return a retrieval with the documents or the query that only what is around it tells."""
+    """Return a retrieval, completed with a query or documents from the steps around it."""
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
@@ -108,10 +112,10 @@ def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step
 
 
 def _of_tool(one: Step, tool: Step) -> Step:
-    """Return the retrieval with what the tool made of it, if that is as many documents."""
+    """Return the retrieval with the documents in the tool's output, if their number is right."""
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
-    split = (passages_told(tool), paragraphs(tool.output) if tool.output else None)
+    split = (passages_of_tool(tool), paragraphs(tool.output) if tool.output else None)
     found = (
         parts for parts in split if parts is not None and one.document_count in {None, len(parts)}
     )
@@ -119,8 +123,8 @@ def _of_tool(one: Step, tool: Step) -> Step:
     return one if documents is None else replace(one, documents=documents)
 
 
-def _told_by_tools(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
-    """Yield the tools that return contexts, in place of retrievers that are not recorded."""
+def _tool_retrievals(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
+    """Yield a retrieval for each tool that returns contexts and has no retriever below it."""
     steps = (f for f in tree.steps if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
     for tool in tree.steps:
@@ -128,17 +132,17 @@ def _told_by_tools(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
         if not returns or tool.error is not None or tool.recorded or tool.id in above:
             continue
         if says_it_retrieves(tool) and not tree.is_inside(tool, RETRIEVALS | {"tool"}):
-            documents = passages_told(tool)
+            documents = passages_of_tool(tool)
             yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
 
 
-def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
-    """Yield what LLMs were shown of the results of tools that retrieve, where no step tells of it.
+def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
+    """Yield a retrieval for each tool result in a prompt whose tool has no span.
 
-    Each result once below one parent: the calls of an agent are shown it again and again.
+    Each result counts once below one parent: an agent shows it to every later call again.
     """
-    told = [step.output or "" for step in tree.steps if step.kind == "tool"]
-    said = [call.output for call in tree.generators if len(call.output or "") >= _SAID]
+    outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
+    said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
     known = [p.text for one in retrievals for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
     loops = _loops(tree)
@@ -151,13 +155,15 @@ def _told_by_messages(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[St
                 continue
             seen.add(key)
             if any(place(text or "", [result.text]) for text in said):
-                continue  # an agent of its own answered
-            if place(result.text, told) is None and not any(place(t, [result.text]) for t in known):
-                yield _told_by(call, number, parent=parent)
+                continue  # the tool is an agent that answered
+            if place(result.text, outputs) is None and not any(
+                place(t, [result.text]) for t in known
+            ):
+                yield _retrieval_of_result(call, number, parent=parent)
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Return for each call the step below which something went before it, as an agent's loop."""
+    """Return by LLM call the nearest step in which a call or tool preceded it: an agent's loop."""
     first: dict[Hashable, int] = {}
     for one in tree.steps:
         if one.kind in {"llm", "tool"}:
@@ -172,8 +178,8 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
     }
 
 
-def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
-    """Return the retrieval of which ``call`` was shown a result."""
+def _retrieval_of_result(call: Step, number: int, *, parent: Hashable) -> Step:
+    """Return the retrieval whose result number ``number`` was in the prompt of ``call``."""
     result = call.tool_results[number]
     return Step(
         id=(call.id, number),
@@ -188,13 +194,13 @@ def _told_by(call: Step, number: int, *, parent: Hashable) -> Step:
     )
 
 
-def _handed_on(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
-    """Yield retrievals that are known only from the documents that steps handed on.
+def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
+    """Yield retrievals without a span, known only from documents in inputs and outputs of chains.
 
-    The innermost step that returned documents it had not been handed, and that are not made of
-    ``known`` ones, is taken to have found them; where nothing is known otherwise, they were found
-    before the first step that was handed some. Where the outermost step was handed documents,
-    nobody retrieved them.
+    The innermost step that returned documents which were not in its input, and are not made of
+    ``known`` ones, retrieved them. Without such a step or known documents, they were retrieved
+    before the first step that received some. If the outermost step received documents, the
+    application retrieved nothing.
     """
     chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
     having = [one for one in chains if one.documents_seen or one.documents]
@@ -216,7 +222,7 @@ def _handed_on(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
 
 
 def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
-    """Return the new documents that ``step`` returned: not handed to it, nor made of ``known``."""
+    """Return the documents that ``step`` added: not in its input, and not made of ``known``."""
     handed = {normalised(passage.text) for passage in step.documents_given}
     listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
     new = {normalised(p.text): p for p in (*step.documents_seen, *listed)}
@@ -246,7 +252,7 @@ def _retrieval_in(
     )
 
 
-def passages_told(tool: Step) -> tuple[Passage, ...] | None:
+def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
     """Return the documents a tool returned, or those in its text."""
     if tool.documents is not None:
         return tool.documents
@@ -255,11 +261,10 @@ def passages_told(tool: Step) -> tuple[Passage, ...] | None:
 
 
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, as its form tells where each begins; None if it does not.
+    """Return the documents in ``text``, or None if its form does not show where each begins.
 
-    Paragraphs are documents that were joined where each is one line of whole sentences, or
-    ``known`` by itself. Those with headings, lists and lines that go on may be of one document, or
-    of several: nobody can tell.
+    Paragraphs are documents if each is one line of whole sentences, or one of the ``known`` texts.
+    Paragraphs with headings, lists or wrapped lines may belong to one document or to several.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -273,13 +278,13 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
-    """Return the paragraphs of ``text``: what stands between blank lines."""
+    """Return the paragraphs of ``text``, separated by blank lines."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
 
 
 def joined_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the lines of ``text``, if each is one of whole sentences; else its documents."""
+    """Return the lines of ``text`` if each consists of whole sentences, else its documents."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
         return tuple(Passage(text=line) for line in lines)
@@ -287,7 +292,7 @@ def joined_lines(text: str) -> tuple[Passage, ...] | None:
 
 
 def is_verdict(text: str) -> bool:
-    """Tell whether ``text`` says no more than yes or no, or grades; JSON by what is in it."""
+    """Return True if ``text`` is a verdict: yes, no, a grade, or a JSON object of these."""
     data = json_in(text, opening="{")
     if isinstance(data, Mapping):
         return all(_is_grade(key, value) for key, value in data.items())
@@ -332,7 +337,7 @@ _QUESTION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What stands below a heading, and what is asked beside it."""
+    """The text below a heading of a prompt, and the question beside it."""
 
     text: str
     question: str | None = None
@@ -346,7 +351,7 @@ class Block:
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the block below a heading in the last message of ``prompt`` that has one."""
+    """Return the block of contexts in the last message of ``prompt`` that has one."""
     for message in reversed(prompt):
         text = next((found for found in _blocks(message) if found), None)
         if text is not None:
@@ -367,7 +372,7 @@ def _blocks(message: str) -> Iterator[str]:
 
 
 def retrieval_in(call: Step) -> Step | None:
-    """Return the retrieval whose documents stand in the prompt of ``call``."""
+    """Return the retrieval whose documents are in the prompt of ``call``, or None."""
     graded = len((call.output or "").split()) < 2 or is_verdict(call.output or "")  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
     documents = block.passages() if block is not None else None

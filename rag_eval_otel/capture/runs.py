@@ -185,17 +185,17 @@ def _view(run: Run, keys: Keys) -> PlainSpan:
 def step_of(run: Run, keys: Keys) -> Step:
     """Return the step that ``run`` is, read in the way in which spans are read."""
     view = _view(run, keys)
-    asked, told = plain(run.asked), plain(run.told)
+    inputs, outputs = plain(run.asked), plain(run.told)
     if run.kind == "llm":
-        step = build.llm(view, messages=asked, said=told, response_id=run.response_id)
+        step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)
     elif run.kind == "retriever":
-        step = build.retrieval(view, asked=asked, documents=told)
+        step = build.retrieval(view, inputs=inputs, documents=outputs)
     elif run.kind == "tool":
-        step = build.tool(view, asked=asked, told=told, description=run.description or "")
+        step = build.tool(view, inputs=inputs, outputs=outputs, description=run.description or "")
     else:
-        step = build.chain(view, run.kind, asked=asked, told=told)
+        step = build.chain(view, run.kind, inputs=inputs, outputs=outputs)
         if run.is_prompt:
-            shown = build.llm(view, messages=told, said=None)
+            shown = build.llm(view, messages=outputs, reply=None)
             step = replace(step, input=shown.input, prompt=shown.prompt, output=None)
     return replace(step, metadata=run.metadata)
 

@@ -1,4 +1,4 @@
-"""`SpanView`: the one shape in which dialects see a span, and whose turn a span tells."""
+"""`SpanView`: the form in which dialects read spans; session and user in their metadata."""
 
 from __future__ import annotations
 
@@ -26,67 +26,44 @@ _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
 class SpanView(Protocol):
-    """A span as dialects read it. Times are nanoseconds since the epoch, None where unknown."""
+    """A span as dialects read it. Times are nanoseconds since the epoch, None where unknown.
+
+    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of name and attributes.
+    ``logs`` are the log records written within the span. ``error`` is the error type or message, or
+    None. ``dropped`` and ``dropped_events`` count attributes and events over the limit of the SDK;
+    ``value_limit`` is the length to which it cuts values, if known.
+    """
 
     @property
-    def name(self) -> str:
-        """What the span is called."""
-
+    def name(self) -> str: ...
     @property
-    def scope(self) -> str:
-        """The name of the instrumentation scope: who recorded it."""
-
+    def scope(self) -> str: ...
     @property
-    def attributes(self) -> Mapping[str, Any]:
-        """Its attributes."""
-
+    def attributes(self) -> Mapping[str, Any]: ...
     @property
-    def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """The names and attributes of its events, in order."""
-
+    def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]: ...
     @property
-    def logs(self) -> Sequence[LogView]:
-        """The log records written within it, in order."""
-
+    def logs(self) -> Sequence[LogView]: ...
     @property
-    def trace_id(self) -> int:
-        """Its trace."""
-
+    def trace_id(self) -> int: ...
     @property
-    def span_id(self) -> int:
-        """Its id within the trace."""
-
+    def span_id(self) -> int: ...
     @property
-    def parent_id(self) -> int | None:
-        """The id of its parent."""
-
+    def parent_id(self) -> int | None: ...
     @property
-    def parent_is_remote(self) -> bool:
-        """Whether the parent is in another process."""
-
+    def parent_is_remote(self) -> bool: ...
     @property
-    def start(self) -> int:
-        """When it started."""
-
+    def start(self) -> int: ...
     @property
-    def end(self) -> int | None:
-        """When it ended."""
-
+    def end(self) -> int | None: ...
     @property
-    def error(self) -> str | None:
-        """How it failed, or None."""
-
+    def error(self) -> str | None: ...
     @property
-    def dropped(self) -> int:
-        """How many attributes were dropped over the limit."""
-
+    def dropped(self) -> int: ...
     @property
-    def dropped_events(self) -> int:
-        """How many events were dropped over the limit."""
-
+    def dropped_events(self) -> int: ...
     @property
-    def value_limit(self) -> int | None:
-        """The length at which its values are cut, where that is known."""
+    def value_limit(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +78,9 @@ class LogView:
 def simple(value: Any) -> Any:
     """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
 
-    Members of Enums become their values, bytes text, arrays and frames lists. What is none of
-    these becomes None: its ``str()`` would be no text of the application's. So does what holds
-    itself, or more than anybody reads.
+    Members of Enums become their values, bytes become text, arrays and frames become lists. Other
+    objects become None, because their ``str()`` is no text of the application. Containers that hold
+    themselves, and values of more than a million items, become None, too.
     """
     if type(value) in _AS_IT_IS:
         return value
@@ -113,17 +90,15 @@ def simple(value: Any) -> Any:
 
 
 class _Copy:
-    """A copy of one value in the making."""
+    """Copies one value, and counts the items that it may still hold."""
 
     __slots__ = ("_within", "left")
 
     def __init__(self) -> None:
-        """Begin at the top."""
         self.left = _ITEMS
         self._within: set[int] = set()
 
     def of(self, value: Any) -> Any:
-        """Return ``value`` as plain data."""
         self.left -= 1
         if type(value) in _AS_IT_IS:
             return value
@@ -160,7 +135,7 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSpan:
-    """A `SpanView` of plain data, and the keys under which to look for questions and answers."""
+    """A `SpanView` of plain data, and the keys under which questions and answers are found."""
 
     name: str
     scope: str
@@ -181,7 +156,6 @@ class PlainSpan:
 
     @classmethod
     def of(cls, view: SpanView, keys: Keys = USUAL) -> PlainSpan:
-        """Return ``view`` with its values as plain data."""
         return cls(
             name=view.name,
             scope=view.scope,
@@ -214,7 +188,7 @@ def _values(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def word(view: SpanView, name: str) -> str | None:
-    """Return one short attribute as text, as `PlainSpan` has it: kinds, names."""
+    """Return a short attribute, such as a kind or a name, as text; None if it is missing."""
     found = view.attributes.get(name)
     if type(found) is str or found is None:
         return found
@@ -223,10 +197,10 @@ def word(view: SpanView, name: str) -> str | None:
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span``; to be looked at only.
+    """Return the attributes of ``span``, which must not be changed.
 
-    Where the SDK keeps them as it does today, this does without the two wrappers around them, which
-    cost more than all else that is done on the application's thread.
+    This reads the SDK's private dict where there is one. The two wrappers around it cost more than
+    everything else that is done on the application's thread.
     """
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
@@ -235,9 +209,9 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
 
 
 def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
-    """Tell whether the ended ``span`` has none of these attributes, and none was dropped.
+    """Return True if the ended ``span`` has none of these attributes, and none was dropped.
 
-    Every span is asked, in one frame for the same reason.
+    It is called for every span of the application, so it avoids the SDK's wrappers as well.
     """
     try:
         attributes: Any = span._attributes  # noqa: SLF001
@@ -249,7 +223,7 @@ def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
 class SdkSpan:
     """A span of the SDK as a `SpanView`.
 
-    Identity and attributes are looked up once: the application's thread asks for them many times.
+    Identity and attributes are looked up once, because the application's thread reads them often.
     """
 
     __slots__ = (
@@ -266,7 +240,6 @@ class SdkSpan:
     )
 
     def __init__(self, span: ReadableSpan, logs: Sequence[LogView] = ()) -> None:
-        """View ``span``, within which ``logs`` were written."""
         self._span = span
         self._logs = logs
         self.name = span.name
@@ -281,32 +254,27 @@ class SdkSpan:
         self.parent_is_remote = parent is not None and parent.is_remote
 
     def is_of(self, other: SdkSpan) -> bool:
-        """Tell whether both are views of one span, which the SDK hands out in copies."""
+        """Return True if both are views of the same span, of which the SDK makes copies."""
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
 
     @property
     def events(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """The names and attributes of its events."""
         return [(event.name, event.attributes or _NOTHING) for event in self._span.events]
 
     @property
     def logs(self) -> Sequence[LogView]:
-        """The log records written within it."""
         return self._logs
 
     @property
     def start(self) -> int:
-        """When it started."""
         return self._span.start_time or 0
 
     @property
     def end(self) -> int | None:
-        """When it ended."""
         return self._span.end_time
 
     @property
     def error(self) -> str | None:
-        """How it failed."""
         if self._span.status.is_ok or self._span.status.is_unset:
             return None
         kind = self.attributes.get("error.type")
@@ -314,17 +282,15 @@ class SdkSpan:
 
     @property
     def dropped(self) -> int:
-        """How many attributes were dropped."""
         return self._span.dropped_attributes
 
     @property
     def dropped_events(self) -> int:
-        """How many events were dropped."""
         return self._span.dropped_events
 
     @property
     def value_limit(self) -> int | None:
-        """The length at which values are cut: the provider's, where the SDK tells."""
+        """The length to which the tracer provider cuts values, if the SDK tells it."""
         found = getattr(getattr(self._span, "_attributes", None), "max_value_len", None)
         return found if isinstance(found, int) else None
 
@@ -336,7 +302,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""Standard names, and what is called so in metadata of LangChain and of tracing libraries."""
+"""Standard names, and the names that LangChain applications and tracing libraries use."""
 
 _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
@@ -361,9 +327,9 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return who a turn was for, by the standard names, and what the user wants kept by ``keys``.
+    """Return session, user and conversation by their standard names, and the metadata ``keys``.
 
-    What comes first counts. A session that is nobody's conversation is one.
+    The first value of a name counts. Without a conversation id, the session is the conversation.
     """
     merged: dict[str, Any] = {}
     for one in metadata:
@@ -386,7 +352,7 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bystander:
-    """A span that is no step of RAG, as a `SpanView`: its place in the trace, and no content."""
+    """A span that is no step of RAG, as a `SpanView` without content."""
 
     context: SpanContext
     name: str
@@ -405,7 +371,6 @@ class Bystander:
 
     @classmethod
     def of(cls, view: SdkSpan) -> Bystander:
-        """Return ``view`` as it is now."""
         return cls(
             context=view.context,
             name=view.name,
@@ -419,10 +384,8 @@ class Bystander:
 
     @property
     def trace_id(self) -> int:
-        """Its trace."""
         return self.context.trace_id
 
     @property
     def span_id(self) -> int:
-        """Its id."""
         return self.context.span_id

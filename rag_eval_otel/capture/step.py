@@ -1,4 +1,4 @@
-"""`Step`: what one run or span tells about a RAG turn, whoever recorded it."""
+"""`Step`: one call, retrieval, tool or chain of a trace, in one vocabulary for all sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRIEVALS = frozenset({"retriever", "reranker"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a tool answered, as an LLM was shown it; ``documents`` are those of its artifact."""
+    """A tool result in the prompt of an LLM call; ``documents`` are those of its artifact."""
 
     text: str
     tool: str = ""
@@ -25,20 +25,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a turn. Times are nanoseconds since the epoch; ``end`` is None while it runs.
+    """One call, retrieval, tool or chain of a trace. Times are nanoseconds since the epoch.
 
-    ``input`` is what was asked: the question of a chain or agent, the query of a retriever, the
-    last user message of an LLM, the arguments of a tool. ``output`` is what came out: the answer
-    of a chain or agent, the text of an LLM or a tool. None means that it could not be told.
-    ``documents`` belong to retrievers (None: not captured; ``()``: none found), ``prompt`` (the
-    messages shown, oldest first) to LLMs.
+    ``input`` is the question of a chain or agent, the query of a retriever, the last user message
+    of an LLM, or the arguments of a tool. ``output`` is the answer of a chain or agent, or the text
+    of an LLM or a tool. A part that was not captured is None.
 
-    ``hidden`` names the parts that somebody redacted: they must not be recovered from elsewhere.
-    ``cut`` names those that a limit of attributes shortened or dropped. ``found`` counts documents
-    of which only ids are known, ``variables`` fill the template of the prompt. ``source`` is who
-    recorded it; two of them may have recorded one call. ``flat``: what is below it stands side by
-    side, whether or not it belongs together. ``deferred``: its output is a stream, read later.
-    ``explicit`` names the parts that the application itself has set: they win.
+    Parts that the application recorded itself (``recorded``) take precedence over those of an
+    instrumentation. Parts that were redacted (``hidden``) are not recovered from elsewhere.
     """
 
     id: Hashable
@@ -47,44 +41,56 @@ class Step:
     name: str
     start: int
     end: int | None = None
+    """None while it runs."""
     input: str | None = None
     output: str | None = None
     prompt: tuple[str, ...] = ()
+    """The messages that an LLM was shown, oldest first."""
     documents: tuple[Passage, ...] | None = None
+    """The documents of a retrieval; None: not captured, ``()``: nothing was found."""
     error: str | None = None
     hidden: frozenset[Part] = frozenset()
+    """The parts that were redacted."""
     cut: frozenset[Part] = frozenset()
+    """The parts that a limit of the SDK shortened or dropped."""
     recorded: frozenset[Part] = frozenset()
+    """The parts that the application recorded itself."""
     document_count: int | None = None
+    """The number of documents, if only their ids are captured."""
     query: str | None = None
-    """What was searched for, where a step other than a retriever holds documents."""
+    """The query of recorded contexts, on a step that is no retriever."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    """The variables of the prompt's template."""
     description: str = ""
-    """What a tool says of itself."""
+    """The description of a tool."""
     tool_results: tuple[Result, ...] = ()
-    """What tools had answered since the user's last message, as an LLM was shown it."""
+    """The tool results in the prompt after the user's last message."""
     windows: Mapping[str, str] = field(default_factory=dict)
-    """By the text of a document, one that holds it, which may be shown in its place."""
+    """By the text of a document, a longer text around it that may be shown instead."""
     own_messages: tuple[str, ...] = ()
-    """What an LLM was shown as its own earlier words."""
+    """The messages in the prompt that the LLM itself wrote earlier."""
     input_texts: tuple[str, ...] = ()
-    """The texts that it was handed, where none is known to be the question."""
+    """The texts of its input, if none of them is known to be the question."""
     output_texts: tuple[str, ...] = ()
-    """The texts that it handed on, where none is known to be the answer."""
+    """The texts of its output, if none of them is known to be the answer."""
     documents_seen: tuple[Passage, ...] = ()
-    """Documents that a chain was handed or handed on."""
+    """The documents in the input and output of a chain."""
     documents_given: tuple[Passage, ...] = ()
-    """Those of them that it was handed."""
+    """The documents in its input."""
     kept_ids: tuple[str, ...] = ()
-    """The ids of those that it handed on, where that is all it tells of them."""
+    """The ids of documents in its output that are written as ids only."""
     calls_tools: bool = False
     is_remote: bool = False
-    """Whether its parent is not to be expected: it is in another process, or made up."""
+    """Whether its parent is in another process or does not exist, and so is not missing."""
     flat: bool = False
+    """Whether it may hold several unrelated turns, as the span of a web request may."""
     deferred: bool = False
+    """Whether its output is a stream that is read after its end."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What is known of the session, the user, and what else the application has attached."""
+    """Session, user and other metadata of the application."""
     contexts_source: ContextsSource = "retrieval"
     """Where the documents of a retrieval were read."""
     source: str = ""
+    """The instrumentation that recorded it; two may record the same call."""
     response_id: str | None = None
+    """The id that the model's provider gave to the response."""

@@ -1,4 +1,7 @@
-"""Texts: read questions and answers out of values, and find a text again in a prompt."""
+"""Read questions and answers out of plain data, and find a text again in a prompt.
+
+*Plain data* are strings, numbers, lists and dicts, with messages as dicts of role and content.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return message and offset at which ``text`` stands, as it is, escaped or re-spaced."""
-    if not text.strip():  # would be found everywhere
+    """Return the message and offset of ``text``, verbatim, as JSON or with other spaces."""
+    if not text.strip():  # it is in every message
         return None
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     for number, message in enumerate(messages):
@@ -31,28 +34,25 @@ def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
 
 
 def normalised(text: str) -> str:
-    """Return ``text`` with single spaces only."""
+    """Return ``text`` with each run of white space as one space."""
     return " ".join(text.split())
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Tell whether both are there and the same, but for case and white space."""
+    """Return True if both texts are given and equal, but for case and white space."""
     return bool(one and other) and (
         normalised(one or "").casefold() == normalised(other or "").casefold()
     )
 
 
 def is_in(part: str, whole: str) -> bool:
-    """Tell whether ``part`` is in ``whole``, whatever the case and white space."""
+    """Return True if ``part`` is in ``whole``, regardless of case and white space."""
     return bool(part.strip()) and normalised(part).casefold() in normalised(whole).casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys under which applications keep questions and answers; the first that is there counts.
-
-    Both ways of capture have this one list.
-    """
+    """The keys under which applications keep questions and answers; the first present counts."""
 
     question: tuple[str, ...] = (
         "question",
@@ -179,18 +179,18 @@ def exact(text: str) -> str:
 
 
 def exportable(text: str) -> str:
-    """Return ``text`` as it can be encoded: one lone surrogate would cost a batch of spans."""
+    """Return ``text`` without lone surrogates, which would make the export of a batch fail."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 Place: TypeAlias = "tuple[int, int]"
-"""The number of a message, and the letters and digits in front of the text."""
+"""The number of a message, and the count of letters and digits before the text."""
 
-_FEW = 16  # letters and digits, of which fewer may be anywhere: such a text must be there as it is
-_CHUNK = 24  # letters and digits in a row that two texts do not have in common by chance
-_LAYERS = 3  # of escapes that are taken off: JSON within JSON within a repr
-_MOST = 0.6  # the share of a text's own words from which it is there in other words
-_SEVERAL = 3  # such words, at least
+_FEW = 16  # letters and digits; a shorter text must be there verbatim
+_CHUNK = 24  # letters and digits in a row that two texts do not share by chance
+_LAYERS = 3  # layers of escapes that are removed: JSON within JSON within a repr
+_MOST = 0.6  # the share of a text's distinctive words by which it counts as reworded
+_SEVERAL = 3  # the least number of such words
 
 _UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
 _NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # of a line in a list
@@ -199,17 +199,17 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def bare(text: str) -> str:
-    """Return the letters and digits of ``text``, without what escapes them."""
+    """Return the letters and digits of ``text``, unescaped."""
     return _NEITHER.sub("", _plain(text))
 
 
 def _unnumbered(text: str) -> str:
-    """Return the same, without the numbers of the lines of a list."""
+    """Return the letters and digits of ``text``, without the numbers of list items."""
     return _NEITHER.sub("", _NUMBER.sub("", _plain(text)))
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of ``text`` that say something: from four letters on, and numbers."""
+    """Return the words of ``text`` with at least four letters, and its numbers."""
     found = _WORD.findall(_plain(text))
     return frozenset(word for word in found if len(word) > 3 or not word.isalpha())  # noqa: PLR2004
 
@@ -228,10 +228,9 @@ def _character(found: re.Match[str]) -> str:
 
 
 class Messages:
-    """What an LLM was shown, and where texts stand in it."""
+    """The messages that an LLM was shown, to find texts in them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Look into ``texts``, oldest first."""
         self.texts = tuple(texts)
 
     @cached_property
@@ -248,28 +247,28 @@ class Messages:
 
     @property
     def size(self) -> int:
-        """How many letters and digits there are."""
+        """The number of letters and digits."""
         return sum(map(len, self._bare))
 
     def place(self, text: str) -> Place | None:
-        """Return where ``text`` stands as it is, escaped or re-spaced."""
+        """Return the place of ``text``, verbatim, escaped or with other white space."""
         found = place(text, self.texts)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def count(self, text: str) -> int:
-        """Return how often ``text`` stands there, in letters and digits."""
+        """Return how often ``text`` occurs, compared by letters and digits."""
         own = bare(text)
         return sum(one.count(own) for one in self._bare) if own else 0
 
     def place_changed(self, text: str) -> Place | None:
-        """Return where ``text`` stands in any form that leaves its letters and digits."""
+        """Return the place of ``text``, compared by letters and digits."""
         own = bare(text)
         if len(own) < _FEW:
             return None
         return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
 
-    def trace(self, text: str, others: Sequence[str]) -> Place | None:
-        """Return where a part of ``text`` begins that none of ``others`` has, too."""
+    def place_of_part(self, text: str, others: Sequence[str]) -> Place | None:
+        """Return the place of a part of ``text`` that is in none of ``others``."""
         own, beside = bare(text), [bare(other) for other in others]
         for start in range(0, len(own) - _CHUNK + 1, _CHUNK // 2):
             part = own[start : start + _CHUNK]
@@ -279,7 +278,7 @@ class Messages:
         return None
 
     def resembles(self, text: str, others: Sequence[str]) -> bool:
-        """Tell whether ``text`` is there in another form: most words that are its own are."""
+        """Return True if most words of ``text`` that are in none of ``others`` occur."""
         own = words(text).difference(*map(words, others))
         return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)
 

@@ -1,4 +1,4 @@
-"""Google's ADK beside OpenInference: the spans of agents are taken for those of their models."""
+"""Google ADK with OpenInference, whose attributes of model calls are on the spans of agents."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
 _SCOPES: Final = ("openinference.instrumentation.google_adk", "gcp.vertex.agent")
-_SEVERAL = "invoke_agent"  # the calls of a model below it write over each other on this span
+_SEVERAL = "invoke_agent"  # model calls overwrite each other's attributes on this span
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells; of several calls of a model it tells the last, at the end."""
+    """Read ``view``; of several model calls on one span only the last one is known."""
     if of == "tool":
-        told = value(view, "output.value")
-        response = told.get("response") if isinstance(told, Mapping) else None
+        outputs = value(view, "output.value")
+        response = outputs.get("response") if isinstance(outputs, Mapping) else None
         if isinstance(response, Mapping):
             view = replace(view, attributes={**view.attributes, "output.value": response})
     step = openinference.to_step(view, of)
     if of == "llm" and view.name.startswith(_SEVERAL) and view.end is not None:
         return replace(step, start=view.end)
     if of in {"agent", "chain"}:
-        asked = _said(value(view, "input.value"), "new_message", step.input)
-        return replace(step, input=asked, output=_said(value(view, "output.value"), "content"))
+        inputs = _said(value(view, "input.value"), "new_message", step.input)
+        return replace(step, input=inputs, output=_said(value(view, "output.value"), "content"))
     return step
 
 

@@ -1,4 +1,4 @@
-"""AutoGen's AgentChat beside OpenInference: results of tools as members of one message."""
+"""AutoGen AgentChat with OpenInference, which writes tool results as members of one message."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from rag_eval_otel.capture.dialects.values import read
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
-_OWN_SCOPE = "autogen-core"  # whose spans tell no texts, and stand for the same steps
+_OWN_SCOPE = "autogen-core"  # its spans have no texts, and repeat the same steps
 _SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
 _SCOPES: Final = (_SCOPE, _OWN_SCOPE)
 _RESULT = re.compile(r"(llm\.input_messages\.\d+)\.function\.\d+")
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     return "other" if view.scope == _OWN_SCOPE else openinference.kind(view)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     if of == "other":
         return build.bare(view, of)
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, item in view.attributes.items():
         found = _RESULT.fullmatch(key)
         if found is not None:
             name = f"{found[1]}.message.content"
-            told[name] = "\n".join(filter(None, (told.get(name), _content(item))))
-    return openinference.to_step(replace(view, attributes={**view.attributes, **told}), of)
+            texts[name] = "\n".join(filter(None, (texts.get(name), _content(item))))
+    return openinference.to_step(replace(view, attributes={**view.attributes, **texts}), of)
 
 
 def _content(item: Any) -> str:

@@ -1,4 +1,7 @@
-"""Build a `Step` from the values that a dialect has found on a span."""
+"""Build steps from the values that a dialect has read from a span.
+
+Values are plain data, None if they are missing, or a `Lost` if they were redacted or cut.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any, TypeAlias
 from rag_eval_otel.capture.dialects.documents import (
     count_in,
     documents_in,
+    documents_within,
     ids_in,
     passages_in,
-    shown_in,
 )
 from rag_eval_otel.capture.dialects.values import (
     CUT,
@@ -32,15 +35,14 @@ from rag_eval_otel.types import Passage
 
 
 class Losses:
-    """Which parts of a span were hidden or cut."""
+    """Collects the parts of a span that were redacted or cut."""
 
     def __init__(self) -> None:
-        """Note none yet."""
         self.hidden: set[Part] = set()
         self.cut: set[Part] = set()
 
     def lost(self, part: Part, found: Any) -> bool:
-        """Note ``part`` if ``found`` can't be read; tell whether that is so."""
+        """Note ``part`` and return True if ``found`` was redacted or cut."""
         if found is HIDDEN:
             self.hidden.add(part)
         if found is CUT:
@@ -48,7 +50,7 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Any, text: str | None) -> str | None:
-        """Return the text of ``part``, if it is one that can be used."""
+        """Return the ``text`` of ``part``, or None if it was redacted, cut or is no text."""
         if self.lost(part, found):
             return None
         if text is not None and is_marker(text):
@@ -58,7 +60,7 @@ class Losses:
 
 
 def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
-    """Build a step of ``parts`` and of what every span has."""
+    """Build a step of ``parts``, and of the name, times, parent and scope of the span."""
     return Step(
         id=view.span_id,
         parent=view.parent_id,
@@ -76,16 +78,16 @@ def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
 
 
 def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
-    """Build a step of which nothing but its place is known."""
+    """Build a step without content."""
     return new_step(view, kind, losses=Losses(), **parts)
 
 
 Found: TypeAlias = "Any"
 """Plain data, a `Lost`, or None."""
 
-_ANSWERS_LATER = re.compile("llama_?index")  # its engines end before their answer is written
+_ANSWERS_LATER = re.compile("llama_?index")  # its spans may end before the answer
 
-_SAID_KEYS = (
+_REPLY_KEYS = (
     "message",
     "generations",
     "choices",
@@ -98,13 +100,13 @@ _SAID_KEYS = (
 
 
 def question_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the question in plain ``data``, which may be JSON within JSON."""
+    """Return the question in plain ``data``, which may be nested JSON."""
     found = None if isinstance(data, Lost) else question_of(data, keys)
     return _unnested(found, lambda inner: question_in(inner, keys))
 
 
 def answer_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the answer in plain ``data``, which may be JSON within JSON."""
+    """Return the answer in plain ``data``, which may be nested JSON."""
     found = None if isinstance(data, Lost) else answer_of(data, keys)
     return _unnested(found, lambda inner: answer_in(inner, keys))
 
@@ -118,54 +120,54 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
     return inner(plain(data)) if isinstance(data, Mapping) else text
 
 
-def chain(view: PlainSpan, kind: Kind, *, asked: Found, told: Found, **more: Any) -> Step:
-    """Build the step of a chain, agent or tool."""
+def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+    """Build the step of a chain or agent from its ``inputs`` and ``outputs``."""
     losses = Losses()
-    output = losses.text("output", told, answer_in(told, view.keys))
-    question = losses.text("input", asked, question_in(asked, view.keys))
-    streams = isinstance(told, str) and is_stream(told)
+    output = losses.text("output", outputs, answer_in(outputs, view.keys))
+    question = losses.text("input", inputs, question_in(inputs, view.keys))
+    streams = isinstance(outputs, str) and is_stream(outputs)
     return new_step(
         view,
         kind,
         input=question,
         output=output,
-        input_texts=() if question else texts_in(asked),
-        output_texts=() if output else texts_in(told),
+        input_texts=() if question else texts_in(inputs),
+        output_texts=() if output else texts_in(outputs),
         deferred=streams or (output is None and _ANSWERS_LATER.search(view.scope) is not None),
-        documents_seen=tuple(shown_in([asked, told])) if kind != "tool" else (),
-        documents_given=tuple(shown_in([asked])) if kind != "tool" else (),
-        kept_ids=tuple(ids_in(told)),
+        documents_seen=tuple(documents_within([inputs, outputs])) if kind != "tool" else (),
+        documents_given=tuple(documents_within([inputs])) if kind != "tool" else (),
+        kept_ids=tuple(ids_in(outputs)),
         losses=losses,
         **more,
     )
 
 
 def texts_in(data: Found) -> tuple[str, ...]:
-    """Return the texts in a record whose keys say nothing of what they are."""
+    """Return the texts in a record that has no usual key of a question or answer."""
     found = data.values() if isinstance(data, Mapping) else ()
     texts = (usable(text) for text in found if isinstance(text, str))
     return tuple(text for text in texts if text is not None)
 
 
-def tool(view: PlainSpan, *, asked: Found, told: Found, **more: Any) -> Step:
-    """Build the step of a tool; where it returned a list of documents, they are its own.
+def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
+    """Build the step of a tool from its ``inputs`` and ``outputs``.
 
-    Those of an artifact count for more than the text that was made of them. ``shown`` are those
-    that a framework has made: nothing but a retrieval returns these.
+    Its documents are those of its artifact, else the list of documents that it returned.
+    ``documents_seen`` are documents of a framework's own class, which only retrievals return.
     """
     losses = Losses()
-    if isinstance(told, Mapping) and len(told) == 1:
-        (inner,) = told.values()
-        told = inner if isinstance(inner, Mapping) and "role" in inner else told
-    artifact = passages_in(_of(told, "artifact")) or ()
-    documents = None if losses.lost("documents", told) else artifact or documents_in(told)
+    if isinstance(outputs, Mapping) and len(outputs) == 1:
+        (inner,) = outputs.values()
+        outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
+    artifact = passages_in(_of(outputs, "artifact")) or ()
+    documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
     return new_step(
         view,
         "tool",
-        input=losses.text("input", asked, question_in(asked, view.keys)),
-        output=losses.text("output", told, _tool_text(told, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs, view.keys)),
+        output=losses.text("output", outputs, _tool_text(outputs, view.keys)),
         documents=documents,
-        documents_seen=artifact or tuple(shown_in(told)),
+        documents_seen=artifact or tuple(documents_within(outputs)),
         losses=losses,
         **more,
     )
@@ -178,12 +180,12 @@ def _of(data: Found, key: str) -> Found:
 def retrieval(
     view: PlainSpan,
     *,
-    asked: Found,
+    inputs: Found,
     documents: Found,
     kind: Kind = "retriever",
     **more: Any,
 ) -> Step:
-    """Build the step of a retrieval; ``documents`` may be passages, or data listing them."""
+    """Build the step of a retrieval; ``documents`` are passages, or data that lists them."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     count = None
@@ -195,7 +197,7 @@ def retrieval(
     return new_step(
         view,
         kind,
-        input=losses.text("input", asked, question_in(asked, view.keys)),
+        input=losses.text("input", inputs, question_in(inputs, view.keys)),
         documents=found,
         document_count=count if found is None else len(found),
         losses=losses,
@@ -207,21 +209,21 @@ def llm(
     view: PlainSpan,
     *,
     messages: Found,
-    said: Found,
+    reply: Found,
     response_id: object = None,
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the step of an LLM call: ``messages`` it was shown, what it ``said`` and why not.
+    """Build the step of an LLM call from the ``messages`` it was shown and its ``reply``.
 
-    ``finish`` is the reason why it ended.
+    ``finish`` is the finish reason.
     """
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
     if any(is_marker(text) for _, text in shown):
         losses.hidden.add("prompt")
         shown = [(role, text) for role, text in shown if not is_marker(text)]
-    text, calls_tools = (None, False) if losses.lost("output", said) else said_in(said)
+    text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(reply)
     calls_tools = calls_tools or "tool" in str(finish)
     return new_step(
         view,
@@ -230,7 +232,7 @@ def llm(
         prompt=tuple(text for _, text in shown),
         own_messages=tuple(text for role, text in shown if role == "assistant"),
         tool_results=() if isinstance(messages, Lost) else _results(messages),
-        output=losses.text("output", said, text),
+        output=losses.text("output", reply, text),
         calls_tools=calls_tools,
         response_id=response_id if isinstance(response_id, str) else None,
         losses=losses,
@@ -239,7 +241,7 @@ def llm(
 
 
 def _results(messages: Found) -> tuple[Result, ...]:
-    """Return what tools have answered since the user's last message."""
+    """Return the tool results after the user's last message."""
     found = messages_in(messages)
     last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
     called: dict[str, str] = {}
@@ -258,24 +260,24 @@ def _results(messages: Found) -> tuple[Result, ...]:
 
 
 def _whole(text: str) -> str:
-    """Return ``text``, unless it says at its end that it was cut."""
+    """Return ``text``, or an empty one if it says at its end that it was cut."""
     return "" if read(text, opening="") is CUT else text
 
 
-def said_in(data: Found) -> tuple[str | None, bool]:
-    """Return what an LLM said, and whether it called tools, in any of the usual wrappings."""
+def reply_in(data: Found) -> tuple[str | None, bool]:
+    """Return the text of an LLM reply in any usual form, and whether the reply calls tools."""
     if isinstance(data, str):
         return data, False
     if isinstance(data, list):
         spoken = [item for item in data if isinstance(item, list | Mapping | str)]
-        return said_in(spoken[-1]) if spoken else (None, False)
+        return reply_in(spoken[-1]) if spoken else (None, False)
     if not isinstance(data, Mapping):
         return None, False
     if "role" in data and "content" in data:
         return str(data["content"] or ""), bool(data.get("tool_calls"))
-    found = (data[key] for key in _SAID_KEYS if isinstance(data.get(key), list | Mapping | str))
+    found = (data[key] for key in _REPLY_KEYS if isinstance(data.get(key), list | Mapping | str))
     inner = next(found, None)
-    return said_in(inner) if inner else (answer_in(data), False)
+    return reply_in(inner) if inner else (answer_in(data), False)
 
 
 def _shown(messages: Found) -> list[tuple[str, str]]:
@@ -286,43 +288,43 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
     if isinstance(messages, list) and messages and isinstance(messages[0], str):
         return [("user", str(messages[0]))]
     found = [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(messages)]
-    if not found and isinstance(messages, Mapping) and (asked := question_in(messages)):
-        return [("user", asked)]
+    if not found and isinstance(messages, Mapping) and (inputs := question_in(messages)):
+        return [("user", inputs)]
     return found
 
 
-def _tool_text(told: Found, keys: Keys) -> str | None:
-    if isinstance(told, list):
-        if told and all(
-            isinstance(block, Mapping) and block.get("type") == "text" for block in told
+def _tool_text(outputs: Found, keys: Keys) -> str | None:
+    if isinstance(outputs, list):
+        if outputs and all(
+            isinstance(block, Mapping) and block.get("type") == "text" for block in outputs
         ):
-            return _blocks(told)
-        return _tool_text(told[-1], keys) if len(told) == 1 else None
-    if not isinstance(told, Mapping):
-        return told if isinstance(told, str) else None
-    if isinstance(told.get("content"), str):
-        return str(told["content"])
-    if isinstance(told.get("blocks"), list):
-        return _blocks(told["blocks"])
-    inner = told.get("tool_output", next(iter(told.values())) if len(told) == 1 else None)
-    return answer_in(told, keys) if inner is None else _tool_text(inner, keys)
+            return _blocks(outputs)
+        return _tool_text(outputs[-1], keys) if len(outputs) == 1 else None
+    if not isinstance(outputs, Mapping):
+        return outputs if isinstance(outputs, str) else None
+    if isinstance(outputs.get("content"), str):
+        return str(outputs["content"])
+    if isinstance(outputs.get("blocks"), list):
+        return _blocks(outputs["blocks"])
+    inner = outputs.get("tool_output", next(iter(outputs.values())) if len(outputs) == 1 else None)
+    return answer_in(outputs, keys) if inner is None else _tool_text(inner, keys)
 
 
 def _blocks(blocks: Sequence[Any]) -> str:
     return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
 
 
-def listed(told: Found) -> tuple[Passage, ...] | None:
-    """Return the documents, where what a step returned is a list of nothing else."""
-    return passages_in(told) if isinstance(told, list) and told else None
+def listed(outputs: Found) -> tuple[Passage, ...] | None:
+    """Return the documents if a step returned a list of documents, else None."""
+    return passages_in(outputs) if isinstance(outputs, list) and outputs else None
 
 
-def arguments(asked: Found, keys: Keys = USUAL) -> Found:
-    """Return what a decorated function was called with: its only text, or what it has by name."""
-    if not (isinstance(asked, Mapping) and set(asked) == {"args", "kwargs"}):
-        return asked
-    args = asked["args"] if isinstance(asked["args"], list) else []
+def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
+    """Return the arguments of a decorated function: its only text, or its keyword arguments."""
+    if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
+        return inputs
+    args = inputs["args"] if isinstance(inputs["args"], list) else []
     texts = [arg for arg in args if question_in(arg, keys)]
     if args:
         return texts[0] if len(texts) == 1 else None
-    return asked["kwargs"]
+    return inputs["kwargs"]

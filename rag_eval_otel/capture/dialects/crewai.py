@@ -1,4 +1,4 @@
-"""CrewAI beside OpenInference: a crew's inputs, a task's description, an agent's messages."""
+"""CrewAI with OpenInference: inputs of crews, descriptions of tasks, messages of agents."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SCOPE: Final = "openinference.instrumentation.crewai"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells: a task is asked by its description, and answered as ``raw``.
+    """Read ``view``; the question of a task is its description, and its answer is ``raw``.
 
-    The model is asked more than that: what is expected of the answer is no part of the question.
+    The prompt of the model also holds the expected form of the answer, which is no question.
     """
     step = openinference.to_step(view, of)
     if of not in {"agent", "chain"}:
         return step
-    asked, told = value(view, "input.value"), value(view, "output.value")
-    question = None if isinstance(asked, Lost) else _question(view, asked, told)
-    raw = told.get("raw") if isinstance(told, Mapping) else None
+    inputs, outputs = value(view, "input.value"), value(view, "output.value")
+    question = None if isinstance(inputs, Lost) else _question(view, inputs, outputs)
+    raw = outputs.get("raw") if isinstance(outputs, Mapping) else None
     return replace(
         step,
         input=step.input if question is None else question,
@@ -32,14 +32,14 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
     )
 
 
-def _question(view: PlainSpan, asked: Any, told: Any) -> str | None:
-    """Return what an agent was asked, a crew was given, or the only task of either says."""
-    if isinstance(asked, Mapping) and "agent" not in asked:
-        messages = asked.get("messages")
-        found = messages if isinstance(messages, str) else build.question_in(asked, view.keys)
+def _question(view: PlainSpan, inputs: Any, outputs: Any) -> str | None:
+    """Return the message to an agent, the input of a crew, or the description of the only task."""
+    if isinstance(inputs, Mapping) and "agent" not in inputs:
+        messages = inputs.get("messages")
+        found = messages if isinstance(messages, str) else build.question_in(inputs, view.keys)
         if found is not None:
             return found
-    tasks = told.get("tasks_output", [told]) if isinstance(told, Mapping) else []
+    tasks = outputs.get("tasks_output", [outputs]) if isinstance(outputs, Mapping) else []
     described = [task.get("description") for task in tasks if isinstance(task, Mapping)]
     return described[0] if len(described) == 1 and isinstance(described[0], str) else None
 

@@ -1,4 +1,4 @@
-"""Reading documents, as retrievers of every framework write them."""
+"""Read documents from plain data, as retrievers and tools of every framework write them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | Non
 
 
 def count_in(data: Any) -> int | None:
-    """Return how many documents ``data`` lists, with or without their texts."""
+    """Return the number of documents in ``data``, with or without texts; None if it is no list."""
     items = _items(data)
     return None if items is None else len(items)
 
@@ -88,15 +88,15 @@ def _number(item: Mapping[str, Any]) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def shown_in(data: Any) -> Iterator[Passage]:
-    """Yield every document anywhere in ``data``: what a chain was handed or handed on.
+def documents_within(data: Any) -> Iterator[Passage]:
+    """Yield every document anywhere in ``data``, the input or output of a chain.
 
-    Not those in messages before the user's last: they belong to an earlier turn.
+    Documents in messages before the user's last message belong to an earlier turn and are left out.
     """
     if isinstance(data, list):
-        asked = (n for n, one in enumerate(data) if _of_user(one))
-        for item in data[max(asked, default=0) :]:
-            yield from shown_in(item)
+        inputs = (n for n, one in enumerate(data) if _of_user(one))
+        for item in data[max(inputs, default=0) :]:
+            yield from documents_within(item)
     elif isinstance(data, Mapping):
         text = data.get("page_content", data.get("content"))
         if isinstance(text, str) and any(key in data for key in _BESIDE_TEXT):
@@ -104,7 +104,7 @@ def shown_in(data: Any) -> Iterator[Passage]:
             return
         for item in data.values():
             if isinstance(item, list | Mapping):
-                yield from shown_in(item)
+                yield from documents_within(item)
 
 
 def _of_user(item: Any) -> bool:
@@ -112,7 +112,7 @@ def _of_user(item: Any) -> bool:
 
 
 def ids_in(data: Any) -> Iterator[str]:
-    """Yield the id of every node anywhere in ``data`` that is written as its id and score only."""
+    """Yield the ids of nodes anywhere in ``data`` that are written as id and score only."""
     if isinstance(data, str):
         found = _NODE.fullmatch(data)
         if found is not None:
@@ -134,8 +134,8 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
     )
 
 
-def wider_of(text: object, metadata: object) -> dict[str, str]:
-    """Return the text around a document that its ``metadata`` holds, by the text, if there is."""
+def window_of(text: object, metadata: object) -> dict[str, str]:
+    """Return the longer text around a document that its ``metadata`` holds, by its text."""
     metadata = json_in(metadata, opening="{") or metadata
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
         return {}
@@ -146,7 +146,7 @@ def wider_of(text: object, metadata: object) -> dict[str, str]:
 
 # --- documents within one text --------------------------------------------------------------------
 
-_WITHIN: Final = 4  # texts within texts that are looked into
+_WITHIN: Final = 4  # levels of nested texts that are read
 _OPENING: Final = frozenset("[{(")
 _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
@@ -184,19 +184,18 @@ _LEAD = re.compile(r"\s*(?:[^\n]{0,80}:[ \t]*)?\s*")  # may stand before the fir
 
 
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, without what only marks them; None if it is simply one.
+    """Return the documents in ``text``, or None if it has no marks between documents.
 
-    They may be JSON, the repr of Python's lists and of documents, in tags, below names such as
-    ``Source:`` and ``Content:``, numbered, or apart by rules. Blank lines tell nothing: documents
-    have paragraphs of their own.
+    Documents may be JSON, Python reprs, in tags, below names such as ``Source:`` and ``Content:``,
+    numbered, or separated by rules. Blank lines do not separate them: documents have paragraphs.
     """
     return _in_text(text, _WITHIN)
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents in plain ``data`` that a tool returned, or in the JSON or repr of it.
+    """Return the documents that a tool returned: plain ``data``, or the JSON or repr of it.
 
-    Text of another form is left: what marks documents there need not be meant so.
+    Marks in other texts are ignored, because they may have another meaning.
     """
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
@@ -232,7 +231,7 @@ def _parsed(text: str) -> Any:
 
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
-    """Return the documents in parsed ``data``: a list of them, one, or what is wrapped around."""
+    """Return the documents in parsed ``data``: a list of them, one, or a wrapper around them."""
     if isinstance(data, str):
         return _in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
@@ -262,7 +261,7 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    """Tell whether ``item`` is a block of content, not a document of its own."""
+    """Return True if ``item`` is a content block of a message, and no document."""
     return (
         isinstance(item, Mapping)
         and item.get("type") == "text"
@@ -271,7 +270,7 @@ def _is_block(item: Any) -> bool:
 
 
 def _unwrapped(passage: Passage, depth: int) -> Passage:
-    """Return the document that is all the text of ``passage`` holds: JSON within JSON."""
+    """Return the document whose JSON is the text of ``passage``, else ``passage``."""
     if passage.text.lstrip()[:1] != "{" or not depth:
         return passage
     inner = _of_data(_parsed(passage.text), depth - 1)
@@ -279,7 +278,7 @@ def _unwrapped(passage: Passage, depth: int) -> Passage:
 
 
 def _of_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents of which each is JSON on a line of its own."""
+    """Return the documents of JSON Lines, or None."""
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) < 2 or not all(line.lstrip()[:1] == "{" for line in lines):  # noqa: PLR2004
         return None
@@ -289,7 +288,7 @@ def _of_lines(text: str) -> tuple[Passage, ...] | None:
 
 
 def _of_strings(text: str) -> list[str] | None:
-    """Return the texts of documents that LangChain's ``str()`` wrote, one after the other."""
+    """Return the texts of LangChain documents that were written by ``str()``."""
     is_one = text.lstrip().startswith("page_content='")
     return _STR_OF_DOCUMENT.findall(text) if is_one else None
 
@@ -302,7 +301,7 @@ def _of_tags(text: str) -> list[str] | None:
 
 
 def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
-    """Return what stands between tags, and what outside of them."""
+    """Return the texts between tags, and the text outside of them."""
     found, outside, name, begin = [], [], "", 0
     for mark in tag.finditer(text):
         if not name and not mark[1]:
@@ -315,7 +314,7 @@ def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
 
 
 def _of_numbers(text: str) -> list[str] | None:
-    """Return what stands below numbers that count up from 0 or 1, the first at the beginning."""
+    """Return the texts below headings that are numbered from 0 or 1."""
     for pattern in _NUMBERED:
         found = list(pattern.finditer(text))
         numbers = [int(one[1]) for one in found]
@@ -326,7 +325,7 @@ def _of_numbers(text: str) -> list[str] | None:
 
 
 def _of_fields(text: str) -> list[str] | None:
-    """Return what stands below ``Content:``, or below ``Source:`` and the like, each time alike."""
+    """Return the texts below ``Content:``, or below repeated lines such as ``Source:``."""
     lead = _LEAD.match(text)
     begin = lead.end() if lead is not None and "\n" in lead[0].strip(" ") else 0
     for pattern in _FIELDS:
@@ -350,6 +349,6 @@ def _of_rules(text: str) -> list[str] | None:
 
 
 def _between(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
-    """Return what stands after each of ``marks``, up to the next."""
+    """Return the text after each of ``marks``, up to the next one."""
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]

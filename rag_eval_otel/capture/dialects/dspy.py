@@ -1,7 +1,7 @@
-"""DSPy beside OpenInference: modules called with fields by name, and models that answer in fields.
+"""DSPy with OpenInference: modules called with named fields, and models that reply in fields.
 
-A module that is called with a context and a question was handed what the application had found,
-by a function that no span may tell of: its context is that of the turn.
+The ``context`` with which a module is called is that of the turn: the function that retrieved it
+often has no span.
 """
 
 from __future__ import annotations
@@ -30,58 +30,56 @@ _CALLS_TOOLS = "next_tool_name"
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
-    said = word(view, _SAID) or ""  # by the client below it, which somebody else traces
-    return openinference.kind(view) if view.scope == _SCOPE or said.startswith(_MARK) else None
+    reply = word(view, _SAID) or ""  # on the span of another instrumentation, of the client
+    return openinference.kind(view) if view.scope == _SCOPE or reply.startswith(_MARK) else None
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Tell whether a module was called with a context, by the name of its argument."""
+    """Return True if a module was called with a context, by the name of its argument."""
     if view.scope != _SCOPE or not _INNERMOST.fullmatch(view.name):
         return False
-    asked = word(view, "input.value") or ""
-    return any(f'"{name}": [' in asked for name in _CONTEXT)
+    inputs = word(view, "input.value") or ""
+    return any(f'"{name}": [' in inputs for name in _CONTEXT)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked = value(view, "input.value")
+    inputs = value(view, "input.value")
     if of == "llm":
         return _llm(view)
-    if isinstance(asked, Mapping):
-        asked = asked.get("input_args", asked.get("kwargs", asked))
-        asked = asked if isinstance(asked, Mapping) else {}
+    if isinstance(inputs, Mapping):
+        inputs = inputs.get("input_args", inputs.get("kwargs", inputs))
+        inputs = inputs if isinstance(inputs, Mapping) else {}
     step = replace(
         openinference.to_step(view, of),
-        input=None if isinstance(asked, Lost) else build.question_in(asked, view.keys),
+        input=None if isinstance(inputs, Lost) else build.question_in(inputs, view.keys),
     )
-    found = _context(asked) if _INNERMOST.fullmatch(view.name) and step.input else None
+    found = _context(inputs) if _INNERMOST.fullmatch(view.name) and step.input else None
     if found is None:
         return step
     return replace(step, documents=found, recorded=step.recorded | {"documents"})
 
 
-def _context(asked: Any) -> tuple[Passage, ...] | None:
-    context = next((asked[name] for name in _CONTEXT if asked.get(name)), None)
+def _context(inputs: Any) -> tuple[Passage, ...] | None:
+    context = next((inputs[name] for name in _CONTEXT if inputs.get(name)), None)
     return passages_in_text(context) if isinstance(context, str) else passages_in(context)
 
 
 def _llm(view: PlainSpan) -> Step:
-    """Return the call of a model, which says the answer in one of several fields."""
+    """Read a model call, whose reply holds the answer in one of several fields."""
     step = openinference.to_step(view, "llm")
     fields = _fields(step.output or "")
     if not fields:
         return step
     if _CALLS_TOOLS in fields:
         return replace(step, output=None, calls_tools=True)
-    said = build.answer_in(fields, view.keys) or [*fields.values()][-1]
-    return replace(step, output=said)
+    reply = build.answer_in(fields, view.keys) or [*fields.values()][-1]
+    return replace(step, output=reply)
 
 
-def _fields(said: str) -> dict[str, str]:
-    """Return the fields in what a model said, by DSPy's marks or as JSON."""
-    found = {name: text.strip() for name, text in _FIELD.findall(said) if name != "completed"}
-    data = {} if found else plain(json_in(said, opening="{") or {})
+def _fields(reply: str) -> dict[str, str]:
+    """Return the fields of a model's reply, marked as DSPy does or as JSON."""
+    found = {name: text.strip() for name, text in _FIELD.findall(reply) if name != "completed"}
+    data = {} if found else plain(json_in(reply, opening="{") or {})
     return found or {name: text for name, text in data.items() if isinstance(text, str)}
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's GenAI conventions, as written by many: content in attributes, or in logs."""
+"""OpenTelemetry's GenAI conventions, with content in attributes, span events or log records."""
 
 from __future__ import annotations
 
@@ -28,49 +28,47 @@ _OF_TOOLS: Mapping[str, str] = {
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
-"""Events of the span of a tool, and the attributes that would tell the same."""
-_TOOLS_SAY = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
+"""Events of tool spans, and the attributes with the same content."""
+_TOOL_MESSAGES = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _VARIABLE = "gen_ai.prompt.variable."
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "gen_ai.operation.name")
     return None if found is None else _KINDS.get(found)
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Tell whether a model was shown what a tool said, by how messages of tools are written."""
+    """Return True if the prompt holds a tool message, by the JSON of its role."""
     shown = view.attributes.get("gen_ai.input.messages")
-    return isinstance(shown, str) and any(mark in shown for mark in _TOOLS_SAY)
+    return isinstance(shown, str) and any(mark in shown for mark in _TOOL_MESSAGES)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     view = with_events(view)
     if of in {"retriever", "reranker"}:
-        asked = value(view, "gen_ai.retrieval.query.text")
+        inputs = value(view, "gen_ai.retrieval.query.text")
         documents = value(view, "gen_ai.retrieval.documents")
-        return build.retrieval(view, asked=asked, documents=documents, kind=of)
+        return build.retrieval(view, inputs=inputs, documents=documents, kind=of)
     if of == "llm":
         return _llm(view)
     if of == "tool":
-        asked = value(view, "gen_ai.tool.call.arguments", "tool_arguments")
-        told = value(view, "gen_ai.tool.call.result", "tool_response")
+        inputs = value(view, "gen_ai.tool.call.arguments", "tool_arguments")
+        outputs = value(view, "gen_ai.tool.call.result", "tool_response")
         name = view.attributes.get("gen_ai.tool.name")
         about = str(view.attributes.get("gen_ai.tool.description") or "")
-        return build.tool(view, asked=asked, told=told, name=name, description=about)
+        return build.tool(view, inputs=inputs, outputs=outputs, name=name, description=about)
     if of == "embedding":
-        return build.chain(view, of, asked=value(view, "gen_ai.input.messages"), told=None)
-    asked = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")
-    told = value(view, "gen_ai.output.messages", "final_result")
-    if asked is None and told is None and view.logs:
-        asked, told = _of_events(view)
-    return build.chain(view, of, asked=asked, told=told, flat=of == "chain")
+        return build.chain(view, of, inputs=value(view, "gen_ai.input.messages"), outputs=None)
+    inputs = value(view, "gen_ai.input.messages", "pydantic_ai.all_messages")
+    outputs = value(view, "gen_ai.output.messages", "final_result")
+    if inputs is None and outputs is None and view.logs:
+        inputs, outputs = _of_events(view)
+    return build.chain(view, of, inputs=inputs, outputs=outputs, flat=of == "chain")
 
 
 def _llm(view: PlainSpan) -> Step:
-    messages, said = messages_of(view)
+    messages, reply = messages_of(view)
     texts = dict(_variables(view.attributes))
     for log in view.logs:
         texts.update(_variables(log.attributes))
@@ -79,39 +77,39 @@ def _llm(view: PlainSpan) -> Step:
     call = build.llm(
         view,
         messages=messages,
-        said=said,
+        reply=reply,
         response_id=response,
         finish=finish,
         variables=texts,
     )
-    return replace(call, end=None) if _was_left(view) else call
+    return replace(call, end=None) if _lacks_reply(view) else call
 
 
-def _was_left(view: PlainSpan) -> bool:
-    """Tell whether the end of the call was never reported: its span ended with that around it."""
-    told = view.attributes
-    may_tell = view.error is None and not view.dropped and "gen_ai.input.messages" in told
-    return may_tell and "gen_ai.output.messages" not in told
+def _lacks_reply(view: PlainSpan) -> bool:
+    """Return True if the reply of the call was never reported."""
+    names = view.attributes
+    is_complete = view.error is None and not view.dropped and "gen_ai.input.messages" in names
+    return is_complete and "gen_ai.output.messages" not in names
 
 
 def with_events(view: PlainSpan) -> PlainSpan:
-    """Return ``view`` with what events of the span tell, as if attributes or logs told it."""
-    found = [(name, told) for name, told in view.events if name.startswith("gen_ai.")]
+    """Return ``view`` with the content of its span events as attributes and log records."""
+    found = [(name, texts) for name, texts in view.events if name.startswith("gen_ai.")]
     if not found:
         return view
-    details = [told for name, told in found if name == _DETAILS]
-    told = {name: text for one in details for name, text in one.items()}
+    details = [texts for name, texts in found if name == _DETAILS]
+    texts = {name: text for one in details for name, text in one.items()}
     logs = [LogView(event=name, body=_body(view, one)) for name, one in found if name != _DETAILS]
     if kind(view) == "tool":
-        told |= {_OF_TOOLS[log.event]: _text_of(log) for log in logs if log.event in _OF_TOOLS}
+        texts |= {_OF_TOOLS[log.event]: _text_of(log) for log in logs if log.event in _OF_TOOLS}
     return replace(
-        view, attributes={**told, **view.attributes}, events=(), logs=[*view.logs, *logs]
+        view, attributes={**texts, **view.attributes}, events=(), logs=[*view.logs, *logs]
     )
 
 
-def _body(view: PlainSpan, told: Mapping[str, Any]) -> Any:
+def _body(view: PlainSpan, attributes: Mapping[str, Any]) -> Any:
     """Return the attributes of an event as the body of a log record, JSON in them parsed."""
-    body = {name: read(text, limit=view.value_limit) for name, text in told.items()}
+    body = {name: read(text, limit=view.value_limit) for name, text in attributes.items()}
     is_cut = view.dropped_events or any(isinstance(text, Lost) for text in body.values())
     return CUT if is_cut else body
 
@@ -121,7 +119,7 @@ def _text_of(log: LogView) -> Any:
 
 
 def messages_of(view: PlainSpan) -> tuple[Any, Any]:
-    """Return the messages an LLM was shown and what it said, from attributes or logs."""
+    """Return the prompt and the reply of an LLM call, from attributes or logs."""
     for log in view.logs:
         if log.event == _DETAILS and "gen_ai.input.messages" not in view.attributes:
             return _of_attributes(log.attributes, view.value_limit)
@@ -136,10 +134,10 @@ def messages_of(view: PlainSpan) -> tuple[Any, Any]:
 def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
     messages = read(attributes.get("gen_ai.input.messages"), limit=limit)
     instructions = read(attributes.get("gen_ai.system_instructions"), limit=limit)
-    said = read(attributes.get("gen_ai.output.messages"), limit=limit)
+    reply = read(attributes.get("gen_ai.output.messages"), limit=limit)
     if isinstance(messages, list) and instructions:
         messages = [{"role": "system", "content": _joined(instructions)}, *messages]
-    return messages, said[-1:] if isinstance(said, list) else said
+    return messages, reply[-1:] if isinstance(reply, list) else reply
 
 
 def _joined(instructions: Any) -> str:
@@ -150,21 +148,21 @@ def _joined(instructions: Any) -> str:
 
 
 def _of_events(view: PlainSpan) -> tuple[Any, Any]:
-    """Return messages from one log record each, the older way."""
-    shown, said = [], None
+    """Return prompt and reply from one log record for each message, the older convention."""
+    shown, reply = [], None
     if any(log.body is CUT for log in view.logs):
         return CUT, CUT
     for log in view.logs:
         role, body = log.event.removeprefix("gen_ai.").removesuffix(".message"), log.body
         if log.event == "gen_ai.choice" and isinstance(body, Mapping):
-            said = _choice(body.get("message"))
+            reply = _choice(body.get("message"))
         elif log.event.endswith(".message") and isinstance(body, Mapping):
             shown.append(plain({"role": body.get("role", role), **body}))
-    return shown or None, said
+    return shown or None, reply
 
 
 def _choice(message: Any) -> Any:
-    """Return what was said: a message, or the text or blocks of one."""
+    """Return the reply as a message; it may be a message, a text or blocks."""
     return plain(
         message if isinstance(message, Mapping) else {"role": "assistant", "content": message}
     )

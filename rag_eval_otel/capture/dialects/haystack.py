@@ -24,7 +24,7 @@ _MARKS: Final = frozenset(
         "haystack.tool.name",
     }
 )
-"""Attributes of which most of its spans have one."""
+"""Most spans have one of these attributes."""
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -34,7 +34,10 @@ _STEPS: Mapping[str, Kind] = {
     "haystack.async_pipeline.run": "chain",
 }
 _COMPONENTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
-    (re.compile(r"(AutoMerging|SentenceWindow)Retriever$"), "reranker"),  # of what others found
+    (
+        re.compile(r"(AutoMerging|SentenceWindow)Retriever$"),
+        "reranker",
+    ),
     (re.compile(r"(Retriever|WebSearch)$"), "retriever"),
     (re.compile(r"(Ranker|DocumentJoiner)$"), "reranker"),
     (re.compile(r"Generator$"), "llm"),
@@ -46,7 +49,6 @@ _QUERY_KEYS = ("question", "query", "text")
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     if not view.name.startswith(_PREFIX):
         return None
     component = word(view, "haystack.component.type")
@@ -56,27 +58,26 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def kind_of_component(name: str) -> Kind | None:
-    """Return the kind of components of a class with this ``name``, where that tells."""
+    """Return the kind of a component by the ``name`` of its class, or None."""
     return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
 
 
 def _retrieves(view: SpanView) -> bool:
-    """Tell whether a component of the user's own makes documents of a query."""
+    """Return True if a component takes a query and returns documents."""
     taken = word(view, "haystack.component.input_spec") or ""
     given = word(view, "haystack.component.output_spec") or ""
     return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked = _value(
+    inputs = _value(
         view,
         "haystack.component.input",
         "haystack.agent.input",
         "haystack.agent.step.llm.input",
         "haystack.agent.step.tool.input",
     )
-    told = _value(
+    outputs = _value(
         view,
         "haystack.component.output",
         "haystack.agent.output",
@@ -84,19 +85,21 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
         "haystack.agent.step.tool.output",
     )
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=asked, documents=windows_in(told) or told, kind=of)
+        return build.retrieval(
+            view, inputs=inputs, documents=windows_in(outputs) or outputs, kind=of
+        )
     if of == "llm":
-        return build.llm(view, messages=_prompt(asked), said=told)
+        return build.llm(view, messages=_prompt(inputs), reply=outputs)
     if of == "tool":
-        name = view.attributes.get("haystack.tool.name") or _invoked(told)
-        return build.tool(view, asked=asked, told=tool_messages(told), name=name)
+        name = view.attributes.get("haystack.tool.name") or _invoked(outputs)
+        return build.tool(view, inputs=inputs, outputs=tool_messages(outputs), name=name)
     if "haystack.pipeline.input_data" in view.attributes:
         return _pipeline(view)
-    return build.chain(view, of, asked=asked, told=answers(told))
+    return build.chain(view, of, inputs=inputs, outputs=answers(outputs))
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
-    """Return the first of the attributes that is there; where a callback is in it, it is a repr."""
+    """Return the first of the attributes ``keys``; a value with a callback in it is a repr."""
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
         return plain(parts_named(data_in(found)))
@@ -104,7 +107,7 @@ def _value(view: PlainSpan, *keys: str) -> Any:
 
 
 def parts_named(data: Any) -> Any:
-    """Return data read from a repr, where the parts of messages have lost their names."""
+    """Return data read from a repr, with the lost names of message parts added."""
     if isinstance(data, list):
         return [parts_named(item) for item in data]
     if not isinstance(data, Mapping):
@@ -115,83 +118,86 @@ def parts_named(data: Any) -> Any:
     return {"tool_call": named} if "tool_name" in data else named
 
 
-def windows_in(told: Any) -> tuple[Passage, ...]:
-    """Return the texts around documents, where a component makes these of them."""
-    windows = told.get("context_windows") if isinstance(told, Mapping) else None
+def windows_in(outputs: Any) -> tuple[Passage, ...]:
+    """Return the longer texts around documents, if a component returned such texts."""
+    windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
 
 
-def _prompt(asked: Any) -> Any:
+def _prompt(inputs: Any) -> Any:
     """Return the messages, or the one prompt of a generator of text."""
-    if isinstance(asked, Mapping) and isinstance(asked.get("prompt"), str):
-        return asked["prompt"]
-    return asked if not isinstance(asked, str) else None  # the repr of something
+    if isinstance(inputs, Mapping) and isinstance(inputs.get("prompt"), str):
+        return inputs["prompt"]
+    return inputs if not isinstance(inputs, str) else None  # the repr of something
 
 
-def _invoked(told: Any) -> Any:
-    """Return the name of the tool that was invoked, if it was one."""
-    messages = told.get("tool_messages") if isinstance(told, Mapping) else None
+def _invoked(outputs: Any) -> Any:
+    """Return the name of the tool, if exactly one was invoked."""
+    messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
 
 
-def tool_messages(told: Any) -> Any:
-    """Return what the only tool said: an invoker may have called several."""
-    messages = told.get("tool_messages") if isinstance(told, Mapping) else None
+def tool_messages(outputs: Any) -> Any:
+    """Return the message of the tool, if exactly one was invoked."""
+    messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
         return messages[0] if len(messages) == 1 else None
-    return told
+    return outputs
 
 
 def _pipeline(view: PlainSpan) -> Step:
-    asked = _value(view, "haystack.pipeline.input_data")
-    told = _value(view, "haystack.pipeline.output_data")
+    inputs = _value(view, "haystack.pipeline.input_data")
+    outputs = _value(view, "haystack.pipeline.output_data")
     return build.chain(
-        view, "chain", asked=query_of(asked, view.keys), told=answer_of_components(told, view.keys)
+        view,
+        "chain",
+        inputs=query_of(inputs, view.keys),
+        outputs=answer_of_components(outputs, view.keys),
     )
 
 
-def query_of(asked: Any, keys: Keys = USUAL) -> Any:
-    """Return the question a pipeline was given, if its components were all given the same."""
-    if isinstance(asked, Lost) or not isinstance(asked, Mapping):
-        return asked
-    asked = asked.get("data", asked)
-    given = {text for part in asked.values() for text in _queries(part, keys)}
-    given = given or set(_queries(asked, keys))
+def query_of(inputs: Any, keys: Keys = USUAL) -> Any:
+    """Return the question of a pipeline, if all components received the same one."""
+    if isinstance(inputs, Lost) or not isinstance(inputs, Mapping):
+        return inputs
+    inputs = inputs.get("data", inputs)
+    given = {text for part in inputs.values() for text in _queries(part, keys)}
+    given = given or set(_queries(inputs, keys))
     return next(iter(given)) if len(given) == 1 else None
 
 
 def _queries(part: Any, keys: Keys) -> Iterator[str]:
     if isinstance(part, Mapping):
         yield from (part[key] for key in _QUERY_KEYS if isinstance(part.get(key), str))
-        if isinstance(part.get("messages"), list) and (asked := build.question_in(part, keys)):
-            yield asked
+        if isinstance(part.get("messages"), list) and (inputs := build.question_in(part, keys)):
+            yield inputs
 
 
-def answer_of_components(told: Any, keys: Keys = USUAL) -> Any:
-    """Return what the last components of a pipeline answered, if it is one thing."""
-    if isinstance(told, Lost) or not isinstance(told, Mapping):
-        return told
-    built = [part for part in told.values() if isinstance(part, Mapping) and "answers" in part]
-    parts = built or told.values()  # an answer that was built is what the application reads
+def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
+    """Return the answer of a pipeline, if its last components returned only one."""
+    if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
+        return outputs
+    built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
+    parts = built or outputs.values()  # an answer builder returns what the application reads
     found = {text for part in parts if (text := build.answer_in(answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 
-def answers(told: Any) -> Any:
+def answers(outputs: Any) -> Any:
     """Return the one reply, built answer or last message of a component."""
-    if not isinstance(told, Mapping):
-        return told
-    answers = told.get("answers")
+    if not isinstance(outputs, Mapping):
+        return outputs
+    answers = outputs.get("answers")
     if isinstance(answers, list) and answers:
         first = answers[0]
         inner = first.get("init_parameters", first) if isinstance(first, Mapping) else None
         return inner.get("data", inner.get("answer")) if isinstance(inner, Mapping) else None
-    if isinstance(told.get("replies"), list):
-        return build.said_in(told["replies"])[0]
-    if isinstance(told.get("last_message"), Mapping):
-        return build.said_in(told["last_message"])[0]
-    return told
+    if isinstance(outputs.get("replies"), list):
+        return build.reply_in(outputs["replies"])[0]
+    if isinstance(outputs.get("last_message"), Mapping):
+        return build.reply_in(outputs["last_message"])[0]
+    return outputs
 
 
 DIALECT: Final = Dialect(

@@ -21,24 +21,22 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "langfuse.observation.type")
     return None if found is None else _KINDS.get(found, "chain")
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked = build.arguments(value(view, "langfuse.observation.input"), view.keys)
-    told = value(view, "langfuse.observation.output")
+    inputs = build.arguments(value(view, "langfuse.observation.input"), view.keys)
+    outputs = value(view, "langfuse.observation.output")
     if of == "retriever":
-        return build.retrieval(view, asked=asked, documents=told)
+        return build.retrieval(view, inputs=inputs, documents=outputs)
     if of == "llm":
-        return build.llm(view, messages=asked, said=told)
+        return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
-        return build.tool(view, asked=asked, told=told)
-    is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # its parent is made up
-    listed = build.listed(told)
-    return build.chain(view, of, asked=asked, told=told, documents=listed, is_remote=is_top)
+        return build.tool(view, inputs=inputs, outputs=outputs)
+    is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # has no real parent
+    listed = build.listed(outputs)
+    return build.chain(view, of, inputs=inputs, outputs=outputs, documents=listed, is_remote=is_top)
 
 
 DIALECT: Final = Dialect(

@@ -1,4 +1,4 @@
-"""LangSmith's OTel export: prompt and completion as JSON, written after the fact."""
+"""LangSmith's OTel export: prompt and completion as JSON; spans are exported late."""
 
 from __future__ import annotations
 
@@ -20,31 +20,29 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "langsmith.span.kind")
     return None if found is None else _KINDS.get(found, "chain")
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked, told = (
+    inputs, outputs = (
         value(view, "gen_ai.prompt", opening=JSON),
         value(view, "gen_ai.completion", opening=JSON),
     )
     if of == "retriever":
-        return build.retrieval(view, asked=asked, documents=_unwrapped(told))
+        return build.retrieval(view, inputs=inputs, documents=_unwrapped(outputs))
     if of == "llm":
-        return build.llm(view, messages=asked, said=told)
+        return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
-        return build.tool(view, asked=asked, told=told)
-    return build.chain(view, of, asked=asked, told=told)
+        return build.tool(view, inputs=inputs, outputs=outputs)
+    return build.chain(view, of, inputs=inputs, outputs=outputs)
 
 
-def _unwrapped(told: object) -> object:
-    """Return the list that a function returned, which LangSmith puts below ``output``."""
-    if isinstance(told, Mapping) and set(told) == {"output"}:
-        return told["output"]
-    return told
+def _unwrapped(outputs: object) -> object:
+    """Return the return value of a function, which LangSmith wraps as ``output``."""
+    if isinstance(outputs, Mapping) and set(outputs) == {"output"}:
+        return outputs["output"]
+    return outputs
 
 
 DIALECT: Final = Dialect(

@@ -1,4 +1,4 @@
-"""LlamaIndex's own tracing: spans have names only, what happened is in their events."""
+"""LlamaIndex's own tracing: content is in span events, and spans have names only."""
 
 from __future__ import annotations
 
@@ -36,34 +36,33 @@ _EVALUATES: Final = re.compile(
     r"|Your task is to evaluate if the (response|retrieved context)"
     r"|You are an expert evaluation system for a question answering chatbot"
 )
-"""What the prompts of its evaluators say: they retrieve and ask, and answer nobody's question."""
+"""Prompts of its evaluators, which judge an answer and are no RAG turn."""
 _OBSERVES = "Observation: "
 _THOUGHT = re.compile(r"\s*Thought:.*?\n(?P<what>Answer|Action):\s*(?P<rest>.*)", re.DOTALL)
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     if view.scope != _SCOPE:
         return None
-    for name, told in view.events:
+    for name, outputs in view.events:
         if name in _EVENTS:
             found = _EVENTS[name]
-            return "other" if found == "llm" and any(map(evaluates, told.values())) else found
+            return "other" if found == "llm" and any(map(evaluates, outputs.values())) else found
     return next((of for name, of in _NAMES if name.search(view.name)), "chain")
 
 
-def evaluates(asked: object) -> bool:
-    """Tell whether an LLM is asked to judge an answer."""
-    return isinstance(asked, str) and _EVALUATES.search(asked) is not None
+def evaluates(inputs: object) -> bool:
+    """Return True if a prompt asks to judge an answer."""
+    return isinstance(inputs, str) and _EVALUATES.search(inputs) is not None
 
 
 def observes(text: object) -> bool:
-    """Tell whether a message by the user is what an agent was told by a tool."""
+    """Return True if a user message is the result of a tool, as ReAct agents write it."""
     return isinstance(text, str) and text.startswith(_OBSERVES)
 
 
 def thought(call: Step) -> Step:
-    """Return ``call`` with what an agent answers in the end, where it thinks in text before."""
+    """Return ``call`` with only the final answer of a ReAct agent's text."""
     found = _THOUGHT.match(call.output or "")
     if found is None:
         return call
@@ -73,20 +72,19 @@ def thought(call: Step) -> Step:
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     if of == "retriever":
         return build.retrieval(
             view,
-            asked=_get(view, "Retrieval", "str_or_query_bundle", "str_or_query_bundle.query_str"),
+            inputs=_get(view, "Retrieval", "str_or_query_bundle", "str_or_query_bundle.query_str"),
             documents=_get(view, "RetrievalEnd", "nodes"),
         )
     if of == "reranker":
         nodes = _get(view, "ReRankEnd", "nodes")
-        return build.retrieval(view, asked=None, documents=nodes, kind=of)
+        return build.retrieval(view, inputs=None, documents=nodes, kind=of)
     if of == "llm":
-        return thought(build.llm(view, messages=_messages(view), said=_said(view)))
-    asked = _get(view, "QueryStart", "query", "query.query_str")
-    step = build.chain(view, of, asked=asked, told=_told(view))
+        return thought(build.llm(view, messages=_messages(view), reply=_reply(view)))
+    inputs = _get(view, "QueryStart", "query", "query.query_str")
+    step = build.chain(view, of, inputs=inputs, outputs=_outputs(view))
     sources = _get(view, "SynthesizeEnd", "response.source_nodes")
     return replace(step, documents_seen=passages_in(sources) or ())
 
@@ -103,24 +101,24 @@ def _is_observation(message: Any) -> bool:
     return is_users and observes(message.get("content"))
 
 
-def _said(view: PlainSpan) -> Any:
+def _reply(view: PlainSpan) -> Any:
     blocks = _get(view, "LLMChatEnd", "response.message.blocks")
     if isinstance(blocks, list):
         return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
     deltas = [str(a.get("delta") or "") for _, a in _named(view.events, "StreamChatDelta")]
     ended = bool(_named(view.events, "StreamChatEnd"))
-    said = _get(view, "LLMPredictEnd", "output") or _get(view, "LLMCompletionEnd", "response.text")
-    return "".join(deltas) if deltas and ended else said
+    reply = _get(view, "LLMPredictEnd", "output") or _get(view, "LLMCompletionEnd", "response.text")
+    return "".join(deltas) if deltas and ended else reply
 
 
-def _told(view: PlainSpan) -> Any:
+def _outputs(view: PlainSpan) -> Any:
     return _get(view, "QueryEnd", "response.response", "response") or _get(
         view, "AgentRunStepEnd", "step_output.output.response"
     )
 
 
 def _get(view: PlainSpan, event: str, *keys: str) -> Any:
-    """Return the first of ``keys`` that an event has whose name begins with ``event``."""
+    """Return the first of the attributes ``keys`` of events whose name begins with ``event``."""
     for _, attributes in _named(view.events, event):
         for key in keys:
             if attributes.get(key) is not None:

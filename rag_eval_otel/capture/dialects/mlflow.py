@@ -1,4 +1,4 @@
-"""MLflow: inputs and outputs as JSON; even the type of a span is."""
+"""MLflow: inputs, outputs and even the type of a span are JSON."""
 
 from __future__ import annotations
 
@@ -24,31 +24,29 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "mlflow.spanType")
     return None if found is None else _KINDS.get(found.strip('"'), "chain")
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked, told = (
+    inputs, outputs = (
         value(view, "mlflow.spanInputs", opening=JSON),
         value(view, "mlflow.spanOutputs", opening=JSON),
     )
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=_only(asked, view.keys), documents=told, kind=of)
+        return build.retrieval(view, inputs=_only(inputs, view.keys), documents=outputs, kind=of)
     if of == "llm":
-        return build.llm(view, messages=asked, said=told)
+        return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
-        return build.tool(view, asked=_only(asked, view.keys), told=told)
-    return build.chain(view, of, asked=_only(asked, view.keys), told=told)
+        return build.tool(view, inputs=_only(inputs, view.keys), outputs=outputs)
+    return build.chain(view, of, inputs=_only(inputs, view.keys), outputs=outputs)
 
 
-def _only(asked: object, keys: Keys) -> object:
-    """Return the one argument of a decorated function, whatever it is called."""
-    if isinstance(asked, Mapping) and len(asked) == 1 and build.question_in(asked, keys) is None:
-        return next(iter(asked.values()))
-    return asked
+def _only(inputs: object, keys: Keys) -> object:
+    """Return the only argument of a decorated function, whatever its name is."""
+    if isinstance(inputs, Mapping) and len(inputs) == 1 and build.question_in(inputs, keys) is None:
+        return next(iter(inputs.values()))
+    return inputs
 
 
 DIALECT: Final = Dialect(

@@ -1,4 +1,6 @@
-"""What the application itself has said about a turn, on whatever span: it wins over all else.
+"""Read question, contexts and answer that the application recorded itself, on any span.
+
+They take precedence over the content of the instrumentation.
 
 ``rag.question`` and ``rag.answer`` are attributes; contexts are the attribute ``rag.contexts``, or
 an event ``rag.retrieval`` for each retrieval, as `record_retrieval` writes them.
@@ -24,31 +26,31 @@ PARTS: Final[Mapping[str, Part]] = {
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-"""Attributes of which every span has one on which the application has said anything."""
+"""The attributes by which a recorded part is known, and that part."""
 
 CONTENT: Final = (
     r"rag\.(question|contexts|answer)",
     r"rag\.retrieval\.(query|documents)",
 )
-"""What attributes are called, of spans and of events, that hold texts."""
+"""Patterns of the attributes, of spans and of events, that hold texts."""
 
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
-"""Those of them that hold a list, often as JSON; the others are one text each."""
+"""The attributes that hold a list, often as JSON; the others hold one text."""
 
 
 def with_recorded(view: PlainSpan, step: Step) -> Step:
-    """Return ``step`` with what the application said in place of what was recorded."""
+    """Return ``step`` with the recorded parts in place of those of the instrumentation."""
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
         "output": _text(view, semconv.ANSWER),
         "documents": _contexts(view),
     }
     said = {part: value for part, value in found.items() if value is not None}
-    told: dict[Any, Any] = {p: value for p, value in said.items() if not isinstance(value, Lost)}
-    lost: dict[Any, None] = dict.fromkeys(part for part in said if part not in told)
+    known: dict[Any, Any] = {p: value for p, value in said.items() if not isinstance(value, Lost)}
+    lost: dict[Any, None] = dict.fromkeys(part for part in said if part not in known)
     return replace(
         step,
-        **{**lost, **told},
+        **{**lost, **known},
         kind="chain" if step.kind == "other" else step.kind,
         query=_query(view),
         recorded=frozenset(said),
@@ -64,7 +66,7 @@ def _text(view: PlainSpan, name: str) -> str | Lost | None:
 
 
 def _whole(text: str, limit: int | None) -> str | Lost:
-    """Return ``text``, unless it says that it was hidden, or is as long as texts may be."""
+    """Return ``text``, or a `Lost` if it was redacted, or is as long as the limit of values."""
     if is_marker(text):
         return HIDDEN
     return CUT if limit is not None and len(text) >= limit else text
@@ -75,7 +77,7 @@ def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
     limit = view.value_limit
     events = list(_retrievals(view))
     if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
-        return CUT  # an event may have been one of ours
+        return CUT  # a dropped event may have held documents
     found = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), limit) for event in events]
     found = [CUT if passages is None else passages for passages in found]
     if semconv.CONTEXTS in view.attributes:
@@ -83,12 +85,12 @@ def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
     lost = next((one for one in found if isinstance(one, Lost)), None)
     if lost is not None:
         return lost
-    told = [one for one in found if one is not None and not isinstance(one, Lost)]
-    return tuple(distinct_passages(p for passages in told for p in passages)) if told else None
+    known = [one for one in found if one is not None and not isinstance(one, Lost)]
+    return tuple(distinct_passages(p for passages in known for p in passages)) if known else None
 
 
 def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
-    """Return the documents in a sequence of texts, or in JSON listing texts or documents."""
+    """Return the documents in a sequence of texts, or in a JSON list of texts or documents."""
     if isinstance(found, str):
         data = read(found, limit=limit)
         passages = data if isinstance(data, Lost) else passages_in(data)
@@ -113,7 +115,7 @@ def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    """Return ``passages``, of those with one text the first."""
+    """Return ``passages`` without repetitions of a text."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

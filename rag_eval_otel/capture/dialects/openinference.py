@@ -1,4 +1,4 @@
-"""OpenInference (Arize): everything is in flattened attributes, told apart by a kind."""
+"""OpenInference (Arize): flattened attributes, and a kind on each span."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rag_eval_otel.capture.dialects import build
 from rag_eval_otel.capture.dialects.dialect import Dialect
-from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, wider_of
+from rag_eval_otel.capture.dialects.documents import documents_in, ids_in, passages_of, window_of
 from rag_eval_otel.capture.dialects.values import (
     CUT,
     HIDDEN,
@@ -38,13 +38,12 @@ _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     found = word(view, "openinference.span.kind")
     return None if found is None else _KINDS.get(found.upper(), "chain")
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Tell whether a model was shown what a tool said, or the provider's own search found."""
+    """Return True if an LLM call has tool results in its prompt, or used a hosted search."""
     return any(
         role in _TOOLS and key.endswith(_ROLE)
         for key, role in view.attributes.items()
@@ -53,38 +52,39 @@ def holds_documents(view: SpanView) -> bool:
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked, told = value(view, "input.value"), value(view, "output.value")
+    inputs, outputs = value(view, "input.value"), value(view, "output.value")
     if of == "retriever":
-        found = _documents(view, told)
-        return build.retrieval(view, asked=asked, documents=found, windows=_wider(view))
+        found = _documents(view, outputs)
+        return build.retrieval(view, inputs=inputs, documents=found, windows=_windows(view))
     if of == "reranker":
-        asked = value(view, "reranker.query", "input.value")
-        documents = _documents(view, told, prefix="reranker.output_documents")
-        kept = tuple(ids_in(told))
+        inputs = value(view, "reranker.query", "input.value")
+        documents = _documents(view, outputs, prefix="reranker.output_documents")
+        kept = tuple(ids_in(outputs))
         return build.retrieval(
-            view, asked=asked, documents=documents, kind="reranker", kept_ids=kept
+            view, inputs=inputs, documents=documents, kind="reranker", kept_ids=kept
         )
     if of == "llm":
-        return _llm(view, told)
+        return _llm(view, outputs)
     if of == "tool":
         name = view.attributes.get("tool.name")
         about = str(view.attributes.get("tool.description") or "")
-        return build.tool(view, asked=asked, told=told, name=name, description=about)
+        return build.tool(view, inputs=inputs, outputs=outputs, name=name, description=about)
     if of == "embedding":
         text = view.attributes.get("embedding.embeddings.0.embedding.text")
-        return build.chain(view, of, asked=asked if isinstance(asked, Lost) else text, told=None)
-    return build.chain(view, of, asked=asked, told=told)
+        return build.chain(
+            view, of, inputs=inputs if isinstance(inputs, Lost) else text, outputs=None
+        )
+    return build.chain(view, of, inputs=inputs, outputs=outputs)
 
 
-def _documents(view: PlainSpan, told: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents; their numbers show whether some were dropped."""
+def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents") -> Any:
+    """Return the documents, or `CUT` if gaps in their numbers show that some were dropped."""
     found = list(numbered(view.attributes, prefix))
     contents = [item["document.content"] for _, item in found if "document.content" in item]
     if view.dropped and (has_gaps(n for n, _ in found) or not found):
         return CUT
     if not contents:
-        return told if told is HIDDEN or told is CUT else _listed(told)
+        return outputs if outputs is HIDDEN or outputs is CUT else _listed(outputs)
     if any(read(text, limit=view.value_limit) is CUT for text in contents):
         return CUT
     return passages_of(
@@ -92,38 +92,38 @@ def _documents(view: PlainSpan, told: Any, prefix: str = "retrieval.documents") 
     )
 
 
-def _wider(view: PlainSpan) -> dict[str, str]:
-    """Return the texts around documents, as LlamaIndex keeps them for its windows."""
+def _windows(view: PlainSpan) -> dict[str, str]:
+    """Return the longer texts around documents, which LlamaIndex keeps in their metadata."""
     found: dict[str, str] = {}
     for _, item in numbered(view.attributes, "retrieval.documents"):
-        found |= wider_of(item.get("document.content"), item.get("document.metadata"))
+        found |= window_of(item.get("document.content"), item.get("document.metadata"))
     return found
 
 
-def _listed(told: Any) -> Any:
-    """Return an empty list where the output is one; texts are in attributes, never only there."""
-    listed = told.get("documents") if isinstance(told, Mapping) else told
+def _listed(outputs: Any) -> Any:
+    """Return an empty list if the output is one; documents are always in attributes, too."""
+    listed = outputs.get("documents") if isinstance(outputs, Mapping) else outputs
     return [] if listed == [] else None
 
 
-def _llm(view: PlainSpan, told: Any) -> Step:
-    messages, said = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
+def _llm(view: PlainSpan, outputs: Any) -> Step:
+    messages, reply = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
     prompts = view.attributes.get("llm.prompts")
     if messages is None:
         messages = list(prompts) if prompts else None
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
-    found = _hosted(said)
-    if isinstance(said, list):
-        said = said[-1:]
-    elif said is None and (prompts or not isinstance(told, Mapping | list)):
-        said = told  # in full only where there are no messages that could have been hidden
-    elif said is None:
-        said = _streamed(told)
+    found = _hosted(reply)
+    if isinstance(reply, list):
+        reply = reply[-1:]
+    elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
+        reply = outputs  # complete only without messages, which could have been hidden
+    elif reply is None:
+        reply = _streamed(outputs)
     call = build.llm(
         view,
         messages=messages,
-        said=said,
-        response_id=_response_id(told),
+        reply=reply,
+        response_id=_response_id(outputs),
         finish=view.attributes.get("llm.finish_reason"),
     )
     if found is None:
@@ -131,22 +131,22 @@ def _llm(view: PlainSpan, told: Any) -> Step:
     return replace(call, documents=found, recorded=frozenset({"documents"}))
 
 
-def _streamed(told: Any) -> Any:
-    """Return what a response of OpenAI's says that was streamed: nobody makes messages of it."""
-    found = told[-1] if isinstance(told, list) and told else told
+def _streamed(outputs: Any) -> Any:
+    """Return the reply of a streamed OpenAI response, for which there are no message attributes."""
+    found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     output = found.get("output") if isinstance(found, Mapping) else None
     if not isinstance(output, list) or found.get("object") != "response":
         return None
     calls = [item for item in output if isinstance(item, Mapping) and "arguments" in item]
-    said = [item for item in output if isinstance(item, Mapping) and item.get("content")]
-    return {**(said[-1] if said else {"content": ""}), "role": "assistant", "tool_calls": calls}
+    reply = [item for item in output if isinstance(item, Mapping) and item.get("content")]
+    return {**(reply[-1] if reply else {"content": ""}), "role": "assistant", "tool_calls": calls}
 
 
-def _hosted(said: Any) -> tuple[Passage, ...] | None:
-    """Return what a search found that the provider made while it wrote the answer."""
-    messages = said if isinstance(said, list) else []
-    told = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
-    found = [documents_in(content) for content in told]
+def _hosted(reply: Any) -> tuple[Passage, ...] | None:
+    """Return the documents of a hosted search, which ran while the model wrote the answer."""
+    messages = reply if isinstance(reply, list) else []
+    outputs = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
+    found = [documents_in(content) for content in outputs]
     listed = [passages for passages in found if passages]
     return tuple(passage for passages in listed for passage in passages) if listed else None
 
@@ -166,7 +166,7 @@ def _messages(view: PlainSpan, prefix: str) -> Any:
 
 
 def _name_results(messages: Sequence[dict[str, Any]]) -> None:
-    """Let results without an id, as beside LiteLLM, be those of the only call before them."""
+    """Name tool results without an id, as with LiteLLM, after the only tool call before them."""
     called: Mapping[str, str] = {}
     for message in messages:
         called = message["called"] or called
@@ -196,9 +196,9 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _response_id(told: Any) -> object:
-    """Return the provider's id of the response, where the output is one in full."""
-    return told.get("id") if isinstance(told, Mapping) else None
+def _response_id(outputs: Any) -> object:
+    """Return the response id, if the output is a complete response."""
+    return outputs.get("id") if isinstance(outputs, Mapping) else None
 
 
 DIALECT: Final = Dialect(

@@ -1,7 +1,7 @@
-"""OpenInference over Haystack: components by their class, and values as Python's reprs.
+"""OpenInference over Haystack: the kind by the class of a component, values as Python reprs.
 
-Messages and answers are reprs in full, documents are cut at a hundred characters, unless the
-component is known as a retriever or ranker.
+Reprs of messages and answers are complete. Documents are cut at a hundred characters, except those
+of retrievers and rankers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rag_eval_otel.types import Passage
 
 _SCOPE: Final = "openinference.instrumentation.haystack"
 _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
-_BUILDER = re.compile(r"PromptBuilder$")  # taken for a model
-_DOCUMENT = re.compile(  # nothing is escaped there
+_BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
+_DOCUMENT = re.compile(  # its repr does not escape quotes
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
 )
@@ -31,63 +31,61 @@ _QUERY, _DOCUMENTS = '{"query": ', '{"documents": '
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     if view.scope != _SCOPE:
         return None
-    told, name = openinference.kind(view), view.name.rpartition(".")[0]
-    if told is None or told == "embedding":
-        return told
+    known, name = openinference.kind(view), view.name.rpartition(".")[0]
+    if known is None or known == "embedding":
+        return known
     if _BUILDER.search(name):
         return "chain"
-    known = told if told != "chain" else haystack.kind_of_component(name)
-    return known or ("retriever" if _retrieves(view) else "chain")
+    found = known if known != "chain" else haystack.kind_of_component(name)
+    return found or ("retriever" if _retrieves(view) else "chain")
 
 
 def _retrieves(view: SpanView) -> bool:
-    """Tell whether a component makes documents of a query, by how both begin."""
-    asked, told = word(view, "input.value") or "", word(view, "output.value") or ""
-    return asked.startswith(_QUERY) and told.startswith(_DOCUMENTS)
+    """Return True if a component takes a query and returns documents, by their first key."""
+    inputs, outputs = word(view, "input.value") or "", word(view, "output.value") or ""
+    return inputs.startswith(_QUERY) and outputs.startswith(_DOCUMENTS)
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked, told = (_revived(value(view, f"{one}.value")) for one in ("input", "output"))
+    inputs, outputs = (_parsed(value(view, f"{one}.value")) for one in ("input", "output"))
     is_read = word(view, "openinference.span.kind") in _READ_BY_KIND and of != "chain"
     if of == "llm":
-        return _llm(view, asked)
+        return _llm(view, inputs)
     if is_read:
         return openinference.to_step(view, of)
     if of in {"reranker", "retriever"}:
-        return build.retrieval(view, asked=asked, documents=_documents(told), kind=of)
+        return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
     if of == "tool":
-        return build.tool(view, asked=asked, told=haystack.tool_messages(told))
-    if isinstance(asked, Mapping) and set(asked) <= {"data", "include_outputs_from"}:
-        asked = haystack.query_of(asked, view.keys)
-        told = haystack.answer_of_components(told, view.keys)
-    step = build.chain(view, of, asked=asked, told=haystack.answers(told))
+        return build.tool(view, inputs=inputs, outputs=haystack.tool_messages(outputs))
+    if isinstance(inputs, Mapping) and set(inputs) <= {"data", "include_outputs_from"}:
+        inputs = haystack.query_of(inputs, view.keys)
+        outputs = haystack.answer_of_components(outputs, view.keys)
+    step = build.chain(view, of, inputs=inputs, outputs=haystack.answers(outputs))
     return replace(step, kept_ids=tuple(_ids(value(view, "output.value"))))
 
 
-def _llm(view: PlainSpan, asked: Any) -> Step:
-    """Return the call of a model; what tools had answered is told in the reprs alone."""
+def _llm(view: PlainSpan, inputs: Any) -> Step:
+    """Read a model call; tool results are in the reprs only."""
     step = openinference.to_step(view, "llm")
-    messages = asked.get("messages") if isinstance(asked, Mapping) else None
+    messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
     if all(one.text for one in step.tool_results) or not isinstance(messages, list):
         return step
-    full = build.llm(view, messages=messages, said=None)
+    full = build.llm(view, messages=messages, reply=None)
     return replace(
         step, prompt=full.prompt, tool_results=full.tool_results, own_messages=full.own_messages
     )
 
 
-def _documents(told: Any) -> Any:
-    """Return the documents of a component that is not known as a retriever, or `CUT`."""
-    if isinstance(told, Lost) or not isinstance(told, Mapping):
-        return told
-    windows = haystack.windows_in(told)
+def _documents(outputs: Any) -> Any:
+    """Return the documents of a component that OpenInference does not know, or `CUT`."""
+    if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
+        return outputs
+    windows = haystack.windows_in(outputs)
     if windows:
         return windows
-    listed = told.get("documents")
+    listed = outputs.get("documents")
     if not isinstance(listed, list):
         return None
     found = [_document(one) for one in listed]
@@ -105,21 +103,21 @@ def _document(item: Any) -> Passage | Lost | None:
     return CUT if len(text) > _CUT_AT and text.endswith("...") else Passage(text=text, id=name)
 
 
-def _ids(told: Any) -> Iterator[str]:
-    """Yield the ids of the documents that a component handed on."""
-    listed = told.get("documents") if isinstance(told, Mapping) else None
+def _ids(outputs: Any) -> Iterator[str]:
+    """Yield the ids of the documents that a component returned."""
+    listed = outputs.get("documents") if isinstance(outputs, Mapping) else None
     for item in listed if isinstance(listed, list) else ():
         found = _DOCUMENT.match(item) if isinstance(item, str) else None
         if found is not None:
             yield found[1]
 
 
-def _revived(data: Any) -> Any:
-    """Return ``data`` with reprs of messages and answers as what they are of."""
+def _parsed(data: Any) -> Any:
+    """Return ``data`` with the reprs of messages and answers parsed."""
     if isinstance(data, list):
-        return [_revived(item) for item in data]
+        return [_parsed(item) for item in data]
     if isinstance(data, Mapping):
-        return {key: _revived(item) for key, item in data.items()}
+        return {key: _parsed(item) for key, item in data.items()}
     if not isinstance(data, str):
         return data
     if _SAID.match(data):

@@ -1,4 +1,4 @@
-"""OpenInference over LlamaIndex: rerankers and evaluators by name, agents that think in text."""
+"""OpenInference over LlamaIndex: rerankers and evaluators by name, and ReAct agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _ROLE = re.compile(r"(llm\.input_messages\.\d+\.message\.)role")
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     if view.scope != _SCOPE:
         return None
     found = openinference.kind(view)
@@ -29,19 +28,18 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     if of == "llm":
         return llamaindex.thought(openinference.to_step(_with_observations(view), of))
     step = openinference.to_step(view, of)
-    told = value(view, "output.value")
-    is_structured = isinstance(told, Mapping) and _OF_RESPONSES.isdisjoint(told)
+    outputs = value(view, "output.value")
+    is_structured = isinstance(outputs, Mapping) and _OF_RESPONSES.isdisjoint(outputs)
     if step.output is None and is_structured and _ANSWERS.search(view.name):
         return replace(step, output=word(view, "output.value"))
     return step
 
 
 def _with_observations(view: PlainSpan) -> PlainSpan:
-    """Return ``view`` with messages in which an agent tells itself a tool's result as such."""
+    """Return ``view`` with the observations of a ReAct agent as tool messages."""
     found: dict[str, Any] = {}
     for key, role in view.attributes.items():
         place = _ROLE.fullmatch(key)

@@ -1,4 +1,4 @@
-"""smolagents beside OpenInference: a task, steps, and a tool or a line of code that answers."""
+"""smolagents with OpenInference: an agent answers by a tool or by a line of code."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ _CALL = re.compile(
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     step = openinference.to_step(view, of)
     if of == "llm":
         return _llm(view, step)
     if of == "tool" and step.documents is None and step.output is not None:
         return replace(step, documents=passages_in_text(step.output))
-    asked = value(view, "input.value")
-    if of in {"agent", "chain"} and isinstance(asked, Mapping):
-        task = asked.get("task")
+    inputs = value(view, "input.value")
+    if of in {"agent", "chain"} and isinstance(inputs, Mapping):
+        task = inputs.get("task")
         return replace(step, input=task if isinstance(task, str) else None)
     return step
 
 
 def _llm(view: PlainSpan, step: Step) -> Step:
-    """Return the call of a model, which answers by a tool, or in code that is run afterwards."""
+    """Read a model call, which answers by a tool or in code that runs afterwards."""
     answer = _by_tool(view.attributes)
     if answer is not None:
         return replace(step, output=answer, calls_tools=False)
@@ -60,7 +59,7 @@ def _by_tool(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _by_code(code: str) -> str | None:
-    """Return the text with which ``code`` answers, where it is there and not computed."""
+    """Return the literal text with which ``code`` answers, or None if it is computed."""
     with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
         for node in ast.walk(ast.parse(code.strip())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) == _ANSWERS:

@@ -1,4 +1,4 @@
-"""Strands Agents' own tracing: GenAI conventions, with results of tools as Bedrock's blocks."""
+"""Strands Agents' own tracing: GenAI conventions, with tool results as Bedrock blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESULT = "gen_ai.tool.call.result"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells; a block of text is no document, but what a tool returned."""
+    """Read ``view``; text blocks of a tool are no documents by themselves."""
     view = genai.with_events(view)
     blocks = read(view.attributes.get(_RESULT), limit=view.value_limit)
     if of == "tool" and isinstance(blocks, list):

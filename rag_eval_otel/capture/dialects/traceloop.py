@@ -32,7 +32,6 @@ _HAYSTACK = "opentelemetry.instrumentation.haystack"
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     attributes = view.attributes
     entity = word(view, "traceloop.span.kind")
     if entity is None:
@@ -49,7 +48,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def _legacy(view: SpanView) -> Kind | None:
-    """Return the kind of an LLM's span, which names no entity."""
+    """Return the kind of an LLM span, which has no entity kind."""
     request = word(view, "llm.request.type")
     if request is None:
         return None
@@ -57,63 +56,64 @@ def _legacy(view: SpanView) -> Kind | None:
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
-    asked = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
-    told = value(view, "traceloop.entity.output", opening=JSON)
-    asked = _streamed(told) or asked
-    told = _inner(told, "outputs", "output")
+    inputs = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
+    outputs = value(view, "traceloop.entity.output", opening=JSON)
+    inputs = _streamed(outputs) or inputs
+    outputs = _inner(outputs, "outputs", "output")
     if of == "llm":
         return _llm(view)
-    if of == "tool" and told is None and _IN_FULL in view.attributes:
+    if of == "tool" and outputs is None and _IN_FULL in view.attributes:
         return genai.to_step(view, of)
     if of in {"retriever", "reranker"}:
-        return build.retrieval(view, asked=asked, documents=told, kind=of)
+        return build.retrieval(view, inputs=inputs, documents=outputs, kind=of)
     if of == "tool":
         name = view.attributes.get("tool.name") or view.attributes.get("traceloop.entity.name")
-        return build.tool(view, asked=asked, told=told, name=name)
-    if view.scope == _HAYSTACK and isinstance(asked, Mapping):
-        asked = query_of(asked.get("kwargs", asked), view.keys)
-        return build.chain(view, of, asked=asked, told=answer_of_components(told, view.keys))
-    asked = build.arguments(asked, view.keys)
-    return build.chain(view, of, asked=asked, told=told, documents=build.listed(told))
+        return build.tool(view, inputs=inputs, outputs=outputs, name=name)
+    if view.scope == _HAYSTACK and isinstance(inputs, Mapping):
+        inputs = query_of(inputs.get("kwargs", inputs), view.keys)
+        return build.chain(
+            view, of, inputs=inputs, outputs=answer_of_components(outputs, view.keys)
+        )
+    inputs = build.arguments(inputs, view.keys)
+    return build.chain(view, of, inputs=inputs, outputs=outputs, documents=build.listed(outputs))
 
 
 def _inner(found: Any, *keys: str) -> Any:
-    """Return what is in the envelope of tags and metadata."""
+    """Return the value without the wrapper of tags and metadata."""
     if isinstance(found, Mapping):
         return next((found[key] for key in keys if key in found), found)
     return found
 
 
-def _streamed(told: Any) -> Any:
-    """Return the real input of a stream, which is known only when it has ended."""
-    extra = told.get("kwargs") if isinstance(told, Mapping) else None
+def _streamed(outputs: Any) -> Any:
+    """Return the input of a stream, which is in its output."""
+    extra = outputs.get("kwargs") if isinstance(outputs, Mapping) else None
     return extra.get("inputs") if isinstance(extra, Mapping) else None
 
 
 def _llm(view: PlainSpan) -> Step:
-    messages, said = genai.messages_of(view)
-    if messages is None and said is None:
-        messages, said = _numbered(view)
-    if messages is None and said is None and view.scope != _HAYSTACK:
+    messages, reply = genai.messages_of(view)
+    if messages is None and reply is None:
+        messages, reply = _numbered(view)
+    if messages is None and reply is None and view.scope != _HAYSTACK:
         messages = value(view, "traceloop.entity.input", opening=JSON)
-        said = value(view, "traceloop.entity.output", opening=JSON)
+        reply = value(view, "traceloop.entity.output", opening=JSON)
     response = view.attributes.get("gen_ai.response.id")
     finish = view.attributes.get("gen_ai.response.finish_reasons")
-    return build.llm(view, messages=messages, said=said, response_id=response, finish=finish)
+    return build.llm(view, messages=messages, reply=reply, response_id=response, finish=finish)
 
 
 def _numbered(view: PlainSpan) -> tuple[Any, Any]:
     """Return the messages of ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
-    said = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
+    reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
     messages: Any = [_message(item, view.value_limit) for _, item in shown]
     if CUT in messages or (view.dropped and has_gaps(number for number, _ in shown)):
         messages = CUT
-    if view.scope == _HAYSTACK:  # writes the key of a dict where the reply should be
+    if view.scope == _HAYSTACK:  # writes the key of a dict instead of the reply
         return messages or None, None
-    spoken = read(said[0].get("content"), limit=view.value_limit) if said else None
-    calls = any(key.startswith("tool_calls") for item in said for key in item)
+    spoken = read(reply[0].get("content"), limit=view.value_limit) if reply else None
+    calls = any(key.startswith("tool_calls") for item in reply for key in item)
     if calls and spoken is not CUT:
         spoken = {"role": "assistant", "content": spoken or "", "tool_calls": True}
     return messages or None, spoken

@@ -1,4 +1,4 @@
-"""Which attributes hold texts of users and models, in every dialect: one table."""
+"""Read attribute values as plain data: JSON, Python reprs, and messages of every framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rag_eval_otel.capture.span import PlainSpan
 
 
 class Lost(Enum):
-    """A value that was there and can't be read."""
+    """A value that cannot be read: it was redacted (``HIDDEN``) or shortened (``CUT``)."""
 
     HIDDEN = "hidden"
     CUT = "cut"
@@ -23,10 +23,10 @@ HIDDEN: Final = Lost.HIDDEN
 CUT: Final = Lost.CUT
 
 TEXT_OR_JSON: Final = "{["
-"""What JSON begins with, where a string may as well be plain text, in quotes of its own."""
+"""The first characters of JSON in attributes that also hold plain text."""
 
 JSON: Final = '{["'
-"""What JSON begins with, where texts are encoded, too."""
+"""The first characters of JSON in attributes that hold texts as JSON strings, too."""
 
 _MARKER = re.compile(
     r"[\W_]*(redacted|masked|hidden|removed|filtered|scrubbed|omitted|censored|anonymi[sz]ed)[\W_]*",
@@ -41,13 +41,13 @@ _STREAMS = re.compile(
     re.IGNORECASE,
 )
 _SAYS_CUT = re.compile(r"(\.\.\.|\u2026)\s*[\[(<]\W*truncated\b[^\])>]*[\])>]\W*$", re.IGNORECASE)
-_TAIL = 80  # characters at the end of a value that may say so
+_TAIL = 80  # characters at the end of a value that are searched for a note that it was cut
 _BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 
 
 def is_marker(text: str) -> bool:
-    """Tell whether ``text`` only says that something was hidden."""
+    """Return True if ``text`` is a marker of redaction, such as ``[REDACTED]`` or ``***``."""
     text = text.strip()
     if _STARS.fullmatch(text):
         return True
@@ -56,12 +56,12 @@ def is_marker(text: str) -> bool:
 
 
 def is_stream(text: str) -> bool:
-    """Tell whether ``text`` is what a stream looks like before it has been read."""
+    """Return True if ``text`` is the repr of a stream or generator."""
     return _STREAMS.match(text.strip()) is not None
 
 
 def usable(text: str | None) -> str | None:
-    """Return ``text`` unless it is no text at all: empty, null, the repr of an object."""
+    """Return ``text``, or None if it is empty, null or the repr of an object."""
     if text is None or text.strip() in _EMPTY:
         return None
     bare = text.strip()
@@ -71,7 +71,7 @@ def usable(text: str | None) -> str | None:
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the first of the attributes ``keys`` that is there, as plain data."""
+    """Return the first of the attributes ``keys`` that is present, as plain data."""
     for key in keys:
         found = view.attributes.get(key)
         if found is not None:
@@ -80,7 +80,7 @@ def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return ``raw`` as plain data: strings that hold JSON, by their ``opening``, are parsed."""
+    """Return ``raw`` as plain data; parse strings that begin like JSON (``opening``)."""
     if not isinstance(raw, str):
         return plain(raw)
     text = raw.strip()
@@ -92,16 +92,11 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
     try:
         return plain(json.loads(text))
     except (ValueError, RecursionError):
-        return CUT if cut or _looks_like_json(text) else raw
-
-
-def _looks_like_json(text: str) -> bool:
-    """Tell whether broken ``text`` was JSON once: not a text that begins like it, nor a repr."""
-    return _BEGINS_JSON.match(text) is not None
+        return CUT if cut or _BEGINS_JSON.match(text) else raw
 
 
 def plain(data: Any) -> Any:
-    """Return ``data`` with every message as role and content, and no envelopes around them."""
+    """Return ``data`` with each message as a dict of role and content, without wrappers."""
     if isinstance(data, Mapping):
         return _plain_dict(data)
     if isinstance(data, str | bytes) or not isinstance(data, Sequence):
@@ -150,7 +145,7 @@ _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
 
 def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
-    """Return a message written as the pair of its role and its text."""
+    """Return the message if ``data`` is a pair of role and text, else None."""
     if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
         role = role_named(data[0])
         return None if role is None else {"role": role, "content": data[1], "tool_calls": False}
@@ -163,7 +158,7 @@ def _class_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message: what it says, and whether it calls tools."""
+    """Return ``data`` as a message of role, content and tool calls; None if it is none."""
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
@@ -201,7 +196,7 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield what each of several tools has answered, where one message tells of them all."""
+    """Yield the tool results among the blocks of one message."""
     for block in filter(_is_result, blocks):
         inner = block.get("tool_call_result", block.get("toolResult", block))
         name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
@@ -241,7 +236,7 @@ def _is_call(block: object) -> bool:
 
 
 def _texts(blocks: Sequence[Any]) -> Iterator[str]:
-    """Yield what the blocks of a message say."""
+    """Yield the texts in the blocks of a message."""
     for block in blocks:
         if isinstance(block, str):
             yield block
@@ -267,7 +262,7 @@ def _result(block: Mapping[str, Any]) -> str | None:
 
 
 def messages_in(data: Any) -> list[dict[str, Any]]:
-    """Return the messages in plain ``data``: a list of them, of lists of them, or one."""
+    """Return the messages in plain ``data``: one message, or a possibly nested list of them."""
     if isinstance(data, Mapping):
         if role_named(data.get("role")):
             return [dict(data)]
@@ -294,7 +289,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, 
 
 
 def has_gaps(numbers: Iterable[int]) -> bool:
-    """Tell whether the ``numbers`` of a list are not 0, 1, 2 …: some of it was dropped."""
+    """Return True if ``numbers`` are not 0, 1, 2, …, because some items were dropped."""
     found = list(numbers)
     return found != list(range(len(found)))
 
@@ -308,7 +303,7 @@ _LENGTH = 1_000_000  # characters of a repr that is parsed: parsing takes many t
 
 
 def data_in(text: str) -> Any:
-    """Return the data that ``text`` is the repr of, records as dicts; None if it is of nothing."""
+    """Return the data whose Python repr ``text`` is, with records as dicts, or None."""
     if len(text) > _LENGTH:
         return None
     source = _TOKENS.sub(_as_literal, text.strip())
@@ -320,7 +315,7 @@ def data_in(text: str) -> Any:
 
 
 def _is_apart(node: ast.expr, source: str) -> bool:
-    """Tell whether no strings stand side by side, as in an array: Python takes them for one."""
+    """Return False if two strings are adjacent, as in a NumPy repr: Python would join them."""
     parsed = sum(
         isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
         for one in ast.walk(node)
@@ -329,7 +324,7 @@ def _is_apart(node: ast.expr, source: str) -> bool:
 
 
 def _as_literal(found: re.Match[str]) -> str:
-    """Return strings as they are, members of enums as their value, other objects as None."""
+    """Return strings unchanged, Enum members as their value, other objects as None."""
     return found["string"] or found["enum"] or "None"
 
 

@@ -1,4 +1,4 @@
-"""Clients of vector databases: their results are span events, where they are recorded at all."""
+"""Clients of vector databases: results are span events, if they are recorded."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ _SEARCHES = frozenset({"query", "search", "similarity_search", "query_points", "
 
 
 def kind(view: SpanView) -> Kind | None:
-    """Return the kind of ``view``, or None if it is not of this dialect."""
     if "db.system" not in view.attributes and "db.system.name" not in view.attributes:
         return None
     return "retriever" if any(name == _RESULT for name, _ in view.events) else _by_operation(view)
 
 
 def _by_operation(view: SpanView) -> Kind | None:
-    """Return the kind of a search without results; other databases are none of our business."""
+    """Return the kind of a vector search without results; other database calls are ignored."""
     vector = any(key.startswith(("db.vector.", "db.chroma.query")) for key in view.attributes)
     return "retriever" if vector and word(view, "db.operation") in _SEARCHES else None
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Return what ``view`` tells."""
     del of
     results = [attributes for name, attributes in view.events if name == _RESULT]
     texts = [result.get(f"{_RESULT}.document") for result in results]
     complete = bool(results) and all(isinstance(text, str) for text in texts)
     documents = tuple(map(_passage, results)) if complete else None
-    return build.retrieval(view, asked=None, documents=documents)
+    return build.retrieval(view, inputs=None, documents=documents)
 
 
 def _passage(result: Mapping[str, Any]) -> Passage:
