@@ -320,6 +320,13 @@ def test_a_program_that_leaves_by_os_exit(run: Run) -> None:
     assert report.levels["killed"] in {"info", "warning"}
 
 
+def test_a_program_that_deletes_the_folder(run: Run) -> None:
+    """Notes that cannot be written do not disturb the program."""
+    report = run(ATTACHED + "import os, shutil; shutil.rmtree(os.environ['RAG_EVAL_DOCTOR'])")
+    assert report["program"]["status"] == 0
+    assert report.levels["nothing-attached"] == "problem"
+
+
 def test_a_line_without_the_doctor(tmp_path: Path) -> None:
     """``RAG_EVAL_DOCTOR=1`` prints one line on the turns when the process ends."""
     script = tmp_path / "app.py"
