@@ -1,4 +1,4 @@
-"""A plain LCEL RAG chain with 18 callback events, whose parts cost next to nothing."""
+"""A plain LCEL RAG chain with 18 callback events and components of negligible cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER = "It was founded in 1987 in a boathouse by a sailmaker. " * 5
 
 
 class Shelf(BaseRetriever):
-    """Finds the same four pages every time."""
+    """Returns the same four pages for every query."""
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
@@ -34,7 +34,7 @@ class Shelf(BaseRetriever):
 
 
 class Parrot(BaseChatModel):
-    """Gives the same answer every time, and the question, so that no turn is like another."""
+    """Replies with a constant answer and the question, so that all turns differ."""
 
     @property
     def _llm_type(self) -> str:
@@ -49,7 +49,7 @@ class Parrot(BaseChatModel):
 
 
 def chain() -> Runnable[str, str]:
-    """Return the chain."""
+    """Return the chain: retriever, prompt, model and parser."""
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Answer from these pages.\n\n{context}"), ("human", "{question}")]
     )
@@ -59,12 +59,11 @@ def chain() -> Runnable[str, str]:
 
 
 class Floor(BaseCallbackHandler):
-    """The least that a tracer of RAG can do: keep the texts, and make one span of the turn."""
+    """A minimal RAG tracer: it keeps the texts and makes one span for each turn."""
 
-    run_inline = True  # else asynchronous LangChain hands every event to a thread
+    run_inline = True  # otherwise asynchronous LangChain runs every event on a thread
 
     def __init__(self, tracer: Tracer) -> None:
-        """Make spans with ``tracer``."""
         self._tracer = tracer
         self._kept: dict[Any, list[Any]] = {}
         self._root: dict[Any, Any] = {}
@@ -101,7 +100,7 @@ class EventCounter(BaseCallbackHandler):
 
 
 def check_events() -> None:
-    """Stop if the chain is not the one whose cost is known."""
+    """Assert that the chain has exactly `EVENTS` callback events."""
     counter = EventCounter()
     chain().invoke("How many?", {"callbacks": [counter]})
     assert counter.events == EVENTS, counter.events

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a judge that costs nothing, statistics, and a line on the machine."""
+"""Shared parts of the benchmarks: a judge without cost, statistics, and a line on the machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _GOOD: Mapping[str, Mapping[str, Any]] = {
 
 
 class NullJudge:
-    """Answers at once, always the same."""
+    """A judge that replies at once, always with the same verdicts."""
 
     model = "null"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Be content."""
+        """Return the constant reply for each task."""
         parts = tuple(t.reply.model_validate(_good(t)) for t in tasks)
         return Replies(parts=parts, model=self.model, usage=Usage(judge_requests=1))
 
@@ -43,26 +43,24 @@ def _good(task: Task[Any]) -> Mapping[str, Any]:
 
 
 class NullEmbedder:
-    """Gives every text the same direction."""
+    """An embedder that returns the same vector for every text."""
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Return ones."""
         return np.ones((len(texts), 8))
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median."""
     return statistics.median(values)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return the lower and the upper quartile, as text."""
+    """Return the lower and upper quartile as text."""
     low, _, high = statistics.quantiles(values, n=4)
     return f"{low:.3f}-{high:.3f}"
 
 
 def setting(*packages: str) -> str:
-    """Say when, on what and with which versions this was measured."""
+    """Return the date, the machine and the versions of a measurement as one line."""
     found = ", ".join(f"{name} {_version(name)}" for name in packages)
     today = datetime.now(timezone.utc).date()
     load = os.getloadavg()[0]

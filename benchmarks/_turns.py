@@ -1,4 +1,4 @@
-"""200 turns, and a scripted judge that answers us, Haystack and LlamaIndex about them."""
+"""200 turns, and the replies of a scripted judge to our, Haystack's and LlamaIndex's prompts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SENTENCE = "The {what} of town {i} was {verb} in {year} by people who lived nea
 _VERBS = ("built", "painted", "closed", "widened", "moved", "sold", "measured", "described")
 _FEEDBACK = " ".join(["The answer names what was asked for and stays with the matter"] * 4)
 _REASON = "the contexts name another year than the one in the sentence"
-_NEEDED = 6  # sentences that a judge copies
+_NEEDED = 6  # sentences that the judge copies into its reply
 
 
 def _sentences(i: int, *, first: int, count: int) -> list[str]:
-    """Return sentences of fifteen to seventeen words."""
+    """Return sentences of 15 to 17 words."""
     return [
         _SENTENCE.format(what=_SUBJECTS[k % 8], i=i, verb=_VERBS[k // 8 % 8], year=1800 + k) + "."
         for k in range(first, first + count)
@@ -25,7 +25,7 @@ def _sentences(i: int, *, first: int, count: int) -> list[str]:
 
 
 def turns() -> list[dict[str, Any]]:
-    """Return a question of 15 words, 4 contexts of about 130 and an answer of about 65 each."""
+    """Return turns: question of 15 words, 4 contexts of about 130, answer of about 65."""
     return [
         {
             "question": f"When was the {_SUBJECTS[i % 8]} of town {i} built,"
@@ -38,7 +38,7 @@ def turns() -> list[dict[str, Any]]:
 
 
 def reply(body: Mapping[str, Any]) -> object:
-    """Answer a chat request at usual length: the peers' are 113 and 292 tokens for a turn."""
+    """Reply to a chat request at usual length: 113 and 292 tokens a turn for the peers."""
     text = "\n".join(str(message["content"]) for message in body["messages"])
     if "CODE is " in text:
         return json.dumps(_ours(body["response_format"]["json_schema"]["schema"], text))
@@ -60,7 +60,7 @@ def _questions() -> Iterator[str]:
 
 
 def _ours(schema: Mapping[str, Any], text: str) -> Any:
-    """Return what fits a schema of ours: as many entries as are due, three questions."""
+    """Return a reply that fits our schema: the requested number of entries, three questions."""
     due = {name: int(n) for name, n in re.findall(r"^(\w+): (\d+) entries$", text, re.MULTILINE)}
     return {
         name: _member(name, member, count=due.get(name, 3))
@@ -75,7 +75,7 @@ def _member(name: str, schema: Mapping[str, Any], *, count: int) -> Any:
         return [_member(name, schema["items"], count=i) for i in range(count)]
     if "properties" in schema:
         return {n: _member(n, one, count=count) for n, one in schema["properties"].items()}
-    if name == "reason":  # every second entry has something to find fault with
+    if name == "reason":  # every second entry gives a reason
         return _REASON if count % 2 else ""
     if name == "verdict":
         return 1 - count % 2
@@ -83,5 +83,5 @@ def _member(name: str, schema: Mapping[str, Any], *, count: int) -> Any:
 
 
 def embed(text: str) -> list[float]:
-    """Return a vector of 256 numbers."""
+    """Return an embedding of 256 numbers for ``text``."""
     return [((len(text) * (i + 1)) % 17) / 17 + 0.1 for i in range(256)]

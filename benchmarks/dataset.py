@@ -1,7 +1,7 @@
-"""What evaluating a file takes: rows a second, and peak memory at 1,000 and at 10,000 rows.
+"""Rows per second and peak memory of evaluating a file with 1,000 and with 10,000 rows.
 
-The command line runs in a process of its own, with the offline judge. Then the larger run is killed
-(-9) when a third of its scores are kept, and taken up again.
+The command line runs in a separate process, with the offline judge. Then the larger run is killed
+(-9) when a third of its scores are cached, and resumed.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ def command(data: Path, output: Path) -> list[str]:
 
 
 def run(data: Path, output: Path) -> tuple[float, float]:
-    """Return seconds and peak memory in MB."""
+    """Evaluate ``data`` into ``output``; return seconds and peak memory in MB."""
     started = time.perf_counter()
     done = subprocess.run(command(data, output), capture_output=True, text=True, check=True)
     return time.perf_counter() - started, int(done.stderr.split()[-1]) / 1024
 
 
 def kept(cache: Path) -> int:
-    """Return how many scores the cache of a running evaluation has."""
+    """Return the number of scores in the cache of a running evaluation."""
     try:
         with sqlite3.connect(f"file:{cache}?mode=ro", uri=True) as database:
             found: int = database.execute("SELECT count(*) FROM scores").fetchone()[0]
-    except sqlite3.OperationalError:  # not made yet
+    except sqlite3.OperationalError:  # the file or table does not exist yet
         return 0
     return found
 
 
 def kill_at(scores: int, data: Path, output: Path) -> int:
-    """Kill a run once ``scores`` are kept; return how many there were."""
+    """Kill a run when its cache has ``scores`` scores; return the number of cached scores."""
     cache = output.with_name(f"{output.name}.cache")
     process = subprocess.Popen(
         command(data, output), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     while kept(cache) < scores:
-        assert process.poll() is None, "it was done before it could be killed"
+        assert process.poll() is None, "the run ended before it was killed"
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -79,7 +79,7 @@ def kill_at(scores: int, data: Path, output: Path) -> int:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the figures of each format, and of the killed and resumed run."""
     print(setting("rag-eval-otel", "pyarrow"))
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
@@ -98,9 +98,9 @@ def main() -> None:
         rows = [json.loads(line)["row"] for line in output.read_text().splitlines()]
         same = output.read_bytes() == (base / f"scores_{SIZES[1]}.jsonl").read_bytes()
         print(
-            f"killed with {before:,} scores kept; taken up again in {seconds:.1f} s:"
+            f"killed with {before:,} cached scores; resumed in {seconds:.1f} s:"
             f" {len(rows):,} rows, {len(rows) - len(set(rows))} twice,"
-            f" {SIZES[1] - len(set(rows))} missing, same bytes as the whole run: {same}"
+            f" {SIZES[1] - len(set(rows))} missing, same bytes as the uninterrupted run: {same}"
         )
 
 

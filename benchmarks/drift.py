@@ -1,10 +1,10 @@
-"""The drift detector beside river's, on seven kinds of score streams, against what it must reach.
+"""False alarms and delays of our drift detector and river's on seven kinds of score streams.
 
-Every run gets a reference of 2,000 scores and then either 10,000 more of the same (false alarms)
-or 300 more and a fall of the mean by .10 (delay, in scores; 20,000 where it was not found).
+Each run has a reference of 2,000 scores, followed by 10,000 scores of the same kind (false alarms)
+or by 300 scores and a fall of the mean by .10 (delay, in scores; 20,000 if it was not found).
 
-``python benchmarks/drift.py [runs] [kind ...]``; the streams are those of the folder
-``../shared/drift`` beside the project, with the seeds that RAGDRIFT_SEED_OFFSET moves.
+``python benchmarks/drift.py [runs] [kind ...]`` reads the streams from the folder
+``../shared/drift`` beside the project. RAGDRIFT_SEED_OFFSET changes their seeds.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ MUST_REACH = {
     "diurnal": 1162,
     "sticky": 2692,
 }
-"""The mean delay at most; false alarms within 10,000 scores are to be at most .05 of the runs."""
+"""The target for the mean delay. At most .05 of the runs may alarm falsely in 10,000 scores."""
 STRATIFIED = 150
-SLOW = 3  # runs of what takes 300 microseconds an update
+SLOW = 3  # runs of a detector that takes 300 microseconds an update
 UPDATE_US, DETECTOR_KB = 10, 3
 
 Detect = Callable[[Sequence[float], Sequence[str] | None], "int | None"]
-"""From a stream, its first LEARN scores the reference, to the index of the first alarm after."""
+"""Takes a stream that begins with LEARN reference scores; returns the index of the first alarm."""
 
 
 def streams() -> Any:
-    """Return the module with the streams."""
+    """Import and return the module that generates the streams."""
     sys.path.insert(0, str(SHARED))
     import streams as found  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ def streams() -> Any:
 
 
 def ours(scores: Sequence[float], strata: Sequence[str] | None = None) -> int | None:
-    """Learn from the first scores."""
+    """Run our detector with a baseline learned from the first scores."""
     detector = BettingDetector(learn=LEARN, every=EVERY)
     names: Sequence[str | None] = strata or [None] * len(scores)
     for at, (score, name) in enumerate(zip(scores, names, strict=True)):
@@ -66,7 +66,7 @@ def ours(scores: Sequence[float], strata: Sequence[str] | None = None) -> int | 
 
 
 def with_targets(targets: dict[str, float], every: float) -> Detect:
-    """Return our detector with the mean of each stratum given."""
+    """Return our detector with a given mean for each stratum."""
 
     def detect(scores: Sequence[float], strata: Sequence[str] | None = None) -> int | None:
         detector = BettingDetector(target=targets, every=every)
@@ -77,7 +77,7 @@ def with_targets(targets: dict[str, float], every: float) -> Detect:
 
 
 def rivers(name: str) -> Detect:
-    """Return a detector of river with its defaults, which has seen the reference."""
+    """Return a detector of river with its defaults, updated with the reference first."""
     from river import drift  # noqa: PLC0415
 
     def detect(scores: Sequence[float], strata: Sequence[str] | None = None) -> int | None:  # noqa: ARG001
@@ -91,11 +91,11 @@ def rivers(name: str) -> Detect:
     return detect
 
 
-# --- strata of the streams that have them ---------------------------------------------------------
+# --- strata ----------------------------------------------------------------------------------------
 
 
 def strata_of(kind: str, change: str, *, post: int, seed: int) -> list[str]:
-    """Return the hour or the topic of every score that `streams.gen` makes with this seed."""
+    """Return the hour or topic of every score that `streams.gen` generates with this seed."""
     import numpy as np  # noqa: PLC0415
 
     module = streams()
@@ -108,7 +108,7 @@ def strata_of(kind: str, change: str, *, post: int, seed: int) -> list[str]:
 
 
 def _topics(rng: Any, count: int) -> list[int]:
-    """Draw as the stream does; the scores of each topic are drawn after the topics."""
+    """Draw topics in the stream's order; the scores of each topic are drawn after the topics."""
     import numpy as np  # noqa: PLC0415
 
     switches, steps = rng.random(count) < 1 / 50, rng.integers(0, 2, count)
@@ -119,7 +119,7 @@ def _topics(rng: Any, count: int) -> list[int]:
 
 
 def true_means(kind: str) -> dict[str, float]:
-    """Return the mean of every stratum."""
+    """Return the true mean of every stratum of ``kind``."""
     import math  # noqa: PLC0415
 
     if kind == "sticky":
@@ -153,7 +153,7 @@ def measured(
 
 
 def row(name: str, alarms: float | None, delays: Sequence[int], limit: float | None = None) -> str:
-    """Return a line of the table; with a limit, whether it is kept."""
+    """Return a line of the table; with ``limit``, the line says if the target is met."""
     mean, error = fmean(delays), stdev(delays) / len(delays) ** 0.5
     missed = sum(delay == AFTER for delay in delays)
     said = "" if limit is None else f"   must reach {limit}: {'yes' if mean <= limit else 'NO'}"
@@ -164,7 +164,7 @@ def row(name: str, alarms: float | None, delays: Sequence[int], limit: float | N
 
 
 def of_kind(kind: str, runs: int) -> list[str]:
-    """Return the lines of one kind of stream."""
+    """Return the table's lines for one kind of stream."""
     lines = [kind, row("ours", *measured(kind, ours, runs), MUST_REACH[kind])]
     if kind in {"diurnal", "sticky"}:
         _, delays = measured(kind, with_targets(true_means(kind), 1e4), runs, "given")
@@ -180,7 +180,7 @@ def of_kind(kind: str, runs: int) -> list[str]:
 
 
 def of_intervals(kind: str, runs: int) -> str:
-    """Return how often an alarm's interval holds the true change, and how far its onset is off."""
+    """Return the coverage of an alarm's interval and the median error of its onset, as text."""
     held, found, off = 0, 0, []
     for change in ("drop05", "drop10", "drop20"):
         for seed in range(runs):
@@ -200,9 +200,9 @@ def of_intervals(kind: str, runs: int) -> str:
 
 
 def cost() -> Iterator[str]:
-    """Yield what 1,000 detectors cost: time an update, updates a second, memory of each."""
+    """Yield the cost of 1,000 detectors: time per update, updates a second, memory of each."""
     scores = streams().gen("rating3", "none", LEARN + 300, 0, 1).tolist()
-    BettingDetector(reference=scores[:LEARN])  # what is made once for all of them
+    BettingDetector(reference=scores[:LEARN])  # fills the caches that all detectors share
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     few = [BettingDetector(reference=scores[:LEARN]) for _ in range(200)]
@@ -236,7 +236,7 @@ MIXES = {
 
 
 def embeddings(count: int, mix: Sequence[float], rng: Any) -> Any:
-    """Return questions of four topics in 256 dimensions; those of a topic have a cosine of .6."""
+    """Return questions of four topics in 256 dimensions, with cosine .6 within a topic."""
     import numpy as np  # noqa: PLC0415
 
     topics = np.eye(256)[rng.choice(len(mix), size=count, p=mix)]
@@ -244,7 +244,7 @@ def embeddings(count: int, mix: Sequence[float], rng: Any) -> Any:
 
 
 def of_questions(mix: str, runs: int) -> str:
-    """Return the share of runs in which other questions were found, and the median delay."""
+    """Return the share of runs with an alarm on changed questions, and the median delay."""
     import numpy as np  # noqa: PLC0415
 
     found = []
@@ -275,16 +275,16 @@ def cost_of_questions() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print everything."""
+    """Print all tables."""
     if not (SHARED / "streams.py").exists():
-        print(f"skipped: the streams are not there ({SHARED})")
+        print(f"skipped: the streams are missing ({SHARED})")
         return 0
     runs = int(arguments[0]) if arguments else 100
     kinds = arguments[1:] or list(MUST_REACH)
     print(setting("numpy", "river" if find_spec("river") else "numpy"))
     print(f"{runs} runs; share of runs with a false alarm in {CALM}; mean delay of a fall by .10")
     if not find_spec("river"):
-        print("river is not installed: ours alone (pip install river)")
+        print("river is not installed: only our detector is measured (pip install river)")
     with ProcessPoolExecutor() as pool:
         for lines in pool.map(of_kind, kinds, [runs] * len(kinds)):
             print("\n".join(lines), flush=True)

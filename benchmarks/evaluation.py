@@ -1,12 +1,12 @@
-"""What scoring 200 turns takes: ours, LlamaIndex and Haystack, against one scripted judge.
+"""Time, requests and tokens of scoring 200 turns: ours, LlamaIndex and Haystack.
 
-Answer relevancy, context relevance and faithfulness of each turn. The judge takes 150 ms and 4 ms
-for each token that it writes, and answers at most 16 requests at once. Everybody runs in a process
-of its own; imports are not timed. Haystack has no concurrency of its own and is spread over 16
-threads. Peers that are not installed are left out.
+Each scores answer relevancy, context relevance and faithfulness with one scripted judge. The judge
+takes 150 ms and 4 ms for each reply token, and answers at most 16 requests at once. Each contestant
+runs in a separate process; imports are not timed. Haystack has no concurrency, so it runs on 16
+threads. Peers that are not installed are skipped.
 """
 
-# ruff: noqa: PLC0415  # each contestant imports what it needs, in a process of its own
+# ruff: noqa: PLC0415  # each contestant runs in a separate process and imports its own packages
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ROUNDS = 2
 KEY = "sk-none"
 
 
-# --- the contestants, each in its own process -----------------------------------------------------
+# --- the contestants, each in a separate process --------------------------------------------------
 
 
 def ours(url: str, *, explanations: str = "off", metrics: Any = None) -> Callable[[], None]:
-    """Return a run of our dataset evaluation."""
+    """Return a function that runs our dataset evaluation."""
     from rag_eval_otel.dataset.run import evaluate_dataset
     from rag_eval_otel.embed import OpenAIEmbedder
     from rag_eval_otel.judge.openai import OpenAIJudge
@@ -59,7 +59,7 @@ def ours(url: str, *, explanations: str = "off", metrics: Any = None) -> Callabl
 
 
 def llamaindex(url: str) -> Callable[[], None]:
-    """Return a run of LlamaIndex's batch runner."""
+    """Return a function that runs LlamaIndex's batch runner."""
     from llama_index.core.evaluation import (
         AnswerRelevancyEvaluator,
         BatchEvalRunner,
@@ -93,7 +93,7 @@ def llamaindex(url: str) -> Callable[[], None]:
 
 
 def haystack(url: str) -> Callable[[], None]:
-    """Return a run of Haystack's evaluators, a turn to a thread."""
+    """Return a function that runs Haystack's evaluators, one turn per thread."""
     from haystack.components.evaluators import (
         ContextRelevanceEvaluator,
         FaithfulnessEvaluator,
@@ -162,7 +162,7 @@ def contend(name: str, url: str) -> None:
 
 
 def measured(name: str) -> dict[str, float]:
-    """Return seconds, and requests and tokens a turn, as the server saw them."""
+    """Return seconds, and the server's counts of requests and tokens per turn."""
     written: list[int] = []
 
     def answer(body: dict[str, Any]) -> object:
@@ -196,7 +196,7 @@ def measured(name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure in turns and print medians and ratios."""
+    """Measure the contestants alternately and print medians and ratios."""
     print(setting("rag-eval-otel", "llama-index-core", "haystack-ai", "openai"))
     names = [name for name, (package, _) in CONTESTANTS.items() if find_spec(package)]
     rounds = [{name: measured(name) for name in names} for _ in range(ROUNDS)]

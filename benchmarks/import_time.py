@@ -1,7 +1,7 @@
-"""What importing costs: us, and what an application with traces imports anyway.
+"""CPU time of importing this package, beside that of the SDK and a LangChain run.
 
-Each import happens in an interpreter of its own, taking turns; the times are medians of the CPU
-spent from before the first import to after the last.
+Each program runs in a new interpreter; the programs alternate. The times are medians of the CPU
+time from before the first import to after the last.
 
 ``python benchmarks/import_time.py [repetitions]``
 """
@@ -39,7 +39,7 @@ print(spent, *[name for name in {heavy} if name in sys.modules])
 
 
 def run(program: str) -> tuple[float, list[str]]:
-    """Run ``program``; milliseconds of CPU, and which heavy modules it imported."""
+    """Run ``program``; return its CPU time in milliseconds and the heavy modules it imported."""
     code = TIMED.format(program=program, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     spent, *heavy = done.stdout.split()
@@ -47,7 +47,7 @@ def run(program: str) -> tuple[float, list[str]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the median time of each program, and its heavy modules."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS
     for program in PROGRAMS.values():
         run(program)

@@ -1,6 +1,6 @@
-"""Labelled sets that are not committed, read from a folder: rows with human or constructed labels.
+"""Readers of labelled sets that are not committed: rows with human or constructed labels.
 
-Clone these into one folder (only the files that are named are read, wherever they are in it)::
+Clone these repositories into one folder (only the named files are read, at any depth)::
 
     git clone https://github.com/RUCAIBox/HaluEval            # qa_one-turn_data, qa_multi-turn_data
     git clone https://github.com/google/BEGIN-dataset         # begin_dev_*.tsv, begin_test_wow.tsv
@@ -8,11 +8,11 @@ Clone these into one folder (only the files that are named are read, wherever th
     git clone https://github.com/yizhongw/WikiQA-Selection    # WikiQA-dev.tsv, WikiQA-test.tsv
     git clone https://github.com/amazon-science/RAGChecker    # human_labeled_data.json
 
-and put ``*.jsonl`` of your own beside them, of rows as `Row` says. What is missing is left out.
+and add your own ``*.jsonl`` with rows as in `Row`. Missing sets are skipped.
 
-Of each set one part is ``dev``: what the offline judge does was chosen on it, and on the invented
-sets of ``benchmarks/data``. The other, ``test``, was measured when that was done; RAGChecker has no
-parts, and was used to choose.
+The part ``dev`` of each set, and the invented sets of ``benchmarks/data``, were used to choose the
+rules of the offline judge. The part ``test`` was measured afterwards. RAGChecker has no parts and
+was used to choose.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any, TypeAlias
 
 Row: TypeAlias = Mapping[str, Any]
 """``question``, ``contexts`` (texts), ``answer``, and labels ``context_relevant``, ``faithful``,
-``answer_relevant``: true, false, or null where that is not labelled."""
+``answer_relevant``: true, false, or null if unlabelled."""
 
 Parts: TypeAlias = dict[str, dict[str, list[Row]]]
 
-_HALUEVAL_DEV = 250  # questions of HaluEval that are ``dev``
-_CELLS = 4  # of a row of FaithDial: passage, question, answer, label
+_HALUEVAL_DEV = 250  # the questions of HaluEval in the part ``dev``
+_CELLS = 4  # in a row of FaithDial: passage, question, answer, label
 
 
 def read(path: Path) -> list[Row]:
@@ -61,13 +61,13 @@ def parts(folder: Path) -> Parts:
 
 
 def rated_pairs(folder: Path) -> list[Row]:
-    """Return RAGChecker's pairs of answers, with how people compare the two."""
+    """Return RAGChecker's pairs of answers with people's comparisons."""
     paths = sorted(folder.rglob("human_labeled_data.json"))
     return json.loads(paths[0].read_text(encoding="utf-8")) if paths else []
 
 
 def _halueval(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the right answers, and two made-up ones to each question."""
+    """Yield a right answer and two invented answers for each question."""
     for turns in ("one", "multi"):
         for path in sorted(folder.rglob(f"qa_{turns}-turn_data.json")):
             for number, row in enumerate(read(path)):
@@ -117,7 +117,7 @@ def _faithdial(folder: Path, is_wanted: Callable[[str], bool]) -> Iterator[Row]:
 
 
 def _wikiqa(folder: Path, name: str) -> list[Row]:
-    """Return the sentences to those questions that one of them answers."""
+    """Return the sentences of the questions that have an answering sentence."""
     rows = [
         {
             "id": row["QuestionID"],

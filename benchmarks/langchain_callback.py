@@ -1,11 +1,11 @@
-"""What tracing adds to one LCEL RAG turn of 18 callback events: ours, and two tracers beside it.
+"""CPU that tracing adds to one LCEL RAG turn of 18 callback events: ours and two other tracers.
 
-Each way has a process of its own, since instrumentations patch LangChain for good. The processes
-take turns, round after round, and export over OTLP/HTTP to the process that started them. The
-process that traces nothing runs twice: what the second one "adds" is the error of the rest.
+Each tracer runs in a separate process, because instrumentations patch LangChain permanently. The
+processes alternate in each round and export over OTLP/HTTP to the parent process. The process
+without tracing runs twice: the difference between the two is the error of the other figures.
 
-Ours is scored by a judge that answers at once, so the work of scoring is in "process CPU" but the
-waiting is not; "sample rate 0" traces without scoring. The tracers score nothing.
+Our turns are scored by a judge that answers at once, so "process CPU" includes the work of scoring
+but no waiting. "sample rate 0" traces without scoring. The other tracers score nothing.
 
 ``python benchmarks/langchain_callback.py [rounds]``
 """
@@ -36,7 +36,7 @@ from rag_eval_otel.testing import HttpReply
 from rag_eval_otel.testing.openai_server import LoopbackServer
 
 ROUNDS = 25
-TURNS = 40  # a round, of each kind
+TURNS = 40  # in a round, synchronous and asynchronous each
 
 Figures: TypeAlias = "dict[str, float]"
 Setup: TypeAlias = "Callable[[TracerProvider], list[Any]]"
@@ -44,7 +44,7 @@ Worker: TypeAlias = "subprocess.Popen[str]"
 
 
 def ours(**options: Any) -> Setup:
-    """Pass our callback to the chain."""
+    """Return a setup that passes our callback to the chain."""
 
     def setup(provider: TracerProvider) -> list[Any]:
         judge = {"judge": NullJudge(), "embedder": NullEmbedder()}
@@ -55,7 +55,7 @@ def ours(**options: Any) -> Setup:
 
 
 def theirs(module: str, name: str) -> Setup:
-    """Switch somebody's instrumentation of LangChain on."""
+    """Return a setup that enables another instrumentation of LangChain."""
 
     def setup(provider: TracerProvider) -> list[Any]:
         instrumentor = getattr(import_module(module), name)()
@@ -85,15 +85,15 @@ COLUMNS = (
     "sync p98",
     "async p98",
 )
-PACED = 100  # turns that come one by one, of each kind and in each round
-PACE = 0.01  # seconds between them
+PACED = 100  # turns with pauses in a round, synchronous and asynchronous each
+PACE = 0.01  # seconds between the starts of two paced turns
 
 
-# --- one way, in its own process ------------------------------------------------------------------
+# --- one tracer, in a separate process ------------------------------------------------------------
 
 
 def work(name: str, endpoint: str) -> None:
-    """Measure a round for every line on stdin."""
+    """Measure one round for each line on stdin, and print its figures as JSON."""
     warnings.simplefilter("ignore")
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
@@ -119,7 +119,7 @@ def work(name: str, endpoint: str) -> None:
 
 
 def measure(kind: str, run: Callable[[], Any], provider: TracerProvider) -> Figures:
-    """Return the microseconds of CPU a turn: of the own thread, and of all, exports included."""
+    """Return the CPU in microseconds per turn: of this thread, and of the process with exports."""
     gc.collect()
     thread, process = time.thread_time(), time.process_time()
     run()
@@ -130,7 +130,7 @@ def measure(kind: str, run: Callable[[], Any], provider: TracerProvider) -> Figu
 
 
 def paced(ask: Callable[[], Any]) -> Figures:
-    """Run `PACED` turns, one every `PACE` seconds: the own thread's CPU a turn, and the slowest."""
+    """Run `PACED` turns, one every `PACE` seconds; return this thread's CPU and the latency."""
     begun, thread, taken = time.perf_counter(), time.thread_time(), []
     for i in range(PACED):
         time.sleep(max(0.0, begun + i * PACE - time.perf_counter()))
@@ -141,7 +141,7 @@ def paced(ask: Callable[[], Any]) -> Figures:
 
 
 async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Figures:
-    """Return the same of turns that run side by side in a loop."""
+    """Return the figures of `paced` for turns that run concurrently in an event loop."""
     taken: list[float] = []
 
     async def one() -> None:
@@ -158,7 +158,7 @@ async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Figures:
 
 
 def per_turn(begun: float) -> float:
-    """Return the microseconds of CPU that each paced turn took of this thread since ``begun``."""
+    """Return this thread's CPU since ``begun`` per paced turn, in microseconds."""
     return (time.thread_time() - begun) / PACED * 1e6
 
 
@@ -167,14 +167,13 @@ def slow(taken: list[float]) -> float:
     return sorted(taken)[-1 - PACED // 50] * 1e6
 
 
-# --- all ways, in turns ---------------------------------------------------------------------------
+# --- all tracers, alternating ---------------------------------------------------------------------
 
 
 class Receiver:
-    """Takes spans, and counts their bytes."""
+    """An OTLP receiver that counts the bytes of spans."""
 
     def __init__(self) -> None:
-        """Count from zero."""
         self.received = 0
         self.server = LoopbackServer(self._answer)
 
@@ -185,7 +184,7 @@ class Receiver:
 
 @contextmanager
 def worker(name: str, endpoint: str) -> Iterator[Worker]:
-    """Run ``name`` in a process of its own."""
+    """Run the tracer ``name`` in a separate process."""
     command = [sys.executable, __file__, "--worker", name, endpoint]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -195,7 +194,7 @@ def worker(name: str, endpoint: str) -> Iterator[Worker]:
 
 
 def ask_round(process: Worker) -> Figures | None:
-    """Let a worker measure one round; None if it has died."""
+    """Let a worker measure one round; return None if the worker has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -208,7 +207,7 @@ def ask_round(process: Worker) -> Figures | None:
 
 
 def run_rounds(rounds: int) -> tuple[dict[str, list[Figures]], dict[str, float]]:
-    """Return every way's figures, and the kilobytes it sent for a turn."""
+    """Return each tracer's figures, and the kilobytes it exported per turn."""
     figures: dict[str, list[Figures]] = {name: [] for name in WAYS}
     kilobytes: dict[str, float] = {}
     receiver = Receiver()
@@ -230,7 +229,7 @@ def run_rounds(rounds: int) -> tuple[dict[str, list[Figures]], dict[str, float]]
 
 
 def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float]) -> None:
-    """Print what each way adds to a turn, and as a share of what the tracers add."""
+    """Print each tracer's cost per turn, and the ratios of ours to the others."""
     base = figures["nothing"]
     added = {name: beyond(found, base) for name, found in figures.items() if name != "nothing"}
     print(f"{len(base)} rounds of {TURNS} turns; microseconds added to a turn, medians")
@@ -241,7 +240,7 @@ def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float])
         print(f"{name:32}{cells(found)}{kilobytes[name]:9.1f}")
     for peer in ("floor", "OpenInference", "Traceloop"):
         if peer not in added:
-            print(f"{peer} is not installed, or does not run")
+            print(f"{peer} is not installed, or failed")
             continue
         for name in (name for name in added if name.startswith("ours")):
             ratios = {column: added[name][column] / added[peer][column] for column in COLUMNS}
@@ -249,18 +248,18 @@ def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float])
 
 
 def beyond(found: list[Figures], base: list[Figures]) -> Figures:
-    """Return what ``found`` has more than ``base``, by column: medians over the rounds."""
+    """Return the medians over the rounds of ``found`` minus ``base``, by column."""
     pairs = list(zip(found, base, strict=True))
     return {column: median([one[column] - two[column] for one, two in pairs]) for column in COLUMNS}
 
 
 def cells(values: Mapping[str, float], form: str = "15.0f") -> str:
-    """Return one row's figures."""
+    """Return the figures of one row as text."""
     return "".join(f"{values[column]:{form}}" for column in COLUMNS)
 
 
 def main() -> None:
-    """Measure and print; or be one of the workers."""
+    """Measure and print, or run as a worker with ``--worker``."""
     if sys.argv[1:2] == ["--worker"]:
         work(sys.argv[2], sys.argv[3])
         return

@@ -1,18 +1,18 @@
-"""How well the offline judge tells good turns from bad ones, on labelled rows.
+"""Quality of the offline judge on labelled rows: AUROC, pass rates and CPU.
 
 ``python benchmarks/offline_judge.py [FOLDER | FILE.jsonl ...]``
 
-``FOLDER`` holds public sets, which are not committed: `labelled` says how to get them, and which of
-their rows were used to choose what the judge does (``dev``) and which were not (``test``). Without
-one, the invented sets of ``benchmarks/data`` are read. A row of a ``FILE`` is a JSON object with
-`question`, `contexts` (a list), `answer` and the labels `context_relevant`, `faithful`,
+``FOLDER`` holds public sets, which are not committed. `labelled` describes how to get them, and
+which rows were used to choose the judge's rules (``dev``) and which were not (``test``). Without
+arguments, the invented sets of ``benchmarks/data`` are read. A row of a ``FILE`` is a JSON object
+with `question`, `contexts` (a list), `answer` and the labels `context_relevant`, `faithful`,
 `answer_relevant` (true, false; null or absent: not labelled).
 
-- AUROC: the chance that a row labelled true scores above one labelled false, a tie counting half. A
-  score that is undefined counts as 0. Beside the metrics stand three baselines: containment (the
-  share of a text's words with content that the other has), the cosine of TF-IDF vectors, and BM25.
+- AUROC: the probability that a row labelled true scores above one labelled false. A tie counts
+  half, an undefined score as 0. There are three baselines: containment (the share of a text's
+  content words that the other has), the cosine of TF-IDF vectors, and BM25.
 - The share of rows that pass, by the overall label and by each metric of the default set.
-- The CPU that the default set takes for a turn with 495 words of context, made of the first rows.
+- The CPU of the default set for a turn with 495 words of context, made from the first rows.
 - RAGChecker: the correlation (Pearson) of a metric's difference between two answers with people's.
 """
 
@@ -54,14 +54,14 @@ LABELS = {
     "direct_relevancy": "answer_relevant",
     "answer_relevancy_rubric": "answer_relevant",
 }
-"""A metric, and the label it is measured against."""
+"""The label that each metric is compared with."""
 WORDS = 495
 DEFAULT = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 COMPARED = ("answer_correctness", "answer_accuracy")
 
 
 def sample_of(row: Row) -> Sample:
-    """Return the turn of ``row``; its contexts may be one text."""
+    """Return the sample of ``row``, whose contexts may be one text."""
     contexts = row.get("contexts") or ()
     texts = [contexts] if isinstance(contexts, str) else contexts
     return Sample(
@@ -78,7 +78,7 @@ async def measured(samples: Sequence[Sample], metrics: Sequence[str]) -> list[Ev
 
 
 def auroc(good: Sequence[float], bad: Sequence[float]) -> float:
-    """Return the chance that one of ``good`` is above one of ``bad``; NaN where one is empty."""
+    """Return the probability that one of ``good`` exceeds one of ``bad``; NaN without values."""
     if not good or not bad:
         return math.nan
     bad = sorted(bad)
@@ -87,7 +87,7 @@ def auroc(good: Sequence[float], bad: Sequence[float]) -> float:
 
 
 def auroc_of(rows: Sequence[Row], label: str, values: Sequence[float | None]) -> float:
-    """Return the AUROC of ``values`` against ``label``; what is undefined counts as 0."""
+    """Return the AUROC of ``values`` against ``label``; an undefined value counts as 0."""
     marked = [(row.get(label), value or 0.0) for row, value in zip(rows, values, strict=True)]
     good = [value for mark, value in marked if mark is True]
     bad = [value for mark, value in marked if mark is False]
@@ -105,20 +105,20 @@ will with would you your
 """
 
 Pairs: TypeAlias = Sequence[tuple[str, Sequence[str]]]
-"""What is looked for, and the texts it is looked for in."""
+"""Pairs of a text to search for and the texts to search in."""
 
 
 _STOPPED = frozenset(_STOP.split())
 
 
 def words(text: str) -> list[str]:
-    """Return the words of ``text`` with content, in small letters; all where there are none."""
+    """Return the content words of ``text`` in lower case; all words if there are none."""
     found = re.findall(r"\w+", text.casefold())
     return [word for word in found if word not in _STOPPED] or found
 
 
 def containment(pairs: Pairs) -> list[float]:
-    """Return the share of the words that the texts have."""
+    """Return for each pair the share of the words that the texts contain."""
     return [_contained(set(words(one)), set(words("\n".join(others)))) for one, others in pairs]
 
 
@@ -127,14 +127,14 @@ def _contained(wanted: set[str], held: set[str]) -> float:
 
 
 def _rarity(pairs: Pairs) -> Callable[[str], float]:
-    """Return what a word weighs, by how many of all texts have it."""
+    """Return a function that weighs a word by its document frequency."""
     texts = [text for _, others in pairs for text in dict.fromkeys(others)]
     counts = Counter(word for text in texts for word in set(words(text)))
     return lambda word: math.log(1 + (len(texts) - counts[word] + 0.5) / (counts[word] + 0.5))
 
 
 def tf_idf(pairs: Pairs) -> list[float]:
-    """Return the cosine of TF-IDF vectors."""
+    """Return for each pair the cosine of TF-IDF vectors."""
     rarity = _rarity(pairs)
 
     def vector(text: str) -> dict[str, float]:
@@ -149,7 +149,7 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def bm25(pairs: Pairs) -> list[float]:
-    """Return the BM25 of the best text, over that of a text of the words alone."""
+    """Return for each pair the BM25 of the best text, divided by the maximum possible."""
     rarity = _rarity(pairs)
     usual = mean([len(words(text)) for _, others in pairs for text in others] or [1])
 
@@ -170,7 +170,7 @@ BASELINES = {"containment": containment, "TF-IDF": tf_idf, "BM25": bm25}
 
 
 def compared(sample: Sample, label: str) -> tuple[str, Sequence[str]]:
-    """Return what a baseline for ``label`` looks for, and in which texts."""
+    """Return the text and the texts that a baseline for ``label`` compares."""
     if label == "answer_relevant":
         return sample.question, [sample.answer]
     return sample.question if label == "context_relevant" else sample.answer, sample.context_texts
@@ -191,7 +191,7 @@ def _metrics_for(rows: Sequence[Row]) -> list[str]:
 
 
 def table(sets: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Return the lines for the sets of one part: the AUROCs, then the shares that pass."""
+    """Return the table's lines for the sets of one part: AUROCs, then pass rates."""
     samples = {name: [sample_of(row) for row in rows] for name, rows in sets.items()}
     scores = {
         name: asyncio.run(measured(samples[name], _metrics_for(rows)))
@@ -231,7 +231,7 @@ def _passes(
 
 
 def correctness(pairs: Sequence[Row]) -> list[str]:
-    """Return how far differences of two answers to one question agree with people's."""
+    """Return the correlation of score differences with people's, as lines of a table."""
     people = ("correctness_label", "completeness_label", "overall_label")
     answers = [
         Sample(question=pair["query"], answer=pair[model]["response"], reference=pair["gt_answer"])
@@ -249,7 +249,7 @@ def correctness(pairs: Sequence[Row]) -> list[str]:
 
 
 def cpu(rows: Sequence[Row]) -> str:
-    """Return what a turn of `WORDS` words of context takes, the least of four measurements."""
+    """Return the CPU of a turn with `WORDS` words of context, the minimum of four runs."""
     texts = [text for row in rows for text in sample_of(row).context_texts]
     words = " ".join(texts).split()[:WORDS]
     contexts = [" ".join(words[i : i + 100]) for i in range(0, len(words), 100)]
@@ -264,7 +264,7 @@ def cpu(rows: Sequence[Row]) -> str:
 
 
 def main(found: Parts, pairs: Sequence[Row] = ()) -> None:
-    """Print the tables of each part."""
+    """Print the tables of each part, and those of the rated pairs."""
     for part, sets in found.items():
         told = ", ".join(f"{name} {len(rows):,}" for name, rows in sets.items())
         print(f"\n{part}: {told} rows", *table(sets), sep="\n")

@@ -1,10 +1,10 @@
-"""What a span processor costs the application's thread, with ours in front of it and without.
+"""Cost of our span processor on the application's thread, beside a plain `BatchSpanProcessor`.
 
-A trace of five spans (50 attributes in all, 6 kB of text on the root) is made and ended through a
-plain `BatchSpanProcessor`; then the same with ours in front: with no turn in sight, with a turn
-pending in another trace, and with the root held back for four scores. The ways take turns within
-each repetition, in rotating order, first back to back, then paced; the ratios are medians over the
-repetitions, beside them that of the fastest tenth of each, which a busy machine moves less.
+A trace of five spans (50 attributes in all, 6 kB of text on the root) passes a plain
+`BatchSpanProcessor`, then ours in front of one: without a turn, with a turn pending in another
+trace, and with the root held for four scores. The variants alternate within each repetition, in
+rotating order, first back to back, then paced. Ratios are medians over the repetitions; the ratio
+of the fastest tenths is printed as well, because it varies less on a busy machine.
 
 ``python benchmarks/overhead.py [repetitions]``
 """
@@ -26,9 +26,9 @@ from opentelemetry.trace import Span, Tracer, set_span_in_context
 from rag_eval_otel import Handle, instrument
 
 REPETITIONS = 41
-PACED = 25  # traces in each repetition that come one by one
-PACE = 0.005  # seconds between them, in which a turn is scored
-TRACES = 150  # in each repetition: 750 spans, fewer than the batch processor's queue takes
+PACED = 25  # traces with pauses in each repetition
+PACE = 0.005  # seconds between two paced traces, enough to score a turn
+TRACES = 150  # in each repetition: 750 spans, less than the queue of the batch processor
 PLAIN_TURN = "plain, with what makes a turn"
 TEXT = "All about kites. " * 375
 ATTRIBUTES = {f"gen_ai.request.attribute_{i}": f"value {i}" for i in range(10)}
@@ -38,12 +38,12 @@ Times: TypeAlias = "tuple[float, float, float]"
 
 
 class CountingExporter(SpanExporter):
-    """Throws spans away, after counting them and those that have four scores."""
+    """An exporter that counts spans, and those with four scores, and discards them."""
 
     spans = scored = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Count."""
+        """Count the spans."""
         self.spans += len(spans)
         self.scored += sum(_scores(span) == 4 for span in spans)
         return SpanExportResult.SUCCESS
@@ -55,7 +55,7 @@ def _scores(span: ReadableSpan) -> int:
 
 @dataclass(frozen=True)
 class Way:
-    """One way of processing the traces; ``before_end`` is called with each root."""
+    """One variant of processing the traces; ``before_end`` is called with each root."""
 
     name: str
     provider: TracerProvider
@@ -63,7 +63,7 @@ class Way:
     before_end: Callable[[Span], object]
 
     def run(self) -> Times:
-        """Make and end the traces; microseconds a trace: CPU and wall time, and CPU if paced."""
+        """Make the traces; return CPU time, wall time and paced CPU time per trace, in µs."""
         tracer = self.provider.get_tracer("bench")
         gc.collect()
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -83,7 +83,7 @@ class Way:
 
 
 def trace_once(tracer: Tracer, before_end: Callable[[Span], object]) -> None:
-    """Make and end one trace."""
+    """Start and end the five spans of one trace."""
     root = tracer.start_span("rag", attributes={**ATTRIBUTES, "gen_ai.input.messages": TEXT})
     context = set_span_in_context(root)
     for name in ("retrieval", "chat", "tool", "chat"):
@@ -93,7 +93,7 @@ def trace_once(tracer: Tracer, before_end: Callable[[Span], object]) -> None:
 
 
 def plain() -> tuple[TracerProvider, CountingExporter]:
-    """Return a provider as an application has it."""
+    """Return an application's provider and its exporter."""
     exporter = CountingExporter()
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -101,7 +101,7 @@ def plain() -> tuple[TracerProvider, CountingExporter]:
 
 
 def ours() -> tuple[TracerProvider, CountingExporter, Handle]:
-    """Return such a provider, instrumented."""
+    """Return an instrumented provider, its exporter and the handle."""
     provider, exporter = plain()
     handle = instrument(
         tracer_provider=provider, judge=NullJudge(), embedder=NullEmbedder(), errors="raise"
@@ -110,7 +110,7 @@ def ours() -> tuple[TracerProvider, CountingExporter, Handle]:
 
 
 def record_turn(root: Span) -> None:
-    """Record on ``root`` what makes it a turn."""
+    """Record question, contexts and answer on ``root``, so that it is a turn."""
     root.set_attributes(
         {
             "rag.question": "When was it founded?",
@@ -121,7 +121,7 @@ def record_turn(root: Span) -> None:
 
 
 def pending_elsewhere() -> tuple[TracerProvider, CountingExporter]:
-    """Return an instrumented provider with a trace of RAG under way."""
+    """Return an instrumented provider with an incomplete RAG trace."""
     provider, exporter, _ = ours()
     tracer = provider.get_tracer("openinference.instrumentation.bench")
     root = tracer.start_span("elsewhere")
@@ -136,7 +136,7 @@ PENDING: list[Span] = []
 
 
 def ways() -> list[Way]:
-    """Return the ways to compare, the plain one first."""
+    """Return the variants to compare, the plain one first."""
     nothing: Callable[[Span], object] = lambda _: None  # noqa: E731
     idle, idle_exporter, _ = ours()
     held, held_exporter, _ = ours()
@@ -150,7 +150,7 @@ def ways() -> list[Way]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all variants and print the figures."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS
     compared = ways()
     for way in compared:
@@ -172,14 +172,14 @@ def main() -> None:
 
 
 def fastest(found: Sequence[Times]) -> float:
-    """Return the mean CPU time of the fastest tenth: what it takes when nothing else runs."""
+    """Return the mean CPU time of the fastest tenth: the cost on an idle machine."""
     times = sorted(cpu for cpu, _, _ in found)
     few = times[: max(1, len(times) // 10)]
     return sum(few) / len(few)
 
 
 def report(times: dict[str, list[Times]], *, base: str) -> None:
-    """Print medians of times and of ratios to the plain way, and the ratio of the fastest."""
+    """Print medians of times and of ratios to the plain variant, and the ratio of the fastest."""
     print(f"{len(times[base])} repetitions of {TRACES} traces; app's thread, medians (quartiles)")
     head = ("CPU us", "ratio", "", "fastest", "wall us", "ratio", "paced us", "ratio")
     print(f"{'':32}{head[0]:>8}{head[1]:>8}{'':15}" + "".join(f"{one:>9}" for one in head[3:]))
@@ -193,10 +193,8 @@ def report(times: dict[str, list[Times]], *, base: str) -> None:
             f"{median([one[1] for one in found]):9.1f}{median(wall):9.3f}"
             f"{median([one[2] for one in found]):9.1f}{median(paced):9.3f}"
         )
-    print(
-        "CPU (time.thread_time) is what the application's thread itself spends. Back to back, the"
-    )
-    print("evaluation competes for the interpreter's lock; paced, it has time between the traces.")
+    print("CPU (time.thread_time) is that of the application's thread. Back to back, the")
+    print("evaluation competes for the interpreter's lock; paced, it runs between the traces.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What traces under way keep in memory: 1,000 of one turn each, none complete.
+"""Memory of 1,000 incomplete traces of one turn each.
 
-Each has five spans in OpenInference's form, 6 kB of text in all, whose root has not ended.
+Each trace has five spans in OpenInference's form and 6 kB of text; its root has not ended.
 
 ``python benchmarks/segments.py [traces]``
 """
@@ -22,7 +22,7 @@ KIND = "openinference.span.kind"
 
 
 def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
-    """Make a turn without its end, and show its spans to ``watch``; return what is open."""
+    """Make a turn whose root stays open, and give its spans to ``watch``; return the root."""
     root = tracer.start_span("chain", attributes={KIND: "CHAIN", "input.value": f"Which? {number}"})
     context = set_span_in_context(root)
     spans = [root]
@@ -38,7 +38,7 @@ def open_trace(tracer: Tracer, watch: TraceBuffer, number: int) -> list[object]:
 
 
 def main() -> None:
-    """Print what is kept, with and without the watch."""
+    """Print the memory of the buffered traces, and the buffer's own estimate."""
     traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     tracer = TracerProvider().get_tracer("app")
     watch = TraceBuffer()
@@ -50,10 +50,10 @@ def main() -> None:
     watch.clear()
     gc.collect()
     without = tracemalloc.get_traced_memory()[0]
-    sys.stdout.write(f"{setting()}\n{len(kept)} traces under way: each five spans, 6 kB of text\n")
     sys.stdout.write(
-        f"kept for us: {(total - without) / 1e6:.1f} MB; counted as {told / 1e6:.1f}\n"
+        f"{setting()}\n{len(kept)} incomplete traces: five spans and 6 kB of text each\n"
     )
+    sys.stdout.write(f"buffered: {(total - without) / 1e6:.1f} MB; estimated as {told / 1e6:.1f}\n")
 
 
 if __name__ == "__main__":

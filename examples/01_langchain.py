@@ -1,4 +1,4 @@
-"""Score the answers of a LangChain app: pass it one callback.
+"""Score the answers of a LangChain app with one callback.
 
 Runs offline. To see the spans on the terminal, without a backend:
 OTEL_TRACES_EXPORTER=console OTEL_METRICS_EXPORTER=none OTEL_LOGS_EXPORTER=none python FILE
@@ -30,4 +30,4 @@ chain = (
 handler = RagEvalCallbackHandler(judge="lexical")  # judge="openai/<model>" for an LLM judge
 
 print(chain.invoke("What does a ticket cost?", config={"callbacks": [handler]}))
-handler.flush()  # a server needs no flush; a script that ends here waits for its scores anyway
+handler.flush()  # optional: a script waits for its scores at exit, and a server needs no flush

@@ -1,4 +1,4 @@
-"""Score one question, its contexts and the answer, without any tracing."""
+"""Score one question with its contexts and answer, without tracing."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
 """A tour of the metrics on three rows. Runs offline: no key, no network, no model.
 
-`rag-eval-otel metrics` lists all of them, with what each needs and what it costs.
+`rag-eval-otel metrics` lists all metrics with their inputs and costs.
 """
 
 from rag_eval_otel import HashingEmbedder, LexicalJudge, Sample, evaluate_dataset
@@ -16,13 +16,14 @@ rows = [
         answer=answer,
         reference="France is in western Europe. The capital of France is Paris.",
         retrieved_ids=["europe", "cats", "paris"],
-        relevant_ids={"europe": 1, "paris": 2},  # id to grade; a list of ids will do
+        relevant_ids={"europe": 1, "paris": 2},  # id to grade; a list of ids works as well
     )
     for answer in ANSWERS
 ]
 metrics = [
     *("answer_relevancy", "faithfulness", "context_utilization"),  # without a reference
-    *("answer_correctness", "context_recall", "mrr", "ndcg"),  # with one, or with relevant ids
+    *("answer_correctness", "context_recall"),  # with a reference
+    *("mrr", "ndcg"),  # with relevant ids
     Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
     LLMMetric(name="politeness", instructions="How polite is the answer?", inputs=["answer"]),
 ]
@@ -33,5 +34,5 @@ for row in report.rows:
     scores = row.evaluation.scores
     print({s.name: s.reason if s.value is None else round(s.value, 2) for s in scores})
 
-# Rubrics and instructions take a judge that reads, such as OpenAIJudge("<model>"):
+# Rubrics and instructions need an LLM judge, such as OpenAIJudge("<model>"):
 print(report.rows[0].evaluation["politeness"].detail["error"])

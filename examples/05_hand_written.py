@@ -1,6 +1,6 @@
-"""Score RAG that is written by hand: say what was asked, found and answered.
+"""Score hand-written RAG: record the question, the retrieved texts and the answer.
 
-Each call speaks of the span that is current. No framework and no instrumentation is needed.
+Each call records on the current span. No framework or instrumentation is needed.
 """
 
 from opentelemetry import trace
@@ -13,9 +13,9 @@ tracer = trace.get_tracer("museum")
 PAGES = ["The museum opens at 9 on weekdays.", "A ticket costs 12 euros; children go free."]
 
 
-@tracer.start_as_current_span("search")  # a span of its own: optional
+@tracer.start_as_current_span("search")  # optional: a separate span
 def search(question: str) -> list[str]:
-    """Find the pages that share a word with the question: your own retriever here."""
+    """Return the pages that share a word with the question. Use your own retriever here."""
     words = set(question.lower().strip("?").split()) - {"a", "at", "does", "the"}
     pages = [page for page in PAGES if words & set(page.lower().split())]
     record_retrieval(question, pages)
@@ -24,7 +24,7 @@ def search(question: str) -> list[str]:
 
 @tracer.start_as_current_span("ask")  # one span for each turn: it carries the scores
 def ask(question: str) -> str:
-    """Answer from what was found: your own model here."""
+    """Answer from the retrieved pages. Use your own model here."""
     record_question(question)
     pages = search(question)
     answer = pages[0].split(";")[0] + "." if pages else "I don't know."

@@ -1,10 +1,10 @@
 """Make the labelled rows of a domain from its facts: `python benchmarks/data/make.py`.
 
-A ``.txt`` file here holds passages, each followed by what can be asked of it: ``?`` a question,
-``+`` a right answer, ``-`` an answer that the passage does not bear out. All of it is invented and
-was written by hand. Of each question become rows: the right answers; the wrong one (not faithful,
-whether it addresses the question is left open: it does); the answer to another question of the
-domain (neither); and the passage of another question in place of its own (not relevant).
+A ``.txt`` file here holds passages, each followed by its questions: ``?`` a question, ``+`` a right
+answer, ``-`` an answer that the passage does not support. All texts are invented and written by
+hand. Each question gives these rows: the right answers; the wrong ones (not faithful; the
+answer's relevance is unlabelled); the answers to another question of the domain (not faithful, not
+answer-relevant); and the passage of another question in place of its own (not relevant).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fact:
 
 
 def facts(text: str) -> Iterator[Fact]:
-    """Yield what ``text`` holds."""
+    """Yield the facts that ``text`` describes."""
     for block in text.strip().split("\n\n"):
         passage, *lines = block.splitlines()
         fact = None
@@ -49,7 +49,7 @@ def facts(text: str) -> Iterator[Fact]:
 def row(
     fact: Fact, answer: str | None, passage: str | None = None, **labels: Any
 ) -> dict[str, Any]:
-    """Return one row; labels that are not given are null."""
+    """Return one row; omitted labels are null."""
     names = ("context_relevant", "faithful", "answer_relevant")
     return {
         "question": fact.question,
@@ -75,14 +75,14 @@ def rows(found: list[Fact]) -> Iterator[dict[str, Any]]:
 
 
 def _differ(one: Fact, other: Fact) -> bool:
-    """Tell whether an answer to ``one`` is none to ``other``: yes and no answer many questions."""
+    """Return True if ``one`` and ``other`` have different answers, not both yes or no."""
     return not all(
         fact.right[0].startswith(("Yes", "No", "Ja", "Nein", "Oui", "Non")) for fact in (one, other)
     )
 
 
 def main() -> None:
-    """Write a ``.jsonl`` beside every ``.txt``."""
+    """Write a ``.jsonl`` file beside every ``.txt`` file."""
     for source in sorted(HERE.glob("*.txt")):
         made = rows(list(facts(source.read_text(encoding="utf-8"))))
         lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in made)
