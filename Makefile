@@ -22,7 +22,7 @@ demo: $(VENV)/.core  ## Show scores on a trace: no key, no network, no model
 	@$(BIN)/rag-eval-otel demo
 
 test: $(VENV)/.test  ## Run the tests, without the slow ones
-	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, coverage
 	$(BIN)/ruff check .
@@ -31,7 +31,7 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n auto $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

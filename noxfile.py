@@ -92,6 +92,10 @@ PEERS = [
 ]
 
 
+PARALLEL = ["-n", "auto", "--dist", "loadfile"]
+"""A process for each core; the tests of a file share what they cache."""
+
+
 def existing(*patterns: str) -> list[str]:
     """Return the paths that match ``patterns``, relative to the root."""
     return [str(path.relative_to(ROOT)) for one in patterns for path in sorted(ROOT.glob(one))]
@@ -125,7 +129,7 @@ def langchain03(session: nox.Session) -> None:
     old += [f"opentelemetry-{part}==1.38.*" for part in ("api", "sdk", "exporter-otlp")]
     session.install("--editable", ".", *TEST_TOOLS, *old)
     tests = but(existing(*LANGCHAIN_TESTS), MANY_CASES)
-    session.run("pytest", "-n", "auto", *tests, *session.posargs)
+    session.run("pytest", *PARALLEL, *tests, *session.posargs)
 
 
 @nox.session
@@ -280,7 +284,7 @@ def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
     session.install("--editable", ".[test]")
     others = [f"--ignore={path}" for path in MANY_CASES]
-    session.run("pytest", "-n", "auto", "-m", "not slow", *others, *session.posargs)
+    session.run("pytest", *PARALLEL, "-m", "not slow", *others, *session.posargs)
 
 
 @nox.session

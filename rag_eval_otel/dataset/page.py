@@ -8,7 +8,7 @@ import statistics
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,13 @@ from rag_eval_otel.dataset.series import FileScores, Low, Series
 from rag_eval_otel.dataset.summary import MetricSummary, interval, number
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.semconv import EMBEDDING_CALLS, GEN_AI_TOKEN_TYPE, JUDGE_CALLS, JUDGE_TOKENS
+from rag_eval_otel.semconv import (
+    EMBEDDING_CALLS,
+    GEN_AI_TOKEN_TYPE,
+    JUDGE_CALLS,
+    JUDGE_TOKENS,
+    VERSION,
+)
 
 MAX_SECTIONS = 60
 """The number of series with a section of their own; the tables at the top have all of them."""
@@ -73,8 +79,9 @@ def _template(name: str) -> str:
     return (files("rag_eval_otel.dataset") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _render(template: str, **values: Any) -> str:
-    """Return the page of ``template``; texts in ``values`` are escaped."""
+@cache
+def _environment() -> Environment:
+    """Return the environment of all templates; texts are escaped."""
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -94,7 +101,7 @@ def _render(template: str, **values: Any) -> str:
     environment.globals |= {
         "style": Markup(style),  # noqa: S704  # our own file
         "style_hash": b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        "release": version("rag-eval-otel"),
+        "release": VERSION,
         "width": charts.WIDTH,
         "height": charts.HEIGHT,
         "left": charts.LEFT,
@@ -103,7 +110,12 @@ def _render(template: str, **values: Any) -> str:
         "bottom": charts.BOTTOM,
         "shares_width": charts.SHARES_WIDTH,
     }
-    page = environment.get_template(template).render(values)
+    return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    """Return the page of ``template``; texts in ``values`` are escaped."""
+    page = _environment().get_template(template).render(values)
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
