@@ -98,7 +98,7 @@ PLACE: Final = "place"
 DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
 DRIFT_EVIDENCE: Final = "rag.evaluation.drift.log10_evidence"
 
-# What our collector counts of exported spans, beside what the application counts itself
+# Instruments that our collector computes from exported spans, in addition to those of the application
 SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"
 

@@ -123,3 +123,11 @@ def test_hand_written_example() -> None:
     assert spans["ask"].attributes["rag.evaluation.status"] == "scored"
     assert spans["ask"].attributes["rag.evaluation.faithfulness.score"] == 1
     assert not any("12 euros" in str(span) for span in spans.values())
+
+
+def test_river_drift_example() -> None:
+    """A detector of river reports the fall of the scores once."""
+    pytest.importorskip("river", reason="river is not installed")
+    with OtlpReceiver() as receiver:
+        printed = run(EXAMPLES[5], receiver)
+    assert printed.count("faithfulness of shop drifted (down)") == 1
