@@ -1,11 +1,11 @@
-"""`TraceBuffer`: foreign spans by trace, which of them to hold back, and when a trace is complete.
+"""`TraceBuffer`: the spans of each trace until it is complete, and the spans to hold back.
 
-The end of a root says little: streams outlive it, and LangSmith ends it first. A trace is complete
-once no span of it is open and none has come for a while; what comes after that begins anew.
+The end of a root span does not complete a trace: streams outlive it, and LangSmith exports it
+first. A trace is complete when none of its spans is open and none has ended for a while. Later
+spans start a new trace.
 
-On the application's thread a span that is none of our business costs a look at the names of its
-attributes when it ends, and a note that it has started: who is still open is found out in the
-background, for the few traces where it matters.
+For a span that is unrelated to RAG, the application's thread only notes its start and looks at the
+names of its attributes at its end. Open spans are found in the background, for few traces.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.dialects import LOG_EVENTS, MARKS, UNMARKED_SCOPES, kind_of
 from rag_eval_otel.capture.runs import RunTree
-from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, bears_none
+from rag_eval_otel.capture.span import Bystander, LogView, SdkSpan, has_none
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
     OpenSpans,
     Trace,
     TraceLimits,
+    completed_parts,
     is_bystander,
     size_of,
     size_of_log,
     stands_for_turn,
     trace_of,
-    units_over,
 )
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import ContextsFromPrompt
@@ -58,7 +58,7 @@ class Listener:
     own_threads: Collection[int] = ()
 
     def tell(self, name: str, record: Any) -> None:
-        """Hand a record on, if it was written within a span."""
+        """Add ``record`` if it was written within a span."""
         if not record.span_id or get_ident() in self.own_threads:
             return
         with self.edge:
@@ -67,22 +67,18 @@ class Listener:
 
 
 class LogTap:
-    """A processor of log records for the SDK's logger provider; exports nothing."""
+    """A log record processor that passes records to listeners and exports nothing."""
 
     def __init__(self) -> None:
-        """Tell nobody yet."""
         self._listeners: tuple[Listener, ...] = ()
 
     def open(self, listener: Listener) -> None:
-        """Tell ``listener`` from now on."""
         self._listeners = (*self._listeners, listener)
 
     def close(self, listener: Listener) -> None:
-        """Tell ``listener`` no more."""
         self._listeners = tuple(one for one in self._listeners if one is not listener)
 
     def on_emit(self, log_record: Any) -> None:
-        """Look at a log record that was written."""
         if self._listeners:
             record = log_record.log_record
             name = record.event_name
@@ -93,20 +89,20 @@ class LogTap:
                     listener.tell(name, record)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Tell whether a record of this name would be looked at."""
+        """Return True if a record of this name would be passed on."""
         return bool(self._listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        """Tell nobody any more."""
+        """Remove all listeners."""
         self._listeners = ()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
-        """There is nothing to export."""
+        """Return True: there is nothing to export."""
         return True
 
 
 def may_be_read(event: object) -> bool:
-    """Tell whether a dialect reads log records of this name; those of our own it does not."""
+    """Return True if a dialect reads log records of this name; our own events are not read."""
     if not isinstance(event, str):
         return False
     return event.startswith(LOG_EVENTS) and event != semconv.EVALUATION_EVENT
@@ -125,9 +121,9 @@ def log_tap(provider: Any) -> LogTap | None:
     return tap
 
 
-_LOST = 4096  # traces that had to go, and are remembered to be passed over
+_LOST = 4096  # evicted traces whose later spans are ignored
 
-_MOST = 4  # the part of all bytes that one trace may take, as a divisor
+_SHARE = 4  # one trace may take this fraction of all bytes: 1 / 4
 
 
 class Taken(NamedTuple):
@@ -169,45 +165,44 @@ class TraceBuffer:
         self._clock = clock
         self._is_open = True
         self.is_fed = False
-        """Whether ended spans of the application are shown to it."""
+        """Whether a span processor passes it the ended spans of the application."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything (in a forked child: it is the parent's)."""
+        """Delete all traces: in a forked child they belong to the parent process."""
         self.lock = threading.RLock()
         self.traces: OrderedDict[int, Trace] = OrderedDict()
-        """The traces under way, by id."""
+        """The incomplete traces, by id."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
-        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _MOST)
+        self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
         self.open_spans = OpenSpans()
         self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
-        """Return how many traces are under way."""
         return len(self.traces)
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept."""
+        """The size of the traces and log records in bytes, estimated."""
         return self._bytes + self._logs.size
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Keep a log record written within a span that has not ended yet."""
+        """Add a log record that was written within an open span."""
         if self._is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
 
     def concerns(self, span: ReadableSpan) -> bool:
-        """Tell whether ``span`` may belong to a turn; of most spans it must say no, quickly."""
+        """Return True if ``span`` may belong to a turn; fast, as for most it does not."""
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
         if (
-            not bears_none(MARKS, span)
+            not has_none(MARKS, span)
             or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
-            return name != semconv.SCOPE  # our own are written from runs that have been read
+            return name != semconv.SCOPE  # our own spans are of runs that were read
         self._ended.append(span)
         return False
 
@@ -243,17 +238,17 @@ class TraceBuffer:
             return Taken(trace, None, is_new, self._evict(trace))
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with this id, which may be lost, or begin one."""
+        """Return the trace with this id, which may have been evicted, or start one."""
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
             trace = self.traces[trace_id] = Trace(trace_id=trace_id, first=now, last=now)
-            self._bytes += sum(map(trace.add_early, self.open_spans.just_ended(trace_id)))
+            self._bytes += sum(map(trace.add_early, self.open_spans.recently_ended(trace_id)))
             self.open_spans.note_current(trace_id)
         return trace
 
     def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
-        """Take ``view`` in; tell whether it may stand for a turn."""
+        """Add ``view`` to its trace; return True if its span may be the anchor of a turn."""
         known = trace.spans.get(view.span_id)
         if trace.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
             trace.last = self._clock()
@@ -274,11 +269,13 @@ class TraceBuffer:
     def sweep(self) -> list[Trace]:
         """Remove and return the traces, and the parts of traces, that are complete."""
         now = self._clock()
-        self.open_spans.look()
+        self.open_spans.refresh()
         with self.lock:
-            self._add_gone()
+            self._add_early()
             ready = [one for one in self.traces.values() if self._is_complete(one, now)]
-            ready += self._parted(now - self._limits.quiet, self.open_spans.lately, ready=ready)
+            ready += self._parts(
+                now - self._limits.quiet, self.open_spans.recently_open, ready=ready
+            )
             self._finish(ready)
             for one in [one for one in self._lost.values() if self._is_complete(one, now)]:
                 del self._lost[one.trace_id]
@@ -286,49 +283,49 @@ class TraceBuffer:
 
     def flush(self) -> list[Trace]:
         """Remove and return the traces, and the parts of traces, of which no span is open."""
-        self.open_spans.look()
+        self.open_spans.refresh()
         with self.lock:
-            self._add_gone()
+            self._add_early()
             opened = self.open_spans.of
             ready = [one for one in self.traces.values() if not opened(one.trace_id)]
-            ready += self._parted(self._clock(), opened, ready=ready)
+            ready += self._parts(self._clock(), opened, ready=ready)
             self._finish(ready)
         return ready
 
     def close(self) -> list[Trace]:
         """Remove and return all traces, complete or not; take no more spans."""
         self._is_open = False
-        self.open_spans.look()
+        self.open_spans.refresh()
         with self.lock:
-            self._add_gone()
+            self._add_early()
             ready = list(self.traces.values())
             self._finish(ready)
             self._logs.clear()
         return ready
 
-    def _add_gone(self) -> None:
-        """Add what had ended before anybody knew of its trace."""
+    def _add_early(self) -> None:
+        """Add the spans that ended before their trace had a step of RAG."""
         for span in self.open_spans.ended.copy() if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None:
                 self._bytes += trace.add_early(span)
         for trace in self.traces.values():
-            trace.settle()
+            trace.add_bystanders()
 
-    def _parted(
+    def _parts(
         self,
         until: float,
         opened: Callable[[int], Sequence[ReadableSpan]],
         *,
         ready: Sequence[Trace],
     ) -> list[Trace]:
-        """Take what is over out of the traces that go on; ``opened`` tells what is under way."""
+        """Remove the complete parts of incomplete traces; ``opened`` gives the open spans."""
         done = {one.trace_id for one in ready}
         going_on = [one for one in self.traces.values() if one.trace_id not in done]
         parts = []
         for trace in going_on:
             going = opened(trace.trace_id)
-            parts += [trace.part(ids) for ids in list(units_over(trace, going, until=until))]
+            parts += [trace.part(ids) for ids in list(completed_parts(trace, going, until=until))]
             if not trace.spans:
                 self._remove(trace)
         return parts
@@ -337,24 +334,24 @@ class TraceBuffer:
         limits = self._limits
         is_soon = trace.root_ended and not trace.is_slow
         quiet = limits.root_quiet if is_soon else limits.slow_quiet
-        idle = now - trace.last >= quiet and not self.open_spans.lately(trace.trace_id)
+        idle = now - trace.last >= quiet and not self.open_spans.recently_open(trace.trace_id)
         return idle or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[Trace]:
-        """Empty traces that are too many, or too much; return them."""
+        """Evict and return the traces over the limits of number and size."""
         limits, evicted = self._limits, []
-        if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _MOST:
+        if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(newest)
-            self._lose(newest)
+            self._give_up(newest)
         while self.traces and (
             len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
             oldest = next(iter(self.traces.values()))
             evicted.append(oldest)
-            self._lose(oldest)
+            self._give_up(oldest)
         return evicted
 
-    def _lose(self, trace: Trace) -> None:
+    def _give_up(self, trace: Trace) -> None:
         self._remove(trace)
         trace.empty()
         self._lost[trace.trace_id] = trace
@@ -362,13 +359,13 @@ class TraceBuffer:
             self._lost.popitem(last=False)
 
     def _finish(self, traces: Iterable[Trace]) -> None:
-        """Remove ``traces``, with what is open around them: else their top would be missing."""
+        """Remove ``traces``, and add the open bystanders around them, which may be parents."""
         for trace in traces:
             self._remove(trace)
             for span in self.open_spans.of(trace.trace_id):
                 view = SdkSpan(span)
                 if is_bystander(view):
-                    trace.stand_by(Bystander.of(view))
+                    trace.add_bystander(Bystander.of(view))
 
     def _remove(self, trace: Trace) -> None:
         if self.traces.get(trace.trace_id) is trace:
@@ -376,28 +373,25 @@ class TraceBuffer:
         self._bytes -= trace.size
 
 
-_SPANS = 1024  # whose records are kept; some spans never end, or are not sampled
+_SPANS = 1024  # spans whose records are kept; some never end, or are not sampled
 
-_LOST_RECORDS = (LogView(event=""),)  # in the place of records that had to go: it tells nothing
+_LOST_RECORDS = (LogView(event=""),)  # replaces dropped records
 
 _Key: TypeAlias = "tuple[int, int]"
 
 
 class PendingLogs:
-    """Log records by trace and span; over ``max_bytes`` those of the oldest spans go."""
+    """Log records by trace and span; over ``max_bytes`` those of the oldest spans are dropped."""
 
     def __init__(self, *, max_bytes: int) -> None:
-        """Keep nothing yet."""
         self._max_bytes = max_bytes
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
         self._records: OrderedDict[_Key, Sequence[LogView]] = OrderedDict()
         self.size = 0
 
     def add(self, key: _Key, record: LogView) -> None:
-        """Keep ``record`` until its span is taken."""
         known = self._records.get(key, ())
         if known is _LOST_RECORDS:
             return
@@ -412,7 +406,7 @@ class PendingLogs:
             self.take(next(iter(self._records)))
 
     def take(self, key: _Key) -> Sequence[LogView]:
-        """Return what was written within a span, and forget it."""
+        """Remove and return the records that were written within a span."""
         found = self._records.pop(key, ())
         if found is not _LOST_RECORDS:
             self.size -= sum(map(size_of_log, found))

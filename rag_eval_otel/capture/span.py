@@ -208,7 +208,7 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
         return span.attributes or _NOTHING
 
 
-def bears_none(names: frozenset[str], span: ReadableSpan) -> bool:
+def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
     """Return True if the ended ``span`` has none of these attributes, and none was dropped.
 
     It is called for every span of the application, so it avoids the SDK's wrappers as well.

@@ -1,4 +1,4 @@
-"""`Trace`: the spans of one trace until it is complete, and those that are open around them."""
+"""`Trace`: the spans of one trace until it is complete; `OpenSpans`: the spans that are open."""
 
 from __future__ import annotations
 
@@ -39,53 +39,51 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-_OPEN = 4096  # spans under way that are known; some never end
-_ENDED = 256  # spans remembered that ended while nothing was known of their trace
-_STARTED = 4096  # starts remembered until the background has looked at them
-_NEWEST = 64  # spans that are looked at on the application's thread
-_DEPTH = 100  # of parents that are looked at
+_OPEN = 4096  # open spans that are kept; some never end
+_ENDED = 256  # ended spans that are kept, of traces without a step of RAG so far
+_STARTED = 4096  # started spans that are kept until the next refresh
+_NEWEST = 64  # spans that are searched on the application's thread
+_DEPTH = 100  # ancestors that are searched
 
 
 class OpenSpans:
-    """The spans that have started and not ended; bounded, the newest count.
+    """The open spans of all traces; only the newest are kept.
 
-    What has started is referred to weakly: keeping ended spans alive would cost the application's
-    thread as much as making them, in memory that is no longer in its cache.
+    Started spans are referenced weakly. Keeping ended spans alive would cost the application's
+    thread as much as creating them.
     """
 
     def __init__(self) -> None:
-        """Know of none."""
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
-        """What has started since the last look; every span of the application is appended."""
+        """The spans started since the last refresh, of the whole application."""
         self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
-        """Spans without a mark of any dialect; their trace may become one of RAG yet."""
+        """Recently ended spans without marks; their trace may get a step of RAG later."""
         self._open: dict[int, list[ReadableSpan]] = {}
-        self._ending: frozenset[int] = frozenset()  # which of them had ended at the last look
-        self._looking = threading.Lock()
+        self._ending: frozenset[int] = frozenset()  # those that had ended at the last refresh
+        self._refreshing = threading.Lock()
 
     def __iter__(self) -> Iterator[ReadableSpan]:
-        """Yield the spans that were open at the last look, or had only just ended."""
+        """Yield the spans that were open, or had just ended, at the last refresh."""
         return chain.from_iterable(self._open.values())
 
     def note_start(self, span: ReadableSpan) -> None:
-        """Note that ``span`` has started."""
         self.starts.append(ref(span))
 
     def note_current(self, trace_id: int) -> None:
-        """Note the current span, if it is of this trace: its start may be long forgotten."""
+        """Note the current span if it belongs to this trace: its start may have been dropped."""
         span: Any = get_current_span()
-        while hasattr(span, "__wrapped__"):  # a proxy, as OpenInference's, is another span later on
+        while hasattr(span, "__wrapped__"):  # OpenInference's proxy
             span = span.__wrapped__
         if isinstance(span, Span) and trace_of(span) == trace_id:
             self.note_start(span)
 
-    def look(self) -> None:
-        """Sort what has started since the last look, and forget what had ended by then.
+    def refresh(self) -> None:
+        """Add the spans started since the last refresh, and drop those that had ended before it.
 
-        What has ended since is kept until the next look: a span has its end time a moment before
-        its end is told, and if its thread is held up in between, it would be in neither place.
+        Spans that ended since are kept until the next refresh: a span gets its end time shortly
+        before the processor is called, and would be missing in between.
         """
-        with self._looking:  # not the buffer's lock, for which the application's threads wait
+        with self._refreshing:  # not the buffer's lock, for which the application's threads wait
             seen = self.starts.copy()
             alive = [span for span in (start() for start in seen) if span is not None]
             known = {id(span): span for span in (*self, *alive)}
@@ -99,32 +97,32 @@ class OpenSpans:
             self._drop(seen)
 
     def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
-        """Forget the starts that were ``seen``, now that they are among the open ones."""
+        """Remove the ``seen`` starts from the queue."""
         known = set(map(id, seen))
         while self.starts and id(self.starts[0]) in known:
             self.starts.popleft()
 
-    def just_ended(self, trace_id: int) -> list[ReadableSpan]:
-        """Return those of a trace that have ended lately, while nothing was known of it."""
+    def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the recently ended spans of a trace that had no step of RAG."""
         lately = islice(reversed(self.ended.copy()), _NEWEST)
         return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
 
-    def lately(self, trace_id: int) -> list[ReadableSpan]:
-        """Return those of a trace that were open at the last look, or had only just ended."""
+    def recently_open(self, trace_id: int) -> list[ReadableSpan]:
+        """Return the spans of a trace that were open, or had just ended, at the last refresh."""
         return self._open.get(trace_id, [])
 
     def of(self, trace_id: int) -> list[ReadableSpan]:
-        """Return those of a trace that were open at the last look, and still are."""
+        """Return the spans of a trace that were open at the last refresh, and still are."""
         return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the newest of a trace that are open, without a look; there may be more."""
+        """Return the newest open spans of a trace, without a refresh; there may be more."""
         found = [span for span in self._newest() if trace_of(span) == trace_id]
         newest = [span for span in found if span.end_time is None]
         return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
 
     def _newest(self) -> Iterator[ReadableSpan]:
-        with suppress(IndexError):  # another thread looks meanwhile
+        with suppress(IndexError):  # another thread refreshes meanwhile
             for i in range(1, min(len(self.starts), _NEWEST) + 1):
                 span = self.starts[-i]()
                 if span is not None:
@@ -132,14 +130,14 @@ class OpenSpans:
 
 
 def is_bystander(view: SdkSpan) -> bool:
-    """Tell whether an open span is no step of RAG and, by who records it, won't become one."""
+    """Return True if an open span is no step of RAG, and its instrumentation writes none."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
-def line_of(
+def ids_above(
     start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
 ) -> Iterator[int]:
-    """Yield ``start`` and the ids above it, among ``ended`` spans and the parents of ``opened``."""
+    """Yield ``start`` and its ancestors, by id; ``opened`` holds the parents of open spans."""
     seen: set[int] = set()
     while start is not None and start not in seen and len(seen) < _DEPTH:
         seen.add(start)
@@ -155,9 +153,9 @@ def trace_of(span: ReadableSpan) -> int:
 
 
 OVERHEAD = 2600
-"""Bytes of a span, about, without what is written on it."""
+"""The size of a span in bytes, without its attributes and events, estimated."""
 
-_ENTRY = 100  # bytes of an attribute, about, without its value
+_ENTRY = 100  # bytes of an attribute without its value, estimated
 _NESTING = 8  # levels of a value that are measured
 _FLAT: Final = frozenset({str, bool, int, float})
 
@@ -166,12 +164,13 @@ AnyView: TypeAlias = "SdkSpan | Bystander"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """When a trace is complete, in seconds, and how much is kept until then.
+    """The time, in seconds, after which a trace is complete, and the limits of memory.
 
-    After the last span has ended, ``root_quiet`` passes where a root has, ``slow_quiet`` where
-    spans come late or the root is not known; ``quiet`` for a turn below something that goes on; or
-    ``max_age`` since the first. Over ``max_traces`` or ``max_bytes`` the oldest go, and one that
-    alone has more than ``max_spans`` or a quarter of ``max_bytes``.
+    A trace is complete ``root_quiet`` after its last span if the root has ended, ``slow_quiet``
+    after it if spans are exported late or the root is unknown, and ``max_age`` after its first
+    span. A turn below an open span is complete after ``quiet``. Over ``max_traces`` or
+    ``max_bytes`` the oldest traces are evicted, as is a trace with more than ``max_spans`` or a
+    quarter of ``max_bytes``.
     """
 
     quiet: float = 0.5
@@ -184,19 +183,19 @@ class TraceLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Below:
-    """What is below a span: when it was searched first, and called last.
+class Subtree:
+    """The first retrieval (``searched``) and the last LLM call (``called``) below a span.
 
-    Calls that have an anchor already are not counted. ``shown`` says that no search is known but by
-    what a call was shown: the search itself may be found further up.
+    Calls that have an anchor are not counted. ``shown``: the retrieval is known only from documents
+    in a prompt, and its own span may be further up.
     """
 
     searched: int | None = None
     called: int | None = None
     shown: bool = False
 
-    def add(self, other: Below) -> None:
-        """Take in what is below another span that this one is above of."""
+    def add(self, other: Subtree) -> None:
+        """Add the subtree of a span below this one."""
         searched, called = other.searched, other.called
         if searched is not None:
             self.shown = other.shown and (self.shown or self.searched is None)
@@ -207,50 +206,50 @@ class Below:
 
     @property
     def is_turn(self) -> bool:
-        """Whether a call follows a retrieval."""
+        """Whether an LLM call follows a retrieval."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     @property
-    def above(self) -> Below:
-        """What the span above a turn sees of it: the search, and a call that may be its own."""
-        return self if self.shown else Below(self.searched)
+    def above(self) -> Subtree:
+        """The part of a turn's subtree that counts for the span above it."""
+        return self if self.shown else Subtree(self.searched)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Trace:
-    """The spans of a trace so far, and which of them are held. Times are those of the clock."""
+    """The spans of a trace so far, and which of them are held back. Times are of the clock."""
 
     trace_id: int
     first: float
     last: float
     spans: dict[int, AnyView] = field(default_factory=dict)
-    """By id, in the order of their ends."""
-    noted: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """When each span came, and its bytes."""
+    """By id, in the order in which they ended."""
+    arrivals: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """The time at which each span ended, and its size in bytes."""
     early: dict[int, ReadableSpan] = field(default_factory=dict)
-    """What had ended before anything was known of the trace, and nobody has looked at yet."""
+    """Spans that ended before the trace had a step of RAG, and were not read yet."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
-    """LangChain runs that are no turn by themselves, by the span of the application around them."""
-    below: dict[int, Below] = field(default_factory=dict)
+    """LangChain run trees without a turn of their own, with the id of the span around each."""
+    subtrees: dict[int, Subtree] = field(default_factory=dict)
     turns: set[int] = field(default_factory=set)
-    """The spans below which a call follows a retrieval."""
+    """The ids of the spans below which an LLM call follows a retrieval."""
     size: int = 0
     unheld: int = 0
-    """Bytes that came since a span was held last."""
+    """The bytes added since a span was held back last."""
     is_slow: bool = False
     root_ended: bool = False
     is_lost: bool = False
-    """Whether it had to go, with whatever of its trace is still to come."""
+    """Whether it was evicted; later spans of it are ignored."""
     is_doubled: bool = False
-    """Whether two spans have one id."""
+    """Whether two spans have the same id."""
 
     def add(self, view: AnyView, *, size: int, now: float) -> None:
-        """Take in a span that has ended."""
+        """Add an ended span."""
         self.last = now
         self.spans[view.span_id] = view
-        self.noted[view.span_id] = (now, size)
+        self.arrivals[view.span_id] = (now, size)
         self.size += size
         self.unheld += size
         self.root_ended = self.root_ended or view.parent_id is None or view.parent_is_remote
@@ -262,24 +261,24 @@ class Trace:
         self.unheld = 0
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
-        """Take in LangChain runs that ran below the open span ``span_id``."""
+        """Add LangChain runs that ran below the open span ``span_id``."""
         self.last = now
         self.trees.append((span_id, tree))
         self.size += size
         self.unheld += size
-        rise(self, span_id, Below(tree.searched, tree.called))
+        note_above(self, span_id, Subtree(tree.searched, tree.called))
 
-    def stand_by(self, view: Bystander) -> int:
-        """Take in a span around the others, if it is not known; return its bytes."""
+    def add_bystander(self, view: Bystander) -> int:
+        """Add a span around the others, unless it is known; return the bytes added."""
         if view.span_id in self.spans:
             return 0
         self.spans[view.span_id] = view
-        self.noted[view.span_id] = (self.last, OVERHEAD)
+        self.arrivals[view.span_id] = (self.last, OVERHEAD)
         self.size += OVERHEAD
         return OVERHEAD
 
     def add_early(self, span: ReadableSpan) -> int:
-        """Take in a span that had ended early, if it is not known; return its bytes."""
+        """Add a span that ended early, unless it is known; return the bytes added."""
         span_id = span.context.span_id if span.context is not None else 0
         if span_id in self.spans or span_id in self.early:
             return 0
@@ -287,16 +286,16 @@ class Trace:
         self.size += OVERHEAD
         return OVERHEAD
 
-    def settle(self) -> None:
-        """Look at what had ended early."""
+    def add_bystanders(self) -> None:
+        """Read the spans that ended early, and add those that are no steps."""
         while self.early:
             view = SdkSpan(self.early.popitem()[1])
             if view.scope != semconv.SCOPE and kind_of(view) == "other":
                 self.spans[view.span_id] = Bystander.of(view)
-                self.noted[view.span_id] = (self.last, OVERHEAD)
+                self.arrivals[view.span_id] = (self.last, OVERHEAD)
 
     def part(self, ids: Iterable[int]) -> Trace:
-        """Take the spans with these ``ids`` out, and return them as a trace."""
+        """Remove the spans with these ``ids``, and return them as a trace."""
         taken = Trace(
             trace_id=self.trace_id,
             first=self.first,
@@ -306,8 +305,8 @@ class Trace:
         )
         for one in ids:
             taken.spans[one] = self.spans.pop(one)
-            taken.noted[one] = self.noted.pop(one)
-            self.below.pop(one, None)
+            taken.arrivals[one] = self.arrivals.pop(one)
+            self.subtrees.pop(one, None)
             if one in self.held:
                 taken.held[one] = self.held.pop(one)
             if one in self.turns:
@@ -315,21 +314,21 @@ class Trace:
                 taken.turns.add(one)
         taken.trees = [one for one in self.trees if one[0] in taken.spans]
         self.trees = [one for one in self.trees if one[0] not in taken.spans]
-        taken.size = sum(size for _, size in taken.noted.values())
+        taken.size = sum(size for _, size in taken.arrivals.values())
         taken.size += sum(tree.size for _, tree in taken.trees)
         self.size -= taken.size
-        self.first = min((came for came, _ in self.noted.values()), default=self.last)
+        self.first = min((came for came, _ in self.arrivals.values()), default=self.last)
         return taken
 
     def empty(self) -> None:
-        """Forget the spans; what comes later is lost, too."""
+        """Delete the spans; later ones are ignored."""
         self.is_lost = True
-        self.spans, self.noted, self.early, self.below = {}, {}, {}, {}
+        self.spans, self.arrivals, self.early, self.subtrees = {}, {}, {}, {}
         self.trees, self.size = [], 0
 
 
 def size_of(view: SdkSpan) -> int:
-    """Return about how many bytes ``view``, with what is written on it, keeps alive."""
+    """Return the size of ``view`` in bytes, estimated."""
     written = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(written) + sum(map(getsizeof, written))
     size += sum(_weight(value) for value in written if type(value) not in _FLAT)
@@ -339,7 +338,7 @@ def size_of(view: SdkSpan) -> int:
 
 
 def size_of_log(record: LogView) -> int:
-    """Return about how many bytes ``record`` keeps alive."""
+    """Return the size of ``record`` in bytes, estimated."""
     return OVERHEAD // 2 + _weight(record.attributes) + _weight(record.body)
 
 
@@ -355,7 +354,6 @@ def _weight(value: Any, level: int = 0) -> int:
     return 0
 
 
-_MAX_DEPTH = 100  # of parents that are told
 _LEAVES = RETRIEVALS | {"llm"}
 
 
@@ -367,43 +365,42 @@ def stands_for_turn(
     spans: OpenSpans,
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> bool:
-    """Tell whether ``view`` may be the deepest span above a retrieval and a call after it.
+    """Return True if ``view`` may be an anchor: a retrieval and a later LLM call are below it.
 
-    Where it has ended before what is below it, as it does when its answer is a stream, a retrieval
-    that is open counts, and a call that came after the retrieval and is open. With
-    ``contexts_from_prompt`` each call may have its contexts in its prompt, and be a turn itself.
+    If it ended before the spans below it, as with a streamed answer, an open retrieval or an open
+    call after a retrieval counts, too. With ``contexts_from_prompt`` each LLM call may be a turn.
     """
-    own = trace.below.setdefault(view.span_id, Below())
+    own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if said:
-        own.add(_said(said, view.start, own))
+        own.add(_recorded_subtree(said, view.start, own))
     if holds_documents(view):
-        own.add(Below(view.start, shown=True))
+        own.add(Subtree(view.start, shown=True))
     is_turn = False
     if kind in RETRIEVALS:
-        up = Below(searched=view.start)
+        up = Subtree(searched=view.start)
     elif kind == "llm" and contexts_from_prompt == "on":
-        up, is_turn = Below(view.start, view.start), True
+        up, is_turn = Subtree(view.start, view.start), True
     elif kind == "llm":
-        up = Below(own.searched, max(view.start, own.searched or 0), own.shown)
+        up = Subtree(own.searched, max(view.start, own.searched or 0), own.shown)
     elif own.searched is None and _may_have_searched(view, kind, own):
-        up = Below(view.start, own.called)
+        up = Subtree(view.start, own.called)
     else:
         up = own
         may_go_on = own.searched is not None or kind != "other"
-        is_turn = own.is_turn or (may_go_on and _goes_on(trace, view, own, spans=spans))
-        is_turn = is_turn or is_recorded(view)  # if it is refused, its span says why
+        is_turn = own.is_turn or (may_go_on and _is_open_below(trace, view, own, spans=spans))
+        is_turn = is_turn or is_recorded(view)  # its span gets the reason if the turn is refused
         if own.is_turn:
             trace.turns.add(view.span_id)
             up = own.above
-    rise(trace, view.parent_id, up)
+    note_above(trace, view.parent_id, up)
     return is_turn
 
 
-def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
-    """Tell whether ``view`` may have found contexts: a tool, or a step that returns documents.
+def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
+    """Return True if ``view`` may be a retrieval: a tool, or a step that returns documents.
 
-    Whether it has is read later: what is held for nothing leaves a moment later.
+    Its content is read later. A span that was held back without need is released then.
     """
     if kind == "tool":
         return True
@@ -414,15 +411,15 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Below) -> bool:
     )
 
 
-def rise(trace: Trace, above: int | None, up: Below) -> None:
-    """Tell the span ``above`` what is below it; where it has ended, also those above that."""
-    for _ in range(_MAX_DEPTH):
+def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
+    """Add ``up`` to the subtree of the span ``above``, and to those of its ended ancestors."""
+    for _ in range(_DEPTH):
         if above is None or (up.searched is None and up.called is None):
             return
-        below = trace.below.setdefault(above, Below())
+        below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
         if above in trace.early:
-            trace.settle()
+            trace.add_bystanders()
         view = trace.spans.get(above)
         if view is None or kind_of(view) in _LEAVES:
             return
@@ -432,35 +429,35 @@ def rise(trace: Trace, above: int | None, up: Below) -> None:
         above = view.parent_id
 
 
-def _said(said: Collection[Part], start: int, own: Below) -> Below:
-    """Return what the application itself has told of, on a span that started at ``start``."""
+def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtree:
+    """Return the subtree that is recorded by hand on a span that started at ``start``."""
     searched = start if "documents" in said else None
     known = searched if own.searched is None else own.searched
-    return Below(searched, (start if known is None else known) if "output" in said else None)
+    return Subtree(searched, (start if known is None else known) if "output" in said else None)
 
 
-def _goes_on(trace: Trace, view: SdkSpan, own: Below, *, spans: OpenSpans) -> bool:
-    """Tell whether a retrieval, or what follows one, is still open below ``view``."""
-    trace.settle()
+def _is_open_below(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
+    """Return True if a retrieval, or a span after one, is still open below ``view``."""
+    trace.add_bystanders()
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}
-    inner = [one for one in views if view.span_id in line_of(one.parent_id, trace.spans, parents)]
+    inner = [one for one in views if view.span_id in ids_above(one.parent_id, trace.spans, parents)]
     if any(kind_of(one) in RETRIEVALS for one in inner):
         return True
-    known = Below(own.searched, own.called)
+    known = Subtree(own.searched, own.called)
     for one in inner:
-        known.add(trace.below.get(one.span_id) or Below())
+        known.add(trace.subtrees.get(one.span_id) or Subtree())
     later = (one.start > known.searched for one in inner if known.searched is not None)
     return known.is_turn or any(later)
 
 
-def units_over(
+def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the spans, by id, of each part of ``trace`` that holds turns and is over.
+    """Yield the span ids of each complete part of ``trace`` that holds a turn.
 
-    It hangs below nothing, or below a span that is no step of a turn; nothing in it is open, and
-    nothing has come since ``until``.
+    A part is complete if its top has no parent within a turn, all its spans have ended, and none of
+    them has ended since ``until``.
     """
     if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
         return
@@ -470,20 +467,20 @@ def units_over(
     units: dict[int, list[int]] = defaultdict(list)
     for one in trace.spans:
         units[_top(one, trace)].append(one)
-    busy = {above for one in views for above in line_of(one.parent_id, trace.spans, parents)}
+    busy = {above for one in views for above in ids_above(one.parent_id, trace.spans, parents)}
     for top, unit in units.items():
         view = trace.spans[top]
         hangs = view.parent_id is not None and not view.parent_is_remote
         if (hangs and view.parent_id not in around) or trace.turns.isdisjoint(unit):
             continue
-        if busy.isdisjoint(unit) and max(trace.noted[one][0] for one in unit) <= until:
+        if busy.isdisjoint(unit) and max(trace.arrivals[one][0] for one in unit) <= until:
             yield unit
 
 
 def _top(start: int, trace: Trace) -> int:
     """Return the outermost of the spans that have ended at or above ``start``."""
     top = start
-    for above in line_of(start, trace.spans, {}):
+    for above in ids_above(start, trace.spans, {}):
         if above in trace.spans:
             top = above
     return top

@@ -37,7 +37,7 @@ def test_a_proxy_that_stands_for_another_span_later() -> None:
     with trace.use_span(proxy):
         spans.note_current(trace_id)
     proxy.__wrapped__ = trace.INVALID_SPAN
-    spans.look()
+    spans.refresh()
     assert spans.of(trace_id) == [span]
 
 
@@ -64,7 +64,7 @@ def test_no_span_is_missed_while_the_background_looks() -> None:
     context = trace.SpanContext(trace_id=1, span_id=2, is_remote=False)
     span = Watching(context, spans, [])
     spans.note_start(span)  # type: ignore[arg-type]
-    spans.look()
+    spans.refresh()
     assert span.seen == [-1, 1]
     assert spans.of(1) == [span]
     assert len(spans.starts) == 1
