@@ -98,7 +98,7 @@ PLACE: Final = "place"
 DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
 DRIFT_EVIDENCE: Final = "rag.evaluation.drift.log10_evidence"
 
-# Instruments that our collector computes from exported spans, in addition to those of the application
+# Instruments that our collector computes from exported spans
 SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"
 
