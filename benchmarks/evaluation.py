@@ -43,7 +43,7 @@ def ours(url: str, *, explanations: str = "off", metrics: Any = None) -> Callabl
     embedder = OpenAIEmbedder("embedder", base_url=url, api_key=KEY)
 
     def run() -> None:
-        report = evaluate_dataset(
+        result = evaluate_dataset(
             turns(),
             metrics=metrics or ["answer_relevancy", "context_relevance", "faithfulness"],
             judge=judge,
@@ -52,8 +52,8 @@ def ours(url: str, *, explanations: str = "off", metrics: Any = None) -> Callabl
             explanations=explanations,  # type: ignore[arg-type]
             progress="off",
         )
-        assert report.totals.rows == COUNT
-        assert all(one.ok == COUNT for one in report.totals.metrics), report
+        assert result.totals.rows == COUNT
+        assert all(one.ok == COUNT for one in result.totals.metrics), result
 
     return run
 

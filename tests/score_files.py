@@ -1,4 +1,4 @@
-"""Files of scores for the tests of the report."""
+"""Score files for tests of their reader and of the page."""
 
 from __future__ import annotations
 

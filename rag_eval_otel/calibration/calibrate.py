@@ -187,7 +187,7 @@ def calibrate(
     Raises `ConfigError` naming the row, from 0, for any other score or label. A figure that cannot
     be computed (one class only, equal scores, no rows) is a `Figure` with a reason.
     """
-    pairs = _paired(list(scores), list(labels))
+    pairs = _pairs(list(scores), list(labels))
     seen = [observe(score, label, where=f"row {row}") for row, (score, label) in enumerate(pairs)]
     return calibration_of(
         seen,
@@ -199,7 +199,7 @@ def calibrate(
     )
 
 
-def _paired(scores: list[object], labels: list[object]) -> list[tuple[object, object]]:
+def _pairs(scores: list[object], labels: list[object]) -> list[tuple[object, object]]:
     if len(scores) != len(labels):
         msg = f"{len(scores)} scores for {len(labels)} labels; pass None for a row without"
         raise ConfigError(msg)
@@ -218,22 +218,22 @@ def calibration_of(
     """Return the calibration of ``seen``; the options are those of `calibrate`."""
     _check(threshold=threshold, label_threshold=label_threshold, confidence=confidence)
     scores, labels = _labelled(seen)
-    truths, passing = _truths(labels, label_threshold)
-    decided = _decided(scores, truths, labels, threshold=threshold, confidence=confidence)
-    spare = [one.score for one in seen if one.score is not None and one.label is None]
-    lacking = Counter(one.status for one in seen if one.score is None)
+    truths, passing = _passing_labels(labels, label_threshold)
+    binary = _binary_figures(scores, truths, labels, threshold=threshold, confidence=confidence)
+    unlabelled = [one.score for one in seen if one.score is not None and one.label is None]
+    missing = Counter(one.status for one in seen if one.score is None)
     return Calibration(
         metric=metric,
         threshold=threshold,
         label_threshold=passing,
         confidence=confidence,
         labelled=len(scores),
-        unlabelled=len(spare),
-        without_score=dict(sorted(lacking.items())),
+        unlabelled=len(unlabelled),
+        without_score=dict(sorted(missing.items())),
         spearman=spearman(scores, labels, confidence=confidence),
-        **_ordered(scores, truths, labels, confidence=confidence, seed=seed),
-        **decided,
-        **_rates(decided["confusion"], spare, threshold=threshold, confidence=confidence),
+        **_order_figures(scores, truths, labels, confidence=confidence, seed=seed),
+        **binary,
+        **_pass_rates(binary["confusion"], unlabelled, threshold=threshold, confidence=confidence),
     )
 
 
@@ -254,13 +254,13 @@ def form_agreement(
     difference = Figure(reason="no rows")
     if both:
         difference = Figure(value=float(np.mean(columns[:, 0] - columns[:, 1])))
-    why = Figure(reason=_NO_THRESHOLD)
+    no_figure = Figure(reason=_NO_THRESHOLD)
     passes = columns >= (math.inf if threshold is None else threshold)
     same = int(np.sum(passes[:, 0] == passes[:, 1]))
     return FormAgreement(
         rows=len(both),
-        same=why if threshold is None else proportion(same, len(both), confidence=confidence),
-        kappa=why if threshold is None else cohen_kappa(*passes.T, confidence=confidence),
+        same=no_figure if threshold is None else proportion(same, len(both), confidence=confidence),
+        kappa=no_figure if threshold is None else cohen_kappa(*passes.T, confidence=confidence),
         spearman=spearman(columns[:, 0], columns[:, 1], confidence=confidence),
         difference=difference,
     )
@@ -283,17 +283,17 @@ def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
     return columns[:, 0], columns[:, 1]
 
 
-def _truths(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
+def _passing_labels(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
     """Return which labels pass, or a figure with the reason, and the lowest label that passes."""
     if passing is None and not set(labels) <= {0.0, 1.0}:
         scale = f"{min(labels):g} to {max(labels):g}"
-        why = f"labels go from {scale}: give the label_threshold that a row passes from"
-        return Figure(reason=why), None
+        reason = f"labels go from {scale}: give the label_threshold that a row passes from"
+        return Figure(reason=reason), None
     passing = 1.0 if passing is None else passing
     return labels >= passing, passing
 
 
-def _ordered(
+def _order_figures(
     scores: Numbers,
     truths: Truths | Figure,
     labels: Numbers,
@@ -312,7 +312,7 @@ def _ordered(
     }
 
 
-def _decided(
+def _binary_figures(
     scores: Numbers,
     truths: Truths | Figure,
     labels: Numbers,
@@ -322,10 +322,10 @@ def _decided(
 ) -> dict[str, Any]:
     """Return the figures that need the pass or fail of both."""
     if threshold is None or isinstance(truths, Figure):
-        why = truths if isinstance(truths, Figure) else Figure(reason=_NO_THRESHOLD)
+        no_figure = truths if isinstance(truths, Figure) else Figure(reason=_NO_THRESHOLD)
         names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
-        weighted = _weighted(scores, labels, why, confidence=confidence)
-        return {"confusion": None, **dict.fromkeys(names, why), **weighted}
+        weighted = _weighted_kappas(scores, labels, no_figure, confidence=confidence)
+        return {"confusion": None, **dict.fromkeys(names, no_figure), **weighted}
     decisions = scores >= threshold
     confusion = confusion_of(decisions, truths)
     both = confusion.passes > 0 and confusion.fails > 0
@@ -341,11 +341,11 @@ def _decided(
         "balanced_accuracy": confusion.balanced_accuracy(),
         "sensitivity": confusion.sensitivity(confidence),
         "specificity": confusion.specificity(confidence),
-        **_weighted(scores, labels, kappa, confidence=confidence),
+        **_weighted_kappas(scores, labels, kappa, confidence=confidence),
     }
 
 
-def _weighted(
+def _weighted_kappas(
     scores: Numbers, labels: Numbers, kappa: Figure, *, confidence: float
 ) -> dict[str, Figure]:
     """Return both weighted kappas, which equal ``kappa`` for labels of two classes."""
@@ -353,8 +353,8 @@ def _weighted(
     if levels <= {0.0, 1.0}:
         return {"linear_kappa": kappa, "quadratic_kappa": kappa}
     if not (given <= levels or levels <= given):
-        why = Figure(reason="scores and labels are not levels of one scale")
-        return {"linear_kappa": why, "quadratic_kappa": why}
+        no_figure = Figure(reason="scores and labels are not levels of one scale")
+        return {"linear_kappa": no_figure, "quadratic_kappa": no_figure}
     return {
         "linear_kappa": weighted_kappa(scores, labels, weights="linear", confidence=confidence),
         "quadratic_kappa": weighted_kappa(
@@ -363,9 +363,9 @@ def _weighted(
     }
 
 
-def _rates(
+def _pass_rates(
     confusion: Confusion | None,
-    spare: Sequence[float],
+    unlabelled: Sequence[float],
     *,
     threshold: float | None,
     confidence: float,
@@ -373,15 +373,15 @@ def _rates(
     """Return the pass rates of the rows without a label: the metric's and the corrected one."""
     if threshold is None:
         return dict.fromkeys(("metric_rate", "corrected_rate"), Figure(reason=_NO_THRESHOLD))
-    passed = sum(score >= threshold for score in spare)
+    passed = sum(score >= threshold for score in unlabelled)
     rate = (
-        proportion(passed, len(spare), confidence=confidence)
-        if spare
+        proportion(passed, len(unlabelled), confidence=confidence)
+        if unlabelled
         else Figure(reason="no rows without a label")
     )
     if confusion is None:
         return {"metric_rate": rate, "corrected_rate": Figure(reason=_NO_TRUTH)}
-    corrected = corrected_rate(confusion, passed=passed, n=len(spare), confidence=confidence)
+    corrected = corrected_rate(confusion, passed=passed, n=len(unlabelled), confidence=confidence)
     return {"metric_rate": rate, "corrected_rate": corrected}
 
 

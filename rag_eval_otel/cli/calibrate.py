@@ -32,7 +32,7 @@ these errors. FILE is .jsonl, .csv or .parquet, each row one of
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".jsonl, .csv or .parquet")
-    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument("--metric", metavar="NAME", help="only this metric")
     parser.add_argument(
         "--threshold", type=float, help="lowest score that passes (default: the metric's own)"
     )

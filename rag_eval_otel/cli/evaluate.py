@@ -208,7 +208,7 @@ def _cache(options: argparse.Namespace) -> Path | None:
 def _kept(cache: Path | None) -> str:
     if cache is None:
         return "nothing was kept: name an --output or a --cache"
-    return f"what is done is kept in {cache}: the same command again goes on from there"
+    return f"finished scores are kept in {cache}: run the same command again to continue"
 
 
 def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:

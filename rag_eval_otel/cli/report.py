@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="PAGE", help="the page: .html"
     )
-    parser.add_argument("--metric", metavar="NAME", help="this metric alone")
+    parser.add_argument("--metric", metavar="NAME", help="only this metric")
     parser.add_argument(
         "--worst",
         type=_count,

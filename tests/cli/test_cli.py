@@ -164,7 +164,7 @@ def test_failed_rows_are_tried_again(
     with ScriptedOpenAI(lambda body: next(refused, None) or yes(body)) as server:
         arguments = command(data, server, "--output", str(output))
         assert main(arguments) == 1
-        assert "3 rows have failed scores; what is done is kept in" in capsys.readouterr().err
+        assert "3 rows have failed scores; finished scores are kept in" in capsys.readouterr().err
         asked = len(server.requests)
         assert main(arguments) == 0
         assert len(server.requests) == asked + 3
@@ -276,7 +276,7 @@ def test_an_interrupt_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
         status, err = ended_by(signal.SIGINT, arguments, stalling)
         stalling.go_on.set()
     assert status == 130
-    assert "scores.csv.cache: the same command again goes on from there" in err
+    assert "scores.csv.cache: run the same command again to continue" in err
     assert "Traceback" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "scores.csv.cache"]
 
