@@ -27,12 +27,12 @@ metrics = [
     Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
     LLMMetric(name="politeness", instructions="How polite is the answer?", inputs=["answer"]),
 ]
-report = evaluate_dataset(rows, metrics, judge=LexicalJudge(), embedder=HashingEmbedder())
-print(report)
+result = evaluate_dataset(rows, metrics, judge=LexicalJudge(), embedder=HashingEmbedder())
+print(result)
 
-for row in report.rows:
+for row in result.rows:
     scores = row.evaluation.scores
     print({s.name: s.reason if s.value is None else round(s.value, 2) for s in scores})
 
 # Rubrics and instructions need an LLM judge, such as OpenAIJudge("<model>"):
-print(report.rows[0].evaluation["politeness"].detail["error"])
+print(result.rows[0].evaluation["politeness"].detail["error"])

@@ -195,7 +195,7 @@ def test_rows_without_a_score(
 
 @pytest.mark.parametrize(
     ("kept", "told"),
-    [([], "nothing was kept: name an --output or a --cache"), (["--cache", "C"], "is kept in")],
+    [([], "nothing was kept: name an --output or a --cache"), (["--cache", "C"], "are kept in")],
 )
 def test_the_first_failure_may_end_it(
     kept: list[str], told: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
