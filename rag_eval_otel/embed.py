@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.errors import JudgeRequestError, JudgeTimeoutError, UnparsableReplyError
+from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
+from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
@@ -168,10 +169,6 @@ class HashingEmbedder:
         return row / norm if norm else row
 
 
-def _given_up() -> JudgeTimeoutError:
-    return JudgeTimeoutError("given up: the evaluation ran out of time")
-
-
 class Embed:
     """Embeds the texts of one sample: waiting texts share a request, equal ones are sent once."""
 
@@ -224,7 +221,7 @@ class Embed:
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)
-        error = _given_up() if request.cancelled() else request.exception()
+        error = given_up() if request.cancelled() else request.exception()
         for i, text in enumerate(texts):
             future = self._rows[text]
             if error is not None:

@@ -106,7 +106,7 @@ class Ask:
     def cancel(self) -> None:
         """Cancel the requests, and the questions that wait to be sent."""
         for task in self._take():
-            self._outcomes[task].set_result(_given_up())
+            self._outcomes[task].set_result(given_up())
         self.usage += Usage(judge_requests=len(self._requests))
         for request in self._requests:
             request.cancel()
@@ -185,7 +185,7 @@ class Ask:
         """Set the error of the tasks that got no reply."""
         self._requests.discard(request)
         self._events += 1
-        error = _given_up() if request.cancelled() else request.exception()
+        error = given_up() if request.cancelled() else request.exception()
         if error and not request.cancelled():
             self.usage += Usage(judge_requests=1)
         for task in group:
@@ -226,5 +226,6 @@ def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[An
     return groups
 
 
-def _given_up() -> JudgeTimeoutError:
+def given_up() -> JudgeTimeoutError:
+    """Return the error of a request that is cancelled when the evaluation ends."""
     return JudgeTimeoutError("given up: the evaluation ran out of time")

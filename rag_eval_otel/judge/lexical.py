@@ -14,7 +14,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge import texts
-from rag_eval_otel.judge.evidence import (
+from rag_eval_otel.judge.answers import (
     ANSWERS,
     EVEN,
     FULL,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
-from rag_eval_otel.judge.evidence import ANSWERS, EVEN, EvidenceAnswers, Shown
+from rag_eval_otel.judge.answers import ANSWERS, EVEN, EvidenceAnswers, Shown
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Task

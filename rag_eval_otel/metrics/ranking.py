@@ -11,20 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
-from rag_eval_otel.metrics.outcome import Labelled, check_options, measured, undefined
+from rag_eval_otel.metrics.outcome import Labelled, Metric, check_options, measured, undefined
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
 
 
-def _check_k(k: int | None) -> None:
-    if k is not None and k < 1:
-        msg = f"k must be at least 1, or None for all, not {k}"
+class _Ranked(Metric, Protocol):
+    """A metric of the first ``k`` ids retrieved."""
+
+    @property
+    def k(self) -> int | None: ...
+
+
+def _check(metric: _Ranked) -> None:
+    if metric.k is not None and metric.k < 1:
+        msg = f"k must be at least 1, or None for all, not {metric.k}"
         raise ConfigError(msg)
+    check_options(metric)
 
 
 def relevant_of(sample: Sample) -> frozenset[str]:
@@ -74,8 +82,7 @@ class HitRate:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if without := _without_ids(self, sample):
@@ -108,8 +115,7 @@ class MRR:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if without := _without_ids(self, sample):
@@ -143,7 +149,7 @@ class RetrievalPrecision:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         wanted = relevant_of(sample)
@@ -176,8 +182,7 @@ class RetrievalRecall:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if without := _without_ids(self, sample):
@@ -210,7 +215,7 @@ class AveragePrecision:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if without := _without_ids(self, sample):
@@ -245,8 +250,7 @@ class NDCG:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _check_k(self.k)
+        _check(self)
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         if without := _without_ids(self, sample):
