@@ -1,4 +1,4 @@
-"""Texts that have been read are not exported where the user does not want that."""
+"""`ContentFilter`: texts are removed from exported spans if an option says so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))
 STRIP = ContentFilter(foreign="strip")
 
-needs_recordings = pytest.mark.skipif(not PATHS, reason="the shared recordings are not here")
+needs_recordings = pytest.mark.skipif(not PATHS, reason="the shared recordings are missing")
 
 STAYS = re.compile(
     r".*tokens|.*token_count.*|.*usage.*|.*model(_?name)?|.*[._]id|id_|.*\.(kind|role|score|name)"
@@ -34,18 +34,18 @@ STAYS = re.compile(
     r"|gen_ai\.(system|operation\.name|provider\.name)|db\..*(operation|system|top_k|n_results)"
     r"|http\..*|.*temperature|.*visits|.*steps_taken|.*tool\.definitions|class_name"
 )
-"""Names of which nobody would say that they hold what was asked, found or answered."""
+"""Names of attributes that hold no question, context or answer."""
 
 
 @cache
 def stripped(path: Path) -> tuple[tuple[ReadableSpan, ReadableSpan], ...]:
-    """Return each span of a recording, and what is exported of it."""
+    """Return each span of a recording, and its exported form."""
     spans = map(ReplayedSpan, load(path).spans)
     return tuple((span, STRIP.shown(span)) for span in spans)
 
 
 def texts_of(path: Path) -> set[str]:
-    """Return what was asked, found and answered in a recording."""
+    """Return the questions, contexts and answers of a recording."""
     truths = load(path).truths or ()
     texts = (t for truth in truths for t in (truth.question, truth.answer, *(truth.contexts or ())))
     return {text for text in texts if text and len(text) > len("a word")}
@@ -82,21 +82,21 @@ def is_intact(span: ReadableSpan, shown: ReadableSpan) -> bool:
 
 
 @needs_recordings
-def test_no_text_of_a_recording_survives() -> None:
-    """No attribute and no event holds a question, a context or an answer any more."""
+def test_no_text_of_a_recording_is_exported() -> None:
+    """No attribute and no event holds a question, a context or an answer."""
     assert [left for path in PATHS for left in texts_left(path)] == []
 
 
 @needs_recordings
-def test_all_else_survives() -> None:
-    """Token counts, models, ids, scores and errors stay, and so does the span around them."""
+def test_other_attributes_are_kept() -> None:
+    """Token counts, models, ids, scores and errors stay, and so do the other fields of the span."""
     pairs = [(path, span, shown) for path in PATHS for span, shown in stripped(path)]
     assert [path.stem for path, span, shown in pairs if not is_intact(span, shown)] == []
 
 
 @needs_recordings
-def test_the_recordings_hold_texts() -> None:
-    """The two tests above look at something: most recordings export texts unless stripped."""
+def test_most_recordings_export_texts_without_the_filter() -> None:
+    """Otherwise the two tests above would show nothing."""
     telling = [path for path in PATHS if any(span is not shown for span, shown in stripped(path))]
     assert len(telling) > len(PATHS) / 2
 
@@ -104,8 +104,8 @@ def test_the_recordings_hold_texts() -> None:
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_every_dialect_says_what_its_content_is() -> None:
-    """A new dialect does not forget its table: what it reads of texts is named there."""
+def test_every_dialect_has_a_table_of_content() -> None:
+    """Each dialect names the attributes with texts."""
     examples = {
         "adk": "gcp.vertex.agent.llm_request",
         "autogen": "llm.input_messages.3.function.0",
@@ -148,8 +148,8 @@ def test_every_dialect_says_what_its_content_is() -> None:
         ("of the application", "content", False),
     ],
 )
-def test_events(event: str, attribute: str, *, content: bool) -> None:
-    """An event's attributes hold texts by its name and theirs."""
+def test_content_of_events(event: str, attribute: str, *, content: bool) -> None:
+    """The names of the event and of the attribute decide."""
     assert (owner_of(attribute, event) == "foreign") is content
 
 
@@ -168,8 +168,8 @@ def test_events(event: str, attribute: str, *, content: bool) -> None:
         "rag.evaluation.status",
     ],
 )
-def test_what_is_no_content(name: str) -> None:
-    """Names that are merely similar are left alone."""
+def test_similar_names_are_not_content(name: str) -> None:
+    """They are exported unchanged."""
     assert owner_of(name) is None
 
 
@@ -215,8 +215,10 @@ SAID = {semconv.QUESTION: "Where is Ada?", "input.value": "Ada", "n": 1}
         ),
     ],
 )
-def test_whose_texts_are_exported(options: Mapping[str, Any], left: Mapping[str, Any]) -> None:
-    """One option is for what others wrote, another for what is in our own names."""
+def test_foreign_and_own_texts_have_separate_options(
+    options: Mapping[str, Any], left: Mapping[str, Any]
+) -> None:
+    """One is for other instrumentations, the other for the `record_...()` functions."""
     before = span(SAID)
     shown = ContentFilter(**options).shown(before)
     assert shown.attributes == left
@@ -225,15 +227,15 @@ def test_whose_texts_are_exported(options: Mapping[str, Any], left: Mapping[str,
 
 
 @pytest.mark.parametrize("asked", ['{"card": 4111}', "[4111]", '{"4111": true}'])
-def test_a_question_that_looks_like_json_is_redacted_as_it_is(asked: str) -> None:
-    """What the application said is one text: its numbers and names are no other than its words."""
+def test_a_question_that_looks_like_json_is_redacted_as_text(asked: str) -> None:
+    """Its numbers and names are parts of one text."""
     clean = ContentFilter(own="span", redactor=Redactor((re.compile("4111"),)))
     shown = clean.shown(span({semconv.QUESTION: asked}))
     assert shown.attributes == {semconv.QUESTION: asked.replace("4111", "[redacted]")}
 
 
-def test_what_holds_no_text_is_not_copied() -> None:
-    """A span of which nothing is taken away is passed on itself."""
+def test_a_span_without_texts_is_not_copied() -> None:
+    """The filter returns the same object."""
     plain = span({"n": 1}, [("tick", {"a": 1})])
     ours = span(SAID, scope=semconv.SCOPE)
     assert STRIP.shown(plain) is plain
@@ -242,8 +244,8 @@ def test_what_holds_no_text_is_not_copied() -> None:
     assert ContentFilter().shown(foreign) is foreign
 
 
-def test_events_keep_what_is_no_text() -> None:
-    """An event without its texts is still an event, and says what was dropped of it before."""
+def test_events_keep_their_other_attributes() -> None:
+    """The original event is unchanged."""
     before = span({}, [("gen_ai.choice", {"message": "Ada", "index": 0})])
     shown = STRIP.shown(before)
     assert [(e.name, dict(e.attributes or {})) for e in shown.events] == [
@@ -259,7 +261,7 @@ KIND = "openinference.span.kind"
 
 
 def run_turn(app: Pipeline) -> None:
-    """Run a turn as OpenInference records it, beside spans that are no turn."""
+    """Run a turn with the attributes of OpenInference, and spans outside of the turn."""
 
     def step(name: str, kind: str, **values: Any) -> Any:
         attributes = {KIND: kind, **{k.replace("__", "."): v for k, v in values.items()}}
@@ -279,13 +281,13 @@ def run_turn(app: Pipeline) -> None:
 
 
 def speak(model: Span, side: str, role: str, text: str) -> None:
-    """Put a message on a span."""
+    """Set the attributes of a message on a span."""
     model.set_attribute(f"llm.{side}_messages.0.message.role", role)
     model.set_attribute(f"llm.{side}_messages.0.message.content", text)
 
 
 def flush(app: Pipeline) -> None:
-    """Flush without any patience."""
+    """Flush with a timeout of a millisecond."""
     assert app.handle.processor is not None
     app.handle.processor.force_flush(1)
 
@@ -301,8 +303,10 @@ def flush(app: Pipeline) -> None:
         ({"max_held_bytes": 1}, None, "overload"),
     ],
 )
-def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str) -> None:
-    """However a span leaves, and whether it stands for a turn or not, its texts stay behind."""
+def test_texts_are_removed_on_every_path(
+    options: Mapping[str, Any], leave: Any, status: str
+) -> None:
+    """Whatever the status of the turn, and on spans outside of a turn, too."""
     with running(**{"judge": GatedJudge(), "content": "strip", **options}) as app:
         run_turn(app)
         if leave is not None:
@@ -319,7 +323,7 @@ def test_no_text_leaves(options: Mapping[str, Any], leave: Any, status: str) -> 
 
 
 class Noting(SpanProcessor):
-    """Notes the spans it gets."""
+    """A processor that keeps the spans it gets."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -332,15 +336,15 @@ class Noting(SpanProcessor):
 
 @contextmanager
 def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
-    """Put a pipeline in front of a processor that notes."""
+    """Wrap a processor that keeps its spans in a pipeline."""
     noting = Noting()
     handle = instrument(wrap=noting, judge=good_judge(), **options)
     yield noting, handle.processor
     handle.shutdown(0.0)
 
 
-def test_by_default_spans_are_passed_on_themselves() -> None:
-    """Nothing is copied that nobody wants changed."""
+def test_by_default_spans_are_not_copied() -> None:
+    """The next processor gets the same objects."""
     with wrapping() as (noting, processor):
         ended = [span({"n": 1}), span({"input.value": "Ada"}), span({"db.system": "redis"})]
         for one in ended:
@@ -349,8 +353,8 @@ def test_by_default_spans_are_passed_on_themselves() -> None:
 
 
 @pytest.mark.parametrize("others", ["n", "input.value"])
-def test_texts_in_events_stay_behind_where_a_limit_drops_their_mark(others: str) -> None:
-    """The attribute that says that there are any goes first, where many come after it."""
+def test_texts_in_events_are_removed_if_a_limit_drops_their_mark(others: str) -> None:
+    """The attribute that marks such events is the first that a limit drops."""
     with wrapping() as (noting, processor):
         provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2))
         provider.add_span_processor(processor)
@@ -362,7 +366,7 @@ def test_texts_in_events_stay_behind_where_a_limit_drops_their_mark(others: str)
 
 
 class Broken:
-    """A filter that fails."""
+    """A filter that raises an exception."""
 
     foreign = "strip"
     bare = staticmethod(STRIP.bare)
@@ -372,8 +376,8 @@ class Broken:
         raise RuntimeError
 
 
-def test_where_it_fails_nothing_gets_out() -> None:
-    """A span whose texts could not be taken away leaves without any attribute."""
+def test_if_the_filter_fails_the_span_has_no_attributes() -> None:
+    """Its events are removed, too."""
     with wrapping(errors="swallow", content="strip") as (noting, processor):
         # There is no way to make the real one fail.
         pipeline_of(processor.handle).content = Broken()  # type: ignore[assignment]
@@ -382,8 +386,10 @@ def test_where_it_fails_nothing_gets_out() -> None:
     assert (left.name, dict(left.attributes or {}), left.events) == ("step", {}, ())
 
 
-def test_a_provider_of_another_make_cannot_strip(caplog: pytest.LogCaptureFixture) -> None:
-    """Where spans do not come past us the user is told that their texts stay."""
+def test_a_warning_says_that_another_provider_cannot_strip(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spans of such a provider do not pass our processor."""
     handle = instrument(tracer_provider=OtherProvider(), content="strip", judge=good_judge())  # type: ignore[arg-type]
     handle.shutdown(0.0)
     assert "content" in caplog.text
