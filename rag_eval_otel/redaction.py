@@ -1,4 +1,4 @@
-"""`Redactor`: takes what matches the user's patterns out of texts."""
+"""`Redactor`: replaces matches of the user's patterns in texts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Redactor:
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to look for."""
+        """Return True if there are patterns."""
         return bool(self.patterns)
 
     def text(self, text: str) -> str:
-        """Return ``text`` without what matches."""
+        """Return ``text`` with each match replaced."""
         for pattern in self.patterns:
             text = pattern.sub(MARK, text)
         return text
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with all its texts without what matches, but for its rubric."""
+        """Return ``sample`` with each match in its texts replaced, except in its rubric."""
         if not self.patterns:
             return sample
         contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
@@ -47,7 +47,7 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of an attribute without what matches: a text, texts, or JSON of them."""
+        """Return the value of an attribute (a text, texts, or JSON) with each match replaced."""
         if isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 if value.lstrip()[:1] in {"[", "{"}:
@@ -66,7 +66,7 @@ class Redactor:
 
 
 def redactor(patterns: Sequence[str]) -> Redactor:
-    """Return what takes ``patterns`` out of texts; `ConfigError` for a bad one."""
+    """Return the redactor for ``patterns``; `ConfigError` for an invalid one."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         msg = f"redact must be a sequence of regular expressions, not {patterns!r}"
         raise ConfigError(msg)
@@ -80,7 +80,7 @@ def _compiled(pattern: object) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        msg = f"redact (RAG_EVAL_REDACT): {pattern!r} is no regular expression: {error}"
+        msg = f"redact (RAG_EVAL_REDACT): {pattern!r} is not a regular expression: {error}"
         raise ConfigError(msg) from error
     if not all(match[0] for probe in ("", "a b") for match in compiled.finditer(probe)):
         msg = f"redact (RAG_EVAL_REDACT): {pattern!r} matches the empty text, which is everywhere"

@@ -68,8 +68,8 @@ def test_values_of_attributes(value: object, clean: object) -> None:
 @pytest.mark.parametrize(
     ("patterns", "told"),
     [
-        (("(",), r"redact \(RAG_EVAL_REDACT\): '\(' is no regular expression: missing \)"),
-        (("a", "*"), "'\\*' is no regular expression: nothing to repeat"),
+        (("(",), r"redact \(RAG_EVAL_REDACT\): '\(' is not a regular expression: missing \)"),
+        (("a", "*"), "'\\*' is not a regular expression: nothing to repeat"),
         (("a*",), "'a\\*' matches the empty text"),
         (("a|",), "matches the empty text"),
         ((r"\b",), "matches the empty text"),

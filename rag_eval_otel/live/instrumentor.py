@@ -1,4 +1,4 @@
-"""`RagEvalInstrumentor`: scoring without touching the app, by ``opentelemetry-instrument``."""
+"""`RagEvalInstrumentor`: scoring without a code change, by ``opentelemetry-instrument``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ except ImportError as error:  # pragma: no cover  # the extra is installed where
 class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Attaches to the tracer provider and to every LangChain run of the process.
 
-    ``instrument(...)`` takes what `rag_eval_otel.instrument` takes; ``uninstrument()`` releases
-    what is held and leaves the provider as it was.
+    ``instrument(...)`` takes the arguments of `rag_eval_otel.instrument`; ``uninstrument()``
+    releases all held spans and detaches from the provider.
     """
 
     _handle: Handle | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Name what must be installed for this to make sense."""
+        """Return the packages that must be installed."""
         return ("langchain-core >= 0.3",)
 
     def _instrument(self, **options: Any) -> None:
-        config = options.pop("config", None) or Config.from_env(**_known(options))
+        config = options.pop("config", None) or Config.from_env(**_config_options(options))
         providers = {name: options[name] for name in _PROVIDERS if options.get(name)}
         self._handle = instrument(config, **providers)
         self._handle.install_langchain_hook()
@@ -45,5 +45,5 @@ _PROVIDERS = ("tracer_provider", "meter_provider", "logger_provider")
 _NOT_OURS = (*_PROVIDERS, "skip_dep_check", "raise_exception_on_conflict")
 
 
-def _known(options: dict[str, Any]) -> dict[str, Any]:
+def _config_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in _NOT_OURS}

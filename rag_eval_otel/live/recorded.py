@@ -1,8 +1,8 @@
-"""What an application says itself: `record_question`, `record_retrieval`, `record_answer`.
+"""`record_question`, `record_retrieval`, `record_answer`: an application records its own turns.
 
-For RAG written by hand, and for retrievers that nothing records or that run in another process.
-Each belongs to the LangChain run in which it is called, where our callback handler notes it, else
-to the current span, and wins over what was observed there.
+For hand-written RAG, and for retrievers that no instrumentation covers or that run in another
+process. A call belongs to the LangChain run in which it is made, if our callback handler records
+that run, else to the current span. It takes precedence over observed texts.
 """
 
 from __future__ import annotations
@@ -44,32 +44,31 @@ _ACCEPTED = (
 def record_question(text: str) -> None:
     """Record what the user asked, on the active LangChain run or the current span.
 
-    The last call counts. A LangChain run that reports to our handler comes first; a span is one
-    turn: give each question its own. Where neither is there, a warning is logged once. A span that
-    is not sampled records nothing. An argument that is no str is a `TypeError`, which is raised
-    under pytest and where ``RAG_EVAL_ERRORS=raise``; elsewhere it is logged once and counted, and
-    the application goes on.
+    The last call counts. A span is one turn: start a span for each question. Without a run and a
+    span, a warning is logged once. A span that is not sampled records nothing. An argument that is
+    not a str is a `TypeError`, which is raised under pytest and with ``RAG_EVAL_ERRORS=raise``;
+    otherwise it is logged once and counted, and the application continues.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
 
 
 def record_answer(text: str) -> None:
-    """Record what was answered, on the active LangChain run or the current span.
+    """Record the answer, on the active LangChain run or the current span.
 
-    The last call counts. Of a stream, record the whole text before the run or span ends. Errors
+    The last call counts. For a stream, record the whole text before the run or span ends. Errors
     are those of `record_question`.
     """
     _record_text("record_answer", text, part="output", attribute=semconv.ANSWER)
 
 
 def record_retrieval(query: str, documents: Collection[object]) -> None:
-    """Record what was searched and found, best first, on the active LangChain run or current span.
+    """Record a query and its documents, best first, on the active LangChain run or current span.
 
-    ``documents`` are the contexts of the turn: those that the model is shown. Each is a text, a
-    `Passage`, a dict with ``text``, ``content`` or ``page_content`` (and ``id``, ``score``), a
-    document of LangChain or Haystack, a node of LlamaIndex, or a pair of one of these and its
-    score; ``[]`` where nothing was found. Of several calls in a turn, on one span or on spans
-    below, all count, in order, each text once. Errors are those of `record_question`.
+    ``documents`` are the contexts of the turn, as the model gets them; ``[]`` if there are none.
+    Each is a text, a `Passage`, a dict with ``text``, ``content`` or ``page_content`` (and ``id``,
+    ``score``), a document of LangChain or Haystack, a node of LlamaIndex, or a pair of one of these
+    and its score. Several calls in a turn, on one span or on spans below it, all count, in order,
+    each text once. Errors are those of `record_question`.
     """
     with _edge(error_mode()):
         asked = _text("record_retrieval", query)
@@ -103,14 +102,14 @@ def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
 
 
 def _active_run() -> Run | None:
-    """Return the LangChain run in which the caller runs, if a handler of ours notes it."""
+    """Return the LangChain run in which the caller runs, if a handler of ours records it."""
     langchain = sys.modules.get("rag_eval_otel.capture.langchain")  # else there is no handler
     active = None if langchain is None else langchain.active_run()
     return None if active is None else active[1]
 
 
 def _current_span(caller: str) -> Span:
-    """Return the current span; without one, say so once."""
+    """Return the current span; log a warning once if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
         _warn_lost(caller)
@@ -128,7 +127,7 @@ def _warn_lost(caller: str) -> None:
 
 @cache
 def _edge(mode: ErrorMode) -> Edge:
-    """Return the border to the application, which remembers what it has logged."""
+    """Return the guard of these functions; one for each mode, since it logs an error once."""
     return Edge("record", on_error=_count, mode=mode)
 
 
@@ -160,10 +159,10 @@ def _passages(documents: object) -> list[Passage]:
 
 
 def _entry(passage: Passage) -> dict[str, object]:
-    score = None if passage.score is None else float(passage.score)  # numpy's is not for JSON
+    score = None if passage.score is None else float(passage.score)  # JSON cannot encode numpy's
     name = None if passage.id is None else exportable(passage.id)
-    told = score if score is not None and isfinite(score) else None
-    entry = {"content": exportable(passage.text), "id": name, "score": told}
+    finite = score if score is not None and isfinite(score) else None
+    entry = {"content": exportable(passage.text), "id": name, "score": finite}
     return {key: value for key, value in entry.items() if value is not None}
 
 
@@ -171,14 +170,14 @@ def _passage(document: object) -> Passage:
     if isinstance(document, tuple) and len(document) == _PAIR and _is_number(document[1]):
         inner = _passage(document[0])
         return Passage(text=inner.text, id=inner.id, score=float(document[1]))
-    found = _told_by(document)
+    found = _read_passage(document)
     if found is None:
         msg = f"a document is {_ACCEPTED}, not {type(document).__name__}"
         raise TypeError(msg)
     return found
 
 
-def _told_by(document: object) -> Passage | None:
+def _read_passage(document: object) -> Passage | None:
     if isinstance(document, Passage):
         return document
     if isinstance(document, str):
@@ -208,5 +207,5 @@ def _score(document: object) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether ``value`` is a number; those of numpy, which vector stores return, too."""
+    """Return True if ``value`` is a number of Python or, as vector stores return them, of numpy."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")

@@ -24,45 +24,44 @@ T = TypeVar("T")
 _AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
     contextvars.ContextVar("rag_eval_otel_around", default=nullcontext)
 )
-"""What a thread that works for the current one runs inside of."""
+"""The context manager in which a thread runs that works for the current one."""
 
 GivenUp: TypeAlias = Literal["shutdown", "error"]
-"""Why a job did not come to its end: cancelled by a shutdown, begun or not, or it raised."""
+"""Why a job was not completed: a shutdown has cancelled it, or it has raised an exception."""
 
 
 class Job(Protocol):
-    """What is submitted; told apart by identity."""
+    """A unit of work for the evaluator; jobs are compared by identity."""
 
     @property
     def size(self) -> int:
         """About how many bytes it keeps alive."""
 
     def begin(self) -> None:
-        """Do what is not to wait for other jobs, on the thread and without waiting itself."""
+        """Do the work that need not wait for other jobs, on the thread, without awaiting."""
 
     async def run(self) -> None:
-        """Do the rest, as one of the jobs that run at once."""
+        """Do the rest; at most ``concurrency`` jobs run at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Take note, on the thread, that it did not come to its end."""
+        """Handle that the job was not completed; called on the thread."""
 
 
 class BackgroundEvaluator:
     """Runs jobs on a thread of its own, ``concurrency`` at a time.
 
-    It takes at most ``capacity`` of them, which keep at most ``max_bytes`` alive. The thread starts
-    with the first job, is a daemon, and does not survive a fork: the child starts its own. Whatever
-    the jobs call is hidden from instrumentation.
+    It takes at most ``capacity`` jobs, which keep at most ``max_bytes`` alive. The thread is a
+    daemon that starts with the first job; a forked child starts its own. Instrumentation is
+    suppressed for all calls of the jobs.
 
-    Submitting makes no system call that gives up the interpreter's lock, which would hand the
-    processor from the application to the judge: an idle thread waits for the queue itself; one
-    that is busy, or was within ``LINGER_SECONDS``, looks into it every ``POLL_SECONDS``.
+    `submit` makes no system call that releases the interpreter's lock, which would let the judge's
+    thread run in place of the application's. An idle thread waits for the queue; a busy one, or one
+    that was busy within ``LINGER_SECONDS``, polls it every ``POLL_SECONDS``.
     """
 
     def __init__(
         self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
     ) -> None:
-        """Start nothing yet."""
         self._concurrency = concurrency
         self._capacity = capacity
         self._max_bytes = max_bytes
@@ -73,7 +72,7 @@ class BackgroundEvaluator:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the thread, which a forked child does not have, and the parent's jobs."""
+        """Forget the thread and the jobs, which after a fork are the parent's."""
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -85,10 +84,10 @@ class BackgroundEvaluator:
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
-        """Take ``job``, or return False: full, shut down, or the interpreter is exiting.
+        """Take ``job``; False if there is no room, after a shutdown, or while Python exits.
 
-        What a job submits is part of it: flushes wait for it, and so does a shutdown. It takes the
-        place of that job, whose texts it shares.
+        A job that is submitted by another job is always taken, since it shares the texts of that
+        job; flushes and shutdowns that wait for the first wait for both.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
@@ -106,7 +105,7 @@ class BackgroundEvaluator:
     def flush(self, timeout: float) -> bool:
         """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed.
 
-        A job that flushes does not wait: it would be for itself.
+        Called by a job it does not wait: it would wait for itself.
         """
         timeout = 0.0 if self.is_current() else timeout
         with self._changed:
@@ -118,13 +117,13 @@ class BackgroundEvaluator:
                 self._waits = [one for one in self._waits if one is not waited_for]
 
     def is_current(self) -> bool:
-        """Tell whether the caller runs on a thread of ours."""
+        """Return True if the caller runs on one of ``threads``."""
         return threading.get_ident() in self.threads
 
     def shutdown(self, timeout: float) -> bool:
-        """Take no more jobs, give those there ``timeout`` seconds, cancel the rest, and stop.
+        """Take no more jobs, wait ``timeout`` seconds for those taken, cancel the rest, and stop.
 
-        A judge that blocks the thread does not hear that: what waits behind it is given up here.
+        If a judge blocks the thread, the jobs that wait for it are given up on the calling thread.
         """
         with self._lock:
             self.is_closed = True
@@ -146,7 +145,7 @@ class BackgroundEvaluator:
             job.give_up("shutdown")
 
     def _start(self) -> bool:
-        # Made here: once the interpreter exits, which may be soon, the thread could start no other.
+        # Made here: the thread cannot start another thread once the interpreter exits.
         executor = DaemonExecutor(around=self._own_thread)
         thread = threading.Thread(
             target=self._run, args=(executor,), name="rag-eval-otel", daemon=True
@@ -165,7 +164,7 @@ class BackgroundEvaluator:
 
     @contextmanager
     def _own_thread(self) -> Iterator[None]:
-        """Silence the current thread and name it as ours while it runs."""
+        """Suppress instrumentation on the current thread, and keep its identity in ``threads``."""
         silence()
         _AROUND.set(self._own_thread)
         ident = threading.get_ident()
@@ -173,10 +172,10 @@ class BackgroundEvaluator:
         try:
             yield
         finally:
-            self.threads.discard(ident)  # the system gives the number to another thread
+            self.threads.discard(ident)  # the system reuses the number
 
     def _finished(self, job: Job, why: GivenUp | None) -> None:
-        """Forget ``job``, told why it did not come to its end if so, unless that has been done."""
+        """Remove ``job``; call its ``give_up`` if it was not completed, and not given up before."""
         try:
             if why is not None and job in self._pending:
                 job.give_up(why)
@@ -188,7 +187,7 @@ class BackgroundEvaluator:
 
 
 class _Loop:
-    """The thread's side: an event loop that runs while there are jobs."""
+    """The event loop of the thread, which runs while there are jobs."""
 
     def __init__(
         self,
@@ -202,7 +201,7 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._look_now = asyncio.Event()
+        self._poll_now = asyncio.Event()
         self._stopping = False
 
     def run(self, executor: DaemonExecutor) -> None:
@@ -216,25 +215,27 @@ class _Loop:
         self._loop.close()
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        """Run the loop until ``task`` is done, whatever the other tasks throw at it."""
+        """Run the loop until ``task`` is done, also if another task exits."""
         while not task.done():
-            with suppress(SystemExit, KeyboardInterrupt):  # they stop the loop; it can go on
+            with suppress(
+                SystemExit, KeyboardInterrupt
+            ):  # they stop the loop, which can be resumed
                 self._loop.run_until_complete(task)
 
     async def _serve(self) -> None:
-        """Run until nothing has been left to do for a while, looking for more now and then."""
+        """Poll the queue until there have been no jobs for ``LINGER_SECONDS``."""
         until = 0.0
         while self._tasks or (self._loop.time() < until and not self._stopping):
             if self._tasks:
                 until = self._loop.time() + LINGER_SECONDS
-            self._look_now.clear()
-            timer = self._loop.call_later(POLL_SECONDS, self._look_now.set)
-            await self._look_now.wait()
+            self._poll_now.clear()
+            timer = self._loop.call_later(POLL_SECONDS, self._poll_now.set)
+            await self._poll_now.wait()
             timer.cancel()
-            self._look()
+            self._begin_submitted()
 
-    def _look(self) -> None:
-        """Begin whatever has been submitted meanwhile."""
+    def _begin_submitted(self) -> None:
+        """Begin the jobs that were submitted meanwhile."""
         with suppress(Empty):
             while True:
                 self._take(self._queue.get_nowait())
@@ -257,7 +258,7 @@ class _Loop:
     def _close(self, job: Job, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
-            self._look_now.set()
+            self._poll_now.set()
         why: GivenUp | None = None
         if task.cancelled():
             why = "shutdown"
@@ -270,10 +271,10 @@ class _Loop:
 class DaemonExecutor(ThreadPoolExecutor):
     """An executor whose threads are daemons, at most ``max_workers`` of them.
 
-    The interpreter waits at exit for the threads of an ordinary one, and refuses it new work just
-    when the last scores are on their way. One thread is there from the start, since Python 3.12
-    starts none while it exits. Each thread works inside of ``around()``. A call that is cancelled
-    while it waits for a thread is let go at once, with all that it holds.
+    At exit the interpreter waits for the threads of an ordinary executor, and rejects new calls,
+    while the last turns are being scored. One thread starts with the executor, since Python 3.12
+    starts none during exit. Each thread works within ``around()``. A call that is cancelled before
+    a thread has begun it is dropped at once, with the objects it refers to.
     """
 
     def __init__(
@@ -282,12 +283,11 @@ class DaemonExecutor(ThreadPoolExecutor):
         *,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Start the first thread."""
         super().__init__(max_workers)
         self._around = around
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
         self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
-        """An entry for each call that has been submitted, and for each thread that is to end."""
+        """One entry for each submitted call, and one for each thread that shall end."""
         # Reentrant: a garbage collection may cancel calls while the lock is held.
         self._lock = threading.RLock()
         self._workers = 0
@@ -300,26 +300,26 @@ class DaemonExecutor(ThreadPoolExecutor):
         with self._lock:
             self._busy += 1
             self._waiting[future] = partial(fn, *args, **kwargs)
-        future.add_done_callback(self._let_go)
+        future.add_done_callback(self._drop_cancelled)
         if self._busy > self._workers:
             self._grow()
         self._turns.put("call")
         return future
 
-    def _let_go(self, future: Future[Any]) -> None:
-        """Forget a call that was cancelled before its turn."""
+    def _drop_cancelled(self, future: Future[Any]) -> None:
+        """Drop a call that was cancelled before a thread has begun it."""
         with self._lock:
             if self._waiting.pop(future, None) is not None:
                 self._busy -= 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Let the threads go once they have done what was submitted; waits for none of them."""
+        """End the threads once they have made the submitted calls; does not wait for them."""
         for _ in range(self._workers):
             self._turns.put("end")
 
     @property
     def has_threads(self) -> bool:
-        """Whether any thread could be started, so that what is submitted will run."""
+        """Whether a thread was started, so that submitted calls will be made."""
         return self._workers > 0
 
     def _grow(self) -> None:
@@ -328,7 +328,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         thread = threading.Thread(target=self._work, name="rag-eval-otel-io", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is shutting down: those there must do
+        except RuntimeError:  # the interpreter is shutting down: the present threads must do
             return
         self._workers += 1
 
@@ -338,14 +338,14 @@ class DaemonExecutor(ThreadPoolExecutor):
                 self._call_next()
 
     def _call_next(self) -> None:
-        """Make the call that has waited longest, unless those there were have been cancelled."""
+        """Make the call that has waited longest, if there is one that is not cancelled."""
         with self._lock:
             future = next(iter(self._waiting), None)
             call = self._waiting.pop(future) if future is not None else None
         if future is None or call is None:
             return
         _fulfil(future, call)
-        del future, call  # they may hold the object that ends this thread when it goes
+        del future, call  # they may refer to the object whose deletion ends this thread
         with self._lock:
             self._busy -= 1
 
@@ -355,34 +355,33 @@ def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001  # handed to whoever waits for the future
+    except BaseException as error:  # noqa: BLE001  # raised where the result of the future is read
         future.set_exception(error)
 
 
 class Workers:
     """Runs blocking calls for coroutines, on at most ``limit`` daemon threads of its own.
 
-    The threads start with the first call and end with this object. A forked child starts its own.
-    A call runs in the context of its caller, and its thread counts as one of the evaluator that the
-    caller runs on. A call whose caller gave up runs on to its end; one that waits for a thread is
-    not begun any more, and what it holds is freed at once, even if no thread ever returns.
+    The threads start with the first call and end with this object; a forked child starts its own.
+    A call runs in the context of its caller, and its thread counts as one of the evaluator on which
+    the caller runs. If the caller is cancelled, a call under way runs to its end; a call that waits
+    for a thread is dropped at once.
     """
 
     def __init__(self, limit: int) -> None:
-        """Start nothing yet."""
         self._limit = limit
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the threads, which a forked child does not have."""
+        """Forget the threads, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self._executor: DaemonExecutor | None = None
 
     async def run(self, call: Callable[[], T]) -> T:
         """Return what ``call()`` returns, or raise what it raises."""
         executor = self._started()
-        if not executor.has_threads:  # the interpreter is exiting: nothing else is left to do
+        if not executor.has_threads:  # the interpreter is exiting: only the caller's thread is left
             return call()
         context, around = contextvars.copy_context(), _AROUND.get()
         future: Future[T] = executor.submit(context.run, _call_within, around, call)
@@ -409,7 +408,6 @@ class SyncFirst:
         *,
         max_threads: int = 16,
     ) -> None:
-        """Start nothing yet."""
         self._call, self._acall = call, acall
         self._workers = Workers(max_threads)
         self._is_sync = True
@@ -436,7 +434,6 @@ class Sweeper:
     """
 
     def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
-        """Start nothing yet."""
         self._sweep = sweep
         self._seconds = seconds
         self.reset()
@@ -448,7 +445,7 @@ class Sweeper:
         self._thread: threading.Thread | None = None
 
     def wake(self) -> bool:
-        """Begin; False where no thread can be started any more."""
+        """Start the thread if it does not run; False if that is impossible."""
         if self._thread is not None:
             return True
         with self._lock:

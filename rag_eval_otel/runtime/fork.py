@@ -1,4 +1,4 @@
-"""What to do in a forked child, for objects that come and go."""
+"""`call_in_child`: call a method of an object in forked children, as long as the object lives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def call_in_child(method: Callable[[], None]) -> None:
-    """Call the bound ``method`` in every child of a fork, as long as its object lives."""
+    """Call the bound ``method`` in every forked child; its object is referred to weakly."""
     reference = weakref.WeakMethod(method)
 
     def call() -> None:

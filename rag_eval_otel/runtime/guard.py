@@ -1,4 +1,4 @@
-"""The border to the application: `Edge` keeps our exceptions in, `silence` hides our own calls."""
+"""Protect the application: `Edge` catches our exceptions, `silence` suppresses instrumentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT_HTTP = (
 
 
 def silence() -> None:
-    """Silence instrumentation in the current context, for good."""
+    """Suppress instrumentation in the current context, for good."""
     context = otel_context.get_current()
     for key in (*_SILENT, *_SILENT_HTTP):
         context = otel_context.set_value(key, value=True, context=context)
@@ -29,7 +29,7 @@ def silence() -> None:
 
 
 def is_silent() -> bool:
-    """Tell whether the current context asks for silence."""
+    """Return True if instrumentation is suppressed in the current context."""
     context = otel_context.get_current()
     return bool(context) and any(context.get(key) for key in _SILENT)
 
@@ -40,10 +40,10 @@ _log = logging.getLogger("rag_eval_otel")
 class Edge:
     """A context manager that keeps our exceptions from the application.
 
-    Each is counted through ``on_error(place)``; the first at a place is logged with its traceback,
-    the others at debug level. ``mode="raise"`` lets them through, for tests. What is not an
-    `Exception` (KeyboardInterrupt, cancellation) always passes. One instance may be entered by any
-    number of threads at once.
+    Each exception is counted by ``on_error(place)``. The first is logged as a warning with its
+    traceback, later ones at debug level. With ``mode="raise"``, for tests, they are raised. Other
+    exceptions than `Exception` (KeyboardInterrupt, cancellation) are always raised. Any number of
+    threads may enter one instance at the same time.
     """
 
     __slots__ = ("_logged", "_mode", "_on_error", "_place")
@@ -51,14 +51,13 @@ class Edge:
     def __init__(
         self, place: str, *, on_error: Callable[[str], None], mode: ErrorMode = "swallow"
     ) -> None:
-        """Guard ``place``."""
         self._place = place
         self._on_error = on_error
         self._mode = mode
         self._logged = False
 
     def __enter__(self) -> None:
-        """Enter; keeps no state."""
+        """Do nothing: an instance has no state."""
 
     def __exit__(
         self,
@@ -69,9 +68,9 @@ class Edge:
         """Swallow an `Exception`, after counting and logging it."""
         if not isinstance(error, Exception):
             return False
-        with suppress(Exception):  # the count is the application's meter: it may fail, too
+        with suppress(Exception):  # the application's meter may fail as well
             self._on_error(self._place)
-        with suppress(Exception):  # so may its log filters
+        with suppress(Exception):  # and so may its log filters
             self._log_it(error)
         return self._mode == "swallow"
 

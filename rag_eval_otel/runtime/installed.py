@@ -1,4 +1,4 @@
-"""Libraries that are imported on use."""
+"""Installed packages: optional ones that are imported on use, and their versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS: Final = (
     "langchain-core",
     "openai",
 )
-"""What we need ourselves."""
+"""This package and those it requires."""
 
 KNOWN: Final = (
     "arize-phoenix-otel",
@@ -56,11 +56,11 @@ KNOWN: Final = (
     "pydantic-ai-slim",
     "traceloop-sdk",
 )
-"""Instrumentations and frameworks whose spans we read, or that have a say in the matter."""
+"""Instrumentations and frameworks whose spans are read, or that change how spans are made."""
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, of what we need, and of what is known and installed."""
+    """Return the versions of Python, of `OURS`, and of those of `KNOWN` that are installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # 30 ms
 
     found = {"python": platform.python_version(), "rag-eval-otel": semconv.VERSION}
@@ -74,7 +74,7 @@ EXTRA = "dataset"
 
 
 def require(module: str, extra: str = EXTRA) -> Any:
-    """Return ``module``, which ``extra`` brings; `MissingDependencyError` if it is not there."""
+    """Return the imported ``module``; `MissingDependencyError` names the ``extra`` to install."""
     try:
         return import_module(module)
     except ImportError as error:
