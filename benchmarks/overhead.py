@@ -4,7 +4,8 @@ A trace of five spans (50 attributes in all, 6 kB of text on the root) passes a 
 `BatchSpanProcessor`, then ours in front of one: without a turn, with a turn pending in another
 trace, and with the root held for four scores. The variants alternate within each repetition, in
 rotating order, first back to back, then paced. Ratios are medians over the repetitions; the ratio
-of the fastest tenths is printed as well, because it varies less on a busy machine.
+of the fastest tenths is printed as well, because it varies less on a busy machine. At the end, our
+calls alone are timed in a loop, for a span without a step of RAG and for a root that is held.
 
 ``python benchmarks/overhead.py [repetitions]``
 """
@@ -16,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from _common import NullEmbedder, NullJudge, median, setting, spread
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Span, Tracer, set_span_in_context
 
@@ -149,6 +150,36 @@ def ways() -> list[Way]:
     ]
 
 
+SPANS = 1000  # in each loop over our calls alone
+
+
+def own_calls(before_end: Callable[[Span], object]) -> float:
+    """Return the CPU of `on_start` and `on_end` of our processor alone, in microseconds a span."""
+    tracer = TracerProvider().get_tracer("bench")
+    found = []
+    for _ in range(21):
+        spans = [tracer.start_span("rag", attributes=ATTRIBUTES) for _ in range(SPANS)]
+        for span in spans:
+            before_end(span)
+            span.end()
+        handle = instrument(
+            wrap=SpanProcessor(), judge=NullJudge(), embedder=NullEmbedder(), max_held=SPANS
+        )
+        assert handle.processor is not None
+        found.append(_cpu_of(handle.processor, spans) - _cpu_of(SpanProcessor(), spans))
+        handle.shutdown(0.0)
+    return median(found) / SPANS * 1e6
+
+
+def _cpu_of(processor: SpanProcessor, spans: Sequence[Any]) -> float:
+    gc.collect()
+    cpu = time.thread_time()
+    for span in spans:
+        processor.on_start(span)
+        processor.on_end(span)
+    return time.thread_time() - cpu
+
+
 def main() -> None:
     """Measure all variants and print the figures."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS
@@ -169,6 +200,8 @@ def main() -> None:
         )
     print(setting("opentelemetry-sdk", "rag-eval-otel"))
     report(times, base=compared[0].name)
+    idle, held = own_calls(lambda _: None), own_calls(record_turn)
+    print(f"our calls alone, in a loop: {idle:.1f} us for an unrelated span, {held:.1f} us if held")
 
 
 def fastest(found: Sequence[Times]) -> float:
