@@ -220,8 +220,8 @@ def calibration_of(
     scores, labels = _labelled(seen)
     truths, passing = _passing_labels(labels, label_threshold)
     binary = _binary_figures(scores, truths, labels, threshold=threshold, confidence=confidence)
-    unlabelled = [one.score for one in seen if one.score is not None and one.label is None]
-    missing = Counter(one.status for one in seen if one.score is None)
+    unlabelled = [o.score for o in seen if o.score is not None and o.label is None]
+    missing = Counter(o.status for o in seen if o.score is None)
     return Calibration(
         metric=metric,
         threshold=threshold,
@@ -246,9 +246,9 @@ def form_agreement(
 ) -> FormAgreement:
     """Compare two forms of a metric, measured on the same rows in the same order."""
     both = [
-        (one.score, other.score)
-        for one, other in zip(short, full, strict=True)
-        if one.score is not None and other.score is not None
+        (a.score, b.score)
+        for a, b in zip(short, full, strict=True)
+        if a.score is not None and b.score is not None
     ]
     columns = np.array(both, dtype=float).reshape(-1, 2)
     difference = Figure(reason="no rows")

@@ -70,23 +70,23 @@ def built_in_cases() -> tuple[Case, ...]:
     text = (files("rag_eval_otel.calibration") / "checkup.json").read_text(encoding="utf-8")
     seen: set[tuple[str, tuple[str, ...]]] = set()
     return tuple(
-        _case(topic, one, seen) for topic in json.loads(text)["topics"] for one in topic["cases"]
+        _case(topic, case, seen) for topic in json.loads(text)["topics"] for case in topic["cases"]
     )
 
 
 def _case(
-    topic: Mapping[str, Any], one: Mapping[str, Any], seen: set[tuple[str, tuple[str, ...]]]
+    topic: Mapping[str, Any], case: Mapping[str, Any], seen: set[tuple[str, tuple[str, ...]]]
 ) -> Case:
-    told = {**topic, **one}
-    key = (told["question"], tuple(told["contexts"]))
+    merged = {**topic, **case}
+    key = (merged["question"], tuple(merged["contexts"]))
     is_new = key not in seen
     seen.add(key)
     return Case(
-        about=told["about"],
-        language=told["language"],
-        sample=Sample(question=key[0], contexts=key[1], answer=told["answer"]),
-        verdicts=tuple(told["verdicts"]),
-        relevance=told["relevance"] if is_new else None,
+        about=merged["about"],
+        language=merged["language"],
+        sample=Sample(question=key[0], contexts=key[1], answer=merged["answer"]),
+        verdicts=tuple(merged["verdicts"]),
+        relevance=merged["relevance"] if is_new else None,
     )
 
 
@@ -248,13 +248,13 @@ def _checked(
     form: Form,
     prices: Prices,
 ) -> Check:
-    usage = sum((one.usage for one in evaluations), Usage())
-    model = next((one.judge for one in evaluations if one.judge), timed.model)
+    usage = sum((each.usage for each in evaluations), Usage())
+    model = next((each.judge for each in evaluations if each.judge), timed.model)
     cost = prices.cost(model, usage)
     found = [
         (case, task, right)
-        for case, one in zip(cases, evaluations, strict=True)
-        for task, right in outcomes(case, one)
+        for case, evaluation in zip(cases, evaluations, strict=True)
+        for task, right in outcomes(case, evaluation)
     ]
     relevant = [(case, right) for case, task, right in found if _is_relevant(task, case.about)]
     return Check(
@@ -304,11 +304,11 @@ def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         (first.subjects, [check.subjects for check in checks]),
         (first.languages, [check.languages for check in checks]),
     ):
-        lines += [_row(f"  {name}", [str(one[name]) for one in columns]) for name in names]
+        lines += [_row(f"  {name}", [str(column[name]) for column in columns]) for name in names]
         lines.append("")
     costs = [_costs(check, currency) for check in checks]
     lines += [_row(name, [cost[name] for cost in costs]) for name in costs[0]]
-    lines += ["", *(f"{one.form}: {told}" for one in checks for told in _verdict(one, bound))]
+    lines += ["", *(f"{each.form}: {line}" for each in checks for line in _verdict(each, bound))]
     return "\n".join(lines)
 
 
@@ -330,8 +330,8 @@ def _costs(check: Check, currency: str) -> dict[str, str]:
 
 def _verdict(check: Check, bound: float) -> Iterator[str]:
     if check.errors:
-        told = ", ".join(f"{n} {reason}" for reason, n in check.errors.items())
-        yield f"scores that could not be had: {told}"
+        errors = ", ".join(f"{n} {reason}" for reason, n in check.errors.items())
+        yield f"failed scores: {errors}"
     yield from check.meaning(bound)
     below = check.below(bound)
     yield f"below {bound:g} in {', '.join(below)}" if below else f"at least {bound:g} in every task"

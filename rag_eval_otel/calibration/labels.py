@@ -76,7 +76,7 @@ def observations(
         ]
         for name in ([metric] if metric else names)
     }
-    if not any(one.label is not None for seen in found.values() for one in seen):
+    if all(each.label is None for seen in found.values() for each in seen):
         raise ConfigError(_NO_LABEL)
     return found
 

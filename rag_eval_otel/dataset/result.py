@@ -100,21 +100,22 @@ def _require_same_questions(here: Sequence[Row], there: Sequence[Row]) -> None:
     if len(here) != len(there):
         msg = f"{len(here)} rows here, {len(there)} there; evaluate the same rows to compare them"
         raise ConfigError(msg)
-    for one, other in zip(here, there, strict=True):
+    for ours, theirs in zip(here, there, strict=True):
         for part in ("question", "reference"):
-            if getattr(one.sample, part) != getattr(other.sample, part):
-                msg = f"row {one.index} has another {part} here than there; rows must match"
+            if getattr(ours.sample, part) != getattr(theirs.sample, part):
+                msg = f"row {ours.index} has another {part} here than there; rows must match"
                 raise ConfigError(msg)
 
 
 def _difference(
     name: str, here: Sequence[Row], there: Sequence[Row], versions: Versions
 ) -> Difference:
-    scores = [(one[name], other[name]) for one, other in zip(here, there, strict=True)]
+    scores = [(a[name], b[name]) for a, b in zip(here, there, strict=True)]
     if versions == "same":
         _require_one_version(name, (score for pair in scores for score in pair))
-    values = [(one.value, other.value) for one, other in scores]
-    differences = [a - b for a, b in values if a is not None and b is not None]
+    differences = [
+        a.value - b.value for a, b in scores if a.value is not None and b.value is not None
+    ]
     moments = Moments()
     for difference in differences:
         moments.add(difference)

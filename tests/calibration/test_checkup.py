@@ -230,7 +230,7 @@ def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> Non
     """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
     assert status == 1
-    assert "scores that could not be had: 336 unauthorized" in out
+    assert "failed scores: 336 unauthorized" in out
 
 
 @pytest.mark.parametrize("form", ["short", "full"])

@@ -106,6 +106,24 @@ def test_unscored_turns_and_counters_are_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "value", "status"),
+    [
+        ({"score": 0.5, "normalized": 7}, 0.5, "ok"),
+        ({"score": None, "normalized": 0.5}, 0.5, "ok"),
+        ({"score": "n/a"}, None, "undefined"),
+        ({"score": 0.5, "status": "error"}, None, "error"),
+        ({"score": float("nan")}, None, "undefined"),
+    ],
+)
+def test_score_is_a_finite_number_or_has_a_status(
+    cells: dict[str, Any], value: float | None, status: str, tmp_path: Path
+) -> None:
+    """A value on another scale than [0, 1] is no normalized value."""
+    (row,) = rows_of(jsonl(tmp_path / "a.jsonl", [cells]))
+    assert (row.scores[0].value, row.scores[0].status) == (value, status)
+
+
+@pytest.mark.parametrize(
     ("cells", "names"),
     [
         ({"scores": {"f": 1, "g": 2}}, ("f", "g")),
