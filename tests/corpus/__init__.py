@@ -1,1 +1,1 @@
-"""Live RAG applications with stated truth, written the way the public tutorials are."""
+"""Live RAG applications with stated truth, in the style of public tutorials."""

@@ -33,7 +33,7 @@ OPENLLMETRY = ("traceloop",)
 
 @dataclass(frozen=True)
 class Models:
-    """Makes components that ask a scripted server."""
+    """Makes components that call a scripted server."""
 
     server: ScriptedOpenAI
 
@@ -57,7 +57,7 @@ class Models:
 
 @contextmanager
 def served(script: Script) -> Iterator[Models]:
-    """Serve a model that answers by ``script``."""
+    """Serve a model that replies by ``script``."""
     with openai_server(script) as server:
         yield Models(server)
 

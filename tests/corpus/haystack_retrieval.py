@@ -1,4 +1,4 @@
-"""Pipelines with two retrievers, rankers, windows, merged chunks and components of one's own."""
+"""Pipelines with two retrievers, rankers, windows, merged chunks and custom components."""
 
 from __future__ import annotations
 

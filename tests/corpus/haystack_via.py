@@ -1,4 +1,4 @@
-"""The ways of capture for Haystack, and the command that runs its applications under one.
+"""The sources for Haystack, and the command that runs its applications with one.
 
     PYTHONPATH=tests python -m corpus.haystack_via --via haystack_native --json out.json
 
@@ -31,7 +31,7 @@ def openinference() -> Iterator[Source]:
 
 @contextmanager
 def traceloop() -> Iterator[Source]:
-    """OpenLLMetry's instrumentation, and the tracing that Haystack 2 does where it can."""
+    """OpenLLMetry's instrumentation, with Haystack 2's own tracing if available."""
     from opentelemetry.instrumentation.haystack import HaystackInstrumentor
 
     with _instrumented(HaystackInstrumentor()) as source:
@@ -78,7 +78,7 @@ class LangfuseTracing:
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Switch the tracer on for ``provider``."""
+        """Enable the tracer for ``provider``."""
         import langfuse
         from haystack import tracing
         from haystack_integrations.tracing.langfuse import LangfuseTracer
@@ -116,7 +116,7 @@ SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `corpus.run` with the ways of capture of this module."""
+    """Run `corpus.run` with the sources of this module."""
     from . import run, sources
 
     sources.SOURCES.clear()

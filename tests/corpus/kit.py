@@ -1,4 +1,4 @@
-"""What every application of the corpus is, whatever its framework: a function and its truths.
+"""The definition of an application of the corpus: a function and its truths.
 
 This module imports no framework. A module `<framework>_<topic>.py` beside it registers its
 applications with `@app(...)`; `all_apps("<framework>")` imports those modules and returns them.

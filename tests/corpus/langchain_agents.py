@@ -1,4 +1,4 @@
-"""Agents of `create_agent` with tools: what the tools are called, what they return, what else they do."""
+"""Agents of `create_agent` with tools of many names, results and effects."""
 
 from __future__ import annotations
 

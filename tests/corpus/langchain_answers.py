@@ -1,4 +1,4 @@
-"""What comes back: citations, structured answers, sources, and steps after the answer."""
+"""Forms of answers: citations, structured answers, sources, and steps after the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chains of langchain-classic: many applications of 2023 and 2024 still run them."""
+"""The chains of langchain-classic, which many applications of 2023 and 2024 still run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the documents are laid out in the prompt: every team has a form of its own."""
+"""Layouts of documents in the prompt."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Scripted(BaseChatModel):
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[Any, Any]:
-        """Ask for an object, by a tool call or with ``method="json_schema"`` by a JSON text."""
+        """Request an object, by a tool call or with ``method="json_schema"`` by a JSON text."""
         if kwargs.pop("method", "function_calling") == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw)
         is_model = isinstance(schema, type) and issubclass(schema, BaseModel)

@@ -25,7 +25,7 @@ _NUMBERS = count(1)
 
 
 class Served:
-    """The scripts by the name of their model, and the errors that they raised."""
+    """The scripts by model name, and the errors that they raised."""
 
     url = ""
 
@@ -87,7 +87,7 @@ def openai_models() -> Iterator[None]:
 
 
 class Server(ThreadingHTTPServer):
-    """A server that says nothing of clients that have gone."""
+    """A server that does not log disconnected clients."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""The how-to pages on query analysis: what is retrieved is not what the user has typed."""
+"""The how-to pages on query analysis: the retrieval query differs from the user's input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How applications are run: batches, streams, events, threads, errors, given-up streams."""
+"""Ways of running: batches, streams, events, threads, errors, abandoned streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's agentic RAG: the model decides whether to retrieve, a grader what to do then."""
+"""LangGraph's agentic RAG: the model decides whether to retrieve, a grader how to go on."""
 
 from __future__ import annotations
 

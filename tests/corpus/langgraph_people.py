@@ -1,4 +1,4 @@
-"""Graphs that wait for people, remember, and go on after the answer."""
+"""Graphs with human input, memory, and steps after the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applications whose model is asked by a real client, over HTTP."""
+"""Applications that call the model with a real client over HTTP."""
 
 from __future__ import annotations
 

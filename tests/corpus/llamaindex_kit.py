@@ -50,7 +50,7 @@ class ChatModel(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Return what LlamaIndex wants to know of the model."""
+        """Return the model's metadata for LlamaIndex."""
         return LLMMetadata(
             context_window=self.window,
             num_output=256,
@@ -189,7 +189,7 @@ class CompletionModel(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Return what LlamaIndex wants to know of the model."""
+        """Return the model's metadata for LlamaIndex."""
         return LLMMetadata(context_window=self.window, num_output=256, model_name=self.name)
 
     @llm_completion_callback()

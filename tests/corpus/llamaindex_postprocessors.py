@@ -1,4 +1,4 @@
-"""What happens between retrieval and generation: filters, rerankers, windows, merged chunks."""
+"""Steps between retrieval and generation: filters, rerankers, windows, merged chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways of capture for LlamaIndex, and the command that runs its applications under one.
+"""The sources for LlamaIndex, and the command that runs its applications with one.
 
     PYTHONPATH=tests python -m corpus.llamaindex_via --via openinference --json out.json
 
@@ -23,7 +23,7 @@ from .sources import PassedOn, Source
 
 
 class PassedOnSdk(TracerProvider):
-    """A provider of the SDK's class that passes on, for those who accept no other."""
+    """A delegating provider of the SDK's class, for instrumentations that require it."""
 
     def __init__(self, source: PassedOn) -> None:
         super().__init__(shutdown_on_exit=False)
@@ -59,7 +59,7 @@ def traceloop() -> Iterator[Source]:
 
 @contextmanager
 def native() -> Iterator[Source]:
-    """LlamaIndex's own tracing; what it exports itself goes nowhere."""
+    """LlamaIndex's own tracing with a no-op exporter."""
     from llama_index.observability.otel import LlamaIndexOpenTelemetry
 
     source = PassedOn()
@@ -70,7 +70,7 @@ def native() -> Iterator[Source]:
 
 
 class LangfuseBeside:
-    """Langfuse's client on the provider that OpenInference writes to, as its guide has it."""
+    """Langfuse's client on OpenInference's provider, as in its guide."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._made = source, 0
@@ -96,7 +96,7 @@ class LangfuseBeside:
 
 @contextmanager
 def langfuse() -> Iterator[Source]:
-    """Langfuse, which has OpenInference trace LlamaIndex."""
+    """Langfuse with OpenInference's LlamaIndex instrumentation."""
     with openinference() as source:
         yield LangfuseBeside(source)
 
@@ -110,7 +110,7 @@ SOURCES: dict[str, Callable[[], AbstractContextManager[Source]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `corpus.run` with the ways of capture of this module."""
+    """Run `corpus.run` with the sources of this module."""
     from . import run, sources
 
     sources.SOURCES.clear()

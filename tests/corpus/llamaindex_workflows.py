@@ -1,4 +1,4 @@
-"""Workflows and functions written by hand: retrieve, rerank, grade, generate."""
+"""Hand-written workflows and functions: retrieve, rerank, grade, generate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders in which the notes of several applications may reach us."""
+"""Possible orders of the recorded notes of several applications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corpus.retold import Note, Retold
 
 @st.composite
 def interleaved(draw: st.DrawFn, several: Sequence[Retold]) -> list[Note]:
-    """Draw a mixture of the notes of ``several`` applications, each in its own order."""
+    """Draw an interleaving of the notes of ``several`` applications, each in its own order."""
     turns = [number for number, one in enumerate(several) for _ in one.notes]
     left = [iter(one.notes) for one in several]
     return [next(left[number]) for number in draw(st.permutations(turns))]
@@ -19,7 +19,7 @@ def interleaved(draw: st.DrawFn, several: Sequence[Retold]) -> list[Note]:
 
 @st.composite
 def shuffled(draw: st.DrawFn, several: Sequence[Retold]) -> list[Note]:
-    """Draw any order of the notes of ``several`` in which what ends has started before."""
+    """Draw any order of the notes of ``several`` in which each end follows its start."""
     order = list(draw(st.permutations([note for one in several for note in one.notes])))
     places: dict[int, list[int]] = {}
     for place, note in enumerate(order):

@@ -1,7 +1,7 @@
-"""Whether a truth is on recorded spans at all, apart from what stands in a model's prompt.
+"""Check that recorded spans contain a truth, apart from a model's prompt.
 
-A context that stands only in a prompt can be guessed, not known. Texts are compared without the
-escapes of JSON, Python and HTML, since every instrumentation writes values in a form of its own.
+A context that is only in a prompt can be guessed, not known. Texts are compared without the
+escapes of JSON, Python and HTML, because each instrumentation encodes values differently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Record what an application tells once, and tell it again: in part, or in another order.
+"""Record the events of an application once, and replay them: in part, or in another order.
 
-Both ways of capture are recorded as `Note`s: a run or a span starts, or ends. `runs_of` runs an
-application under our callback, `spans_of` under an instrumentation; `tell_runs` and `tell_spans`
-return the samples in notes.
+Events are `Note`s: a run or a span starts, or ends. `runs_of` runs an application under our
+callback, `spans_of` under an instrumentation. `tell_runs` and `tell_spans` replay notes and return
+the samples.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class Retold:
-    """An application as it was recorded."""
+    """The recorded events of an application."""
 
     app: App
     notes: tuple[Note, ...] = field(repr=False)
@@ -58,28 +58,28 @@ class Retold:
 
     @cached_property
     def whole(self) -> Counter[Told]:
-        """The samples that all notes give."""
+        """The samples of all notes."""
         return Counter(self.tell(self.notes))
 
     @property
     def keys(self) -> list[int]:
-        """What started, in order."""
+        """The started runs or spans, in order."""
         return [note.key for note in self.notes if note.operation == "start"]
 
     def name_of(self, key: int) -> str:
-        """Return what is called so."""
+        """Return the name of the run or span ``key``."""
         return next(note.what.name for note in self.notes if note.key == key)
 
     def without(self, keys: Collection[int]) -> list[Note]:
-        """Return the notes without those of ``keys``: they were lost."""
+        """Return the notes without those of ``keys``, as if lost."""
         return [note for note in self.notes if note.key not in keys]
 
     def unended(self, keys: Collection[int]) -> list[Note]:
-        """Return the notes without the ends of ``keys``: they never end."""
+        """Return the notes without the ends of ``keys``, as if unended."""
         return [n for n in self.notes if n.operation == "start" or n.key not in keys]
 
     def wrong(self, notes: Iterable[Note]) -> list[Told]:
-        """Return the samples of ``notes`` that neither the whole gives nor the truth states."""
+        """Return the samples of ``notes`` that neither all notes nor the truth contain."""
         stated = (*self.app.truths, *self.app.optional)
         extra = Counter(self.tell(notes)) - self.whole
         return [one for one in extra.elements() if not any(t.holds_for(*one) for t in stated)]
@@ -91,7 +91,7 @@ def told(sample: Sample) -> Told:
 
 
 def call(app: App, config: dict[str, Any]) -> None:
-    """Run ``app`` in a context of its own."""
+    """Run ``app`` in a new context."""
 
     def ran() -> None:
         found = app.run(config)
@@ -105,7 +105,7 @@ def call(app: App, config: dict[str, Any]) -> None:
 
 
 class _Trees:
-    """Takes finished trees."""
+    """Collects finished run trees."""
 
     def __init__(self) -> None:
         self.found: list[RunTree] = []
@@ -124,7 +124,7 @@ def _refuse(place: str) -> None:
 
 
 def runs_of(app: App) -> Retold:
-    """Run ``app`` under our callback."""
+    """Run ``app`` under our callback and record its runs."""
     trees = _Trees()
     recorder = RunRecorder(trees, grace=0.0)
     capture = LangChainCapture(lambda: recorder, edge=Edge("test", on_error=_refuse, mode="raise"))
@@ -139,7 +139,7 @@ def runs_of(app: App) -> Retold:
 
 
 def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
-    """Return the starts and ends of all runs by time; what starts at once is in order."""
+    """Return the starts and ends of all runs by time; simultaneous starts keep their order."""
     runs = [run for tree in trees for run in tree.runs]
     starts = [(run.start, 0, n, run) for n, run in enumerate(runs)]
     ends = [(run.end, 1, -n, run) for n, run in enumerate(runs) if run.end is not None]
@@ -148,7 +148,7 @@ def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
 
 
 def tell_runs(notes: Iterable[Note]) -> list[Told]:
-    """Return the samples of noted runs, told to a recorder."""
+    """Replay noted runs to a recorder and return the samples."""
     trees = _Trees()
     recorder = RunRecorder(trees, grace=0.0)
     for note in notes:
@@ -168,7 +168,7 @@ def tell_runs(notes: Iterable[Note]) -> list[Told]:
 
 
 class _Calls(SpanProcessor):
-    """Notes the calls of a processor."""
+    """Records the calls of a processor."""
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
@@ -205,7 +205,7 @@ def _recorded(view: SdkSpan) -> RecordedSpan:
 
 
 def spans_of(app: App, source: Source) -> Retold:
-    """Run ``app`` under an instrumentation."""
+    """Run ``app`` under an instrumentation and record its spans."""
     calls, provider = _Calls(), TracerProvider()
     provider.add_span_processor(calls)
     with source.watching(provider, cast("Handle", None)) as config:
@@ -215,7 +215,7 @@ def spans_of(app: App, source: Source) -> Retold:
 
 
 def tell_spans(notes: Iterable[Note]) -> list[Told]:
-    """Return the samples of noted spans, told to a processor."""
+    """Replay noted spans to a processor and return the samples."""
     calls = (
         Call(operation=note.operation, span=cast("RecordedSpan", note.what), at=0) for note in notes
     )

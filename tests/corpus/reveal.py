@@ -1,4 +1,4 @@
-"""Run applications of LangChain without capture, and print what reached their models.
+"""Run LangChain applications without capture, and print the prompts and replies.
 
 PYTHONPATH=.:tests python -m corpus.reveal self_rag
 """

@@ -1,12 +1,11 @@
-"""Run the corpus, and compare what was scored with what is stated.
+"""Run the corpus, and compare the scored turns with the stated ones.
 
     PYTHONPATH=tests python -m corpus.run --via callback
     PYTHONPATH=tests python -m corpus.run --via openinference --framework langchain --json out.json
 
-Each application runs once, with a tracer provider of its own and our library attached to it. A
-metric that records the sample it is given tells what was captured. Only the library's public API is
-used. An instrumentation is switched on once in the process, for a provider that passes on to that
-of the running application.
+Each application runs once, with its own tracer provider and our library attached to it. A metric
+records the captured samples. Only the library's public API is used. An instrumentation is enabled
+once in the process, on a provider that delegates to that of the running application.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A metric that keeps the sample it is given."""
+    """A metric that records its samples."""
 
     samples: list[Sample]
     name: str = "told"
@@ -59,13 +58,13 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one run of an application gave.
+    """The results of one run of an application.
 
     Attributes:
         samples: Question, contexts and answer of every scored turn.
         outcomes: The count of turns by outcome and reason.
         spans: The spans that reached the exporter.
-        error: What the application raised, and was not meant to.
+        error: The unexpected exception of the application.
     """
 
     samples: list[Truth]
@@ -98,7 +97,7 @@ KINDS = ("exact", "refused", "unknowable", "wrong", "false positive", "failed", 
 
 
 def judge(app: App, seen: Seen, via: str) -> Verdict:
-    """Compare what was scored with the truths.
+    """Compare the scored samples with the truths.
 
     Each sample must be that of another truth, or of an optional turn. `wrong`: a sample is none of
     them. `false positive`: a sample of an application without truths. `refused`: a truth without a
@@ -155,7 +154,7 @@ def _equal(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def run_app(app: App, source: Source, **options: Any) -> Seen:
-    """Run ``app`` once under ``source`` and return what was captured."""
+    """Run ``app`` once with ``source`` and return the captured samples."""
     exporter, reader, samples = InMemorySpanExporter(), InMemoryMetricReader(), list[Sample]()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -231,16 +230,16 @@ def quietly() -> Any:
 
 
 def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
-    """Run all ``apps`` under one way of capture, one after the other.
+    """Run all ``apps`` with one source, one after the other.
 
-    ``options`` are those of `instrument()` that are to be other than the default.
+    ``options`` are passed to `instrument()`.
     """
     with SOURCES[via]() as source:
         return [verdict(app, source, via, **options) for app in apps]
 
 
 def verdict(app: App, source: Source, via: str, **options: Any) -> Verdict:
-    """Run ``app`` and compare what was scored with its truths."""
+    """Run ``app`` and compare the scored samples with its truths."""
     if missing := app.missing():
         return Verdict(app=app, kind="skipped", reason=", ".join(missing))
     return judge(app, run_app(app, source, **options), via)

@@ -1,4 +1,4 @@
-"""What a scripted model replies, and an OpenAI-compatible server that replies so."""
+"""Scripts for models, and an OpenAI-compatible server that replies by script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Script: TypeAlias = "Iterable[tuple[str, Reply]] | Callable[[str], Reply]"
 
 
 def scripted(script: Script) -> Callable[[str], Reply]:
-    """Return a function that notes a prompt and gives the reply to it.
+    """Return a function that records a prompt and returns its reply.
 
     A rule is a text to look for, or several that are joined by ` & `, and the reply.
     """

@@ -1,7 +1,7 @@
-"""The ways of capture: our own callback handler, and the instrumentations of others.
+"""The sources: our own callback handler, and other instrumentations.
 
-A source is switched on once in the process. Instrumentations write to a provider that passes on to
-that of the application that is running.
+A source is enabled once in the process. Instrumentations write to a provider that delegates to
+that of the running application.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rag_eval_otel import Handle
 
 
 class Source(Protocol):
-    """A way of capture."""
+    """A source of captured runs or spans."""
 
     def watching(
         self, provider: TracerProvider, handle: Handle
     ) -> AbstractContextManager[dict[str, Any]]:
-        """Capture what runs in the block to ``provider``; give the config the app is to use."""
+        """Capture the block's runs to ``provider``; yield the app's config."""
         ...
 
 
@@ -33,24 +33,24 @@ class Callback:
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Give a config with the handler."""
+        """Yield a config with the handler."""
         del provider
         yield {"callbacks": [handle.callback]}
 
 
 class PassedOn(AnyProvider):
-    """A provider whose tracers write to the provider of the running application."""
+    """A provider whose tracers delegate to the provider of the running application."""
 
     def __init__(self) -> None:
         self.now: AnyProvider = NoOpTracerProvider()
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
-        """Return a tracer that asks for the provider of the moment at every span."""
+        """Return a tracer that looks up the current provider for every span."""
         return _PassedOnTracer(self, args, kwargs)
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Pass on to ``provider``; the application needs no config."""
+        """Delegate to ``provider``; the application needs no config."""
         del handle
         self.now = provider
         try:
@@ -81,7 +81,7 @@ class LangfuseClients:
 
     @contextmanager
     def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
-        """Give a config with Langfuse's handler."""
+        """Yield a config with Langfuse's handler."""
         import langfuse
         from langfuse.langchain import CallbackHandler
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import (

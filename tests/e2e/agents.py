@@ -1,7 +1,7 @@
-"""What small agents of every framework have in common: pages to search, and a scripted model.
+"""Shared parts of the agent tests: pages to search, and a scripted model.
 
-The model calls the tool that searches, then answers from what the tool returned. It speaks chat
-completions, streamed or not, and the responses API.
+The model calls the search tool, then answers from its result. It supports chat completions,
+streamed or not, and the responses API.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ ASKED = QUESTIONS[:2]
 
 
 def pages(question: str) -> list[str]:
-    """Return the two pages that a search for ``question`` finds."""
+    """Return the two pages that match ``question``."""
     return list(TRUTHS[question].contexts)
 
 
 def joined(question: str) -> str:
-    """Return them as one text."""
+    """Return the pages as one text."""
     return "\n\n".join(pages(question))
 
 
 def records(question: str) -> list[dict[str, Any]]:
-    """Return them as dicts."""
+    """Return the pages as dicts."""
     return [{"text": text, "score": 0.5, "source": "handbook.md"} for text in pages(question)]
 
 
 def in_json(question: str) -> str:
-    """Return them as the JSON of dicts."""
+    """Return the pages as a JSON list of dicts."""
     return json.dumps(records(question))
 
 
@@ -52,10 +52,10 @@ RETURNS = (pages, joined, records, in_json)
 def assert_each_scored(
     watch: Watched, ask: Callable[[str], object], *, before: str = "", end: str = ""
 ) -> None:
-    """Two turns in a row are scored for what was asked, found and answered.
+    """Assert that two consecutive turns are scored with their question, contexts and answer.
 
-    ``before`` is what the application puts before a question, ``end`` what the framework adds to
-    the text of an answer.
+    The application puts ``before`` in front of a question; the framework appends ``end`` to an
+    answer.
     """
 
     def use() -> None:
@@ -72,7 +72,7 @@ def assert_each_scored(
 
 
 def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]]) -> None:
-    """So are two that are awaited, in one event loop."""
+    """Assert the same of two awaited turns in one event loop."""
 
     async def both() -> list[object]:
         return [await ask(question) for question in ASKED]
@@ -89,7 +89,7 @@ def assert_each_awaited(watch: Watched, ask: Callable[[str], Awaitable[object]])
 
 @contextmanager
 def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[str]:
-    """Serve a model that uses tools; give the base URL. ``reply`` answers in another way."""
+    """Serve a model that calls tools, and yield its base URL; ``reply`` replaces its script."""
     server = LoopbackServer(lambda path, _, raw: _answer(path, json.loads(raw), reply or said))
     server.start()
     try:
@@ -99,7 +99,7 @@ def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[s
 
 
 def said(body: Mapping[str, Any]) -> Any:
-    """Return what the model says: the call of a tool as name and arguments, or a text."""
+    """Return the model's reply: a tool call as name and arguments, or a text."""
     asked, found = _asked_and_found(body)
     tools = {tool.get("function", tool)["name"] for tool in body.get("tools") or ()}
     if not found and tools:
@@ -109,12 +109,12 @@ def said(body: Mapping[str, Any]) -> Any:
 
 
 def question_in(text: str) -> str:
-    """Return the question that stands in ``text``, among what a framework wrote around it."""
+    """Return the question in ``text``, without the text that the framework adds."""
     return next(question for question in TRUTHS if question in text)
 
 
 def _asked_and_found(body: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the question, and what tools have returned since, or what stands around it."""
+    """Return the question, and the tool results after it or the text around it."""
     messages = body.get("messages") or body["input"]
     messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     asked = [n for n, one in enumerate(messages) if _is_question(one)][-1]
@@ -136,7 +136,7 @@ def _is_result(message: Mapping[str, Any]) -> bool:
 def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content", message.get("output")) or ""
     if isinstance(content, str):
-        return content.replace("\\n", "\n")  # it may be JSON
+        return content.replace("\\n", "\n")  # the content may be JSON
     return "".join(str(part.get("text") or "") for part in content)
 
 

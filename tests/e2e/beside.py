@@ -1,6 +1,6 @@
-"""A RAG app that somebody else's instrumentation traces already, and our scores on top of it.
+"""A RAG app that another instrumentation traces, with our scores.
 
-The app asks one scripted OpenAI server, our judge another: their ports tell the calls apart.
+The app and our judge call different scripted OpenAI servers, so ports distinguish their calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Config: TypeAlias = "dict[str, Any]"
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the receiver got of 20 turns, and what there was to get."""
+    """The received telemetry of 20 turns, and the expected one."""
 
     receiver: OtlpReceiver
     started: StartedSpans
@@ -53,24 +53,24 @@ class Seen:
 
     @property
     def turns(self) -> list[ReceivedSpan]:
-        """The spans that stand for a turn; a second record of one says that it is skipped."""
+        """The spans that stand for a turn; a second record of a turn is marked as skipped."""
         status = "rag.evaluation.status"
         spans = self.receiver.spans()
         return [s for s in spans if s.attributes.get(status) not in {None, "skipped"}]
 
     def of_scope(self, part: str) -> list[ReceivedSpan]:
-        """The spans of the instrumentation whose scope has ``part`` in its name."""
+        """Return the spans of the instrumentation whose scope name contains ``part``."""
         return [span for span in self.receiver.spans() if part in span.scope]
 
     def calls_to(self, server: ScriptedOpenAI) -> list[ReceivedSpan]:
-        """The HTTP client's spans of the calls to ``server``."""
+        """Return the HTTP client's spans of calls to ``server``."""
         spans = self.of_scope("instrumentation.httpx")
         return [span for span in spans if server.base_url in _texts(span)]
 
 
 @contextmanager
 def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None]:
-    """Switch ``instrumentors`` on for ``provider``, and those of both HTTP clients beside them."""
+    """Enable ``instrumentors`` and those of both HTTP clients for ``provider``."""
     http = [traced_http.HTTPXClientInstrumentor()]
     if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
         http.append(traced_http.HTTPX2ClientInstrumentor())
@@ -87,8 +87,8 @@ def instrumented(provider: TracerProvider, *instrumentors: Any) -> Iterator[None
 def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
     """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait.
 
-    The five questions are asked in each of four ways. The app exports over both protocols, to a
-    receiver for each.
+    The five questions are asked with each of four kinds of calls. The app exports over both
+    protocols, to one receiver each.
     """
     with ExitStack() as stack:
         app = stack.enter_context(ScriptedOpenAI(answer))
@@ -190,7 +190,7 @@ def _texts(span: ReceivedSpan) -> str:
 
 
 def assert_turns_scored_once(seen: Seen) -> None:
-    """Each of the 20 turns has one span, with every score on it, and one event for every score."""
+    """Assert that each of the 20 turns has one span with all scores, and one event per score."""
     assert len(seen.turns) == TURNS
     assert Counter(span.attributes["rag.evaluation.status"] for span in seen.turns) == {
         "scored": TURNS
@@ -209,18 +209,18 @@ def _events(seen: Seen) -> list[Any]:
 
 
 def assert_nothing_lost_or_doubled(seen: Seen) -> None:
-    """Every span that the app's side started has arrived exactly once, and no others."""
+    """Assert that every span of the app arrives exactly once, and no other spans do."""
     arrived = Counter((span.trace_id, span.span_id) for span in seen.receiver.spans())
     assert arrived == Counter(seen.started.by_app)
 
 
 def assert_span_in_flight_arrives_once(seen: Seen) -> None:
-    """A span that was open while we attached arrives once."""
+    """Assert that a span that was open during the attachment arrives once."""
     assert [span.name for span in seen.receiver.spans()].count("in flight") == 1
 
 
 def assert_judge_is_not_traced(seen: Seen) -> None:
-    """The app's calls are traced, down to HTTP; the judge's, which were made, are not."""
+    """Assert that the app's calls are traced, including HTTP, and the judge's calls are not."""
     assert len(seen.judge.requests) >= TURNS
     assert seen.started.by_judge == []
     assert len(seen.calls_to(seen.app)) == len(seen.app.requests)

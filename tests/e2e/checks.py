@@ -1,4 +1,4 @@
-"""What must hold of a watched app, whatever its framework and whoever instruments it."""
+"""Assertions on an instrumented app, for any framework and any instrumentation."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rag_eval_otel.types import SkipReason
 
 
 class App(Protocol):
-    """A RAG app over the handbook, and the ways to use it."""
+    """The interface of a RAG app over the handbook."""
 
     def ask(self, question: str) -> str:
         """Answer."""
 
     async def aask(self, question: str) -> str:
-        """Answer, awaited."""
+        """Answer asynchronously."""
 
     def stream(self, question: str) -> str:
-        """Answer in pieces, joined."""
+        """Return the joined pieces of a streamed answer."""
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise, since the model is down."""
+        """Retrieve, then raise the model's error."""
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieving anything."""
+        """Answer without retrieval."""
 
 
 def _truth(question: str) -> Truth:
@@ -48,7 +48,7 @@ TRUTHS = {question: _truth(question) for question in (*QUESTIONS, company.HANDBO
 
 
 def assert_scored(watch: Watched, use: Callable[[], object], *questions: str) -> None:
-    """Of ``use`` these turns arrive scored, each on one span, and no others are counted."""
+    """Assert that ``use`` gives these scored turns, each on one span, and no others."""
     run = watch.run(use)
     assert run.truths == Counter(TRUTHS[question] for question in questions)
     assert run.outcomes == {("scored", None): len(questions)}
@@ -56,7 +56,7 @@ def assert_scored(watch: Watched, use: Callable[[], object], *questions: str) ->
 
 
 def assert_refused(watch: Watched, use: Callable[[], object], *reasons: SkipReason) -> None:
-    """Of ``use`` each trace is counted as skipped, for its reason, and nothing is scored."""
+    """Assert that each trace of ``use`` is skipped for its reason, and nothing is scored."""
     run = watch.run(use)
     assert run.outcomes == Counter(("skipped", reason) for reason in reasons)
     assert run.spans
@@ -64,7 +64,7 @@ def assert_refused(watch: Watched, use: Callable[[], object], *reasons: SkipReas
 
 
 def assert_turns_in_a_row(watch: Watched, app: App) -> None:
-    """Turns that follow each other are told apart."""
+    """Assert that consecutive turns are scored separately."""
 
     def use() -> None:
         for question in QUESTIONS:
@@ -74,7 +74,7 @@ def assert_turns_in_a_row(watch: Watched, app: App) -> None:
 
 
 def assert_awaited_turns(watch: Watched, app: App) -> None:
-    """Two turns that wait for each other in one event loop are told apart."""
+    """Assert that two interleaved turns in one event loop are scored separately."""
 
     async def both() -> list[str]:
         return await asyncio.gather(app.aask(company.SPARS), app.aask(company.TOWING))
@@ -87,7 +87,7 @@ def assert_awaited_turns(watch: Watched, app: App) -> None:
 
 
 def assert_turns_at_once(watch: Watched, app: App) -> None:
-    """Two turns at once, in threads of one request, are told apart."""
+    """Assert that two concurrent turns in threads of one request are scored separately."""
     ready = Barrier(2)
 
     def ask(question: str) -> str:
@@ -104,7 +104,7 @@ def assert_turns_at_once(watch: Watched, app: App) -> None:
 
 
 def assert_streamed_turn(watch: Watched, app: App) -> None:
-    """An answer that is read in pieces is the answer."""
+    """A streamed answer is scored as a whole."""
 
     def use() -> None:
         assert app.stream(company.SAILMAKER) == TRUTHS[company.SAILMAKER].answer
@@ -113,12 +113,12 @@ def assert_streamed_turn(watch: Watched, app: App) -> None:
 
 
 def assert_failure_refused(watch: Watched, app: App) -> None:
-    """A turn whose model is down is counted as failed; nothing is scored."""
+    """Assert that a turn with a failing model is counted as failed and not scored."""
     assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
 
 
 def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
-    """While the judge thinks, one span of the turn waits; what is no RAG is passed on at once."""
+    """Assert that only one span of a turn waits for the judge; spans outside RAG do not."""
 
     def use() -> None:
         with watch.judge.stopped():
@@ -135,7 +135,7 @@ def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
 
 
 def assert_nothing_lost_or_doubled(watch: Watched, app: App) -> None:
-    """Every span that was started, by whatever was done before, has arrived exactly once."""
+    """Assert that every started span has arrived exactly once."""
     assert watch.run(lambda: app.ask(company.FOUNDED)).truths
     arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
     assert arrived == Counter(watch.started.by_app)

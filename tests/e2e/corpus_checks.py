@@ -1,4 +1,4 @@
-"""The corpus of live applications under one way of capture, within its bounds."""
+"""Check the corpus of live applications with one source against bounds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def check_corpus(
     exact: float = 0.9,
     wrong: float = 0.02,
 ) -> None:
-    """Run the applications of ``frameworks`` under ``via`` and compare them with their truths.
+    """Run the applications of ``frameworks`` with the source ``via`` and compare their truths.
 
-    At least the share ``exact`` of those whose truth is recorded at all must be exact, at most the
-    share ``wrong`` of all may be wrong, and no graph with a grader.
+    At least the share ``exact`` of those with a recorded truth must be exact. At most the share
+    ``wrong`` of all may be wrong, and no graph with a grader.
     """
     with quietly():
-        warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
-        apps = list(all_apps(*frameworks))  # some instrumentations miss what is imported later
+        warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
+        apps = list(all_apps(*frameworks))  # some instrumentations miss later imports
         with sources[via]() as source:
             found = [verdict(app, source, via) for app in apps]
     _keep(found, via, frameworks)
@@ -50,7 +50,7 @@ def check_corpus(
 
 
 def _keep(found: list[Verdict], via: str, frameworks: tuple[str, ...]) -> None:
-    """Write the verdicts to the folder ``CORPUS_VERDICTS``, for the table in the documents."""
+    """Write the verdicts to the folder ``CORPUS_VERDICTS`` for the documentation's table."""
     folder = os.environ.get("CORPUS_VERDICTS")
     if folder:
         path = Path(folder) / f"{'+'.join(frameworks)}--{via}.json"

@@ -1,4 +1,4 @@
-"""A RAG app that answers well or badly, as told, and exports to a collector."""
+"""A RAG app that gives good or bad answers on request, and exports to a collector."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ Signals = Literal["traces", "all"]
 
 
 class Target(Protocol):
-    """Where OTLP is taken."""
+    """The OTLP endpoints of a receiver."""
 
     @property
     def grpc(self) -> str:
-        """Host and port."""
+        """The gRPC endpoint: host and port."""
 
     @property
     def http(self) -> str:
-        """The address, without a path."""
+        """The HTTP endpoint, without a path."""
 
 
 @dataclass(kw_only=True)
 class Fickle:
-    """The app: `ask` runs turns, whose answers are good or bad."""
+    """The app; `ask` runs turns with good or bad answers."""
 
     providers: Providers
     handle: Handle
     said: list[str] = field(default_factory=lambda: [GOOD])
 
     def ask(self, count: int, answer: str = GOOD) -> None:
-        """Run ``count`` turns that end in ``answer``, and export them with their scores."""
+        """Run ``count`` turns with this ``answer``, and export them with their scores."""
         self.said[:] = [answer]
         for _ in range(count):
             self._chain.invoke(company.FOUNDED, {"callbacks": [self.handle.callback]})

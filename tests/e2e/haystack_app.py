@@ -1,4 +1,4 @@
-"""The handbook's pipeline in Haystack, and the ways to use it."""
+"""The handbook's pipeline in Haystack."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TEMPLATE = (
 
 
 def answer(messages: Sequence[ChatMessage]) -> str:
-    """Answer the user's message from the pages in the other one."""
+    """Answer the user's message from the pages in the system message."""
     *system, user = (str(message.text) for message in messages)
     return company.answer(user, "".join(system))
 
 
 def search_first(messages: Sequence[ChatMessage]) -> ChatMessage:
-    """Ask for the handbook, then answer from what the tool has found there."""
+    """Call the search tool, then answer from its result."""
     question = str(next(m.text for m in reversed(messages) if m.is_from("user")))
     found = messages[-1].tool_call_results
     if found:
@@ -42,7 +42,7 @@ def search_first(messages: Sequence[ChatMessage]) -> ChatMessage:
 
 
 def unavailable(messages: Sequence[ChatMessage]) -> str:
-    """Fail, as a model does whose provider is down."""
+    """Fail like a model whose provider is down."""
     del messages
     message = "the model is down"
     raise ConnectionError(message)
@@ -65,18 +65,18 @@ class HandbookPipeline:
         return _reply(self._pipeline().run(_inputs(question)))
 
     async def aask(self, question: str) -> str:
-        """Answer, awaited."""
+        """Answer asynchronously."""
         return _reply(await self._pipeline().run_async(_inputs(question)))
 
     def stream(self, question: str) -> str:
-        """Answer in pieces, joined."""
+        """Return the joined pieces of a streamed answer."""
         chunks: list[StreamingChunk] = []
         inputs = {**_inputs(question), "llm": {"streaming_callback": chunks.append}}
         self._pipeline().run(inputs)
         return "".join(chunk.content for chunk in chunks)
 
     def ask_agent(self, question: str) -> str:
-        """Let an agent answer, in pieces, that searches with a tool."""
+        """Return the streamed answer of an agent that searches with a tool."""
         chunks: list[StreamingChunk] = []
         search = create_tool_from_function(self._search, name="search_handbook")
         agent = Agent(chat_generator=MockChatGenerator(response_fn=search_first), tools=[search])
@@ -84,12 +84,12 @@ class HandbookPipeline:
         return "".join(chunk.content for chunk in chunks if not chunk.tool_call_result)
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise, since the model is down."""
+        """Retrieve, then raise the model's error."""
         with pytest.raises(PipelineRuntimeError, match="the model is down"):
             self._pipeline(unavailable).run(_inputs(question))
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieving anything."""
+        """Answer without retrieval."""
         pipeline = Pipeline()
         pipeline.add_component("llm", MockChatGenerator(response_fn=answer))
         return _reply(pipeline.run({"llm": {"messages": [ChatMessage.from_user(greeting)]}}))

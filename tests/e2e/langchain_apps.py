@@ -1,4 +1,4 @@
-"""LangChain: the handbook's chain and the ways to use it, and what must hold of every app."""
+"""LangChain: the handbook's chain, and an assertion on every app."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class HandbookChain:
         return rag(llm=self.llm).invoke(question, self._config)
 
     async def aask(self, question: str) -> str:
-        """Answer, awaited."""
+        """Answer asynchronously."""
         return await rag(llm=self.llm).ainvoke(question, self._config)
 
     def stream(self, question: str) -> str:
-        """Answer in pieces, joined."""
+        """Return the joined pieces of a streamed answer."""
         return "".join(rag(llm=self.llm).stream(question, self._config))
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise, since the model is down."""
+        """Retrieve, then raise the model's error."""
         with pytest.raises(self.error):
             rag(llm=self.dead_llm).invoke(question, self._config)
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieving anything."""
+        """Answer without retrieval."""
         return (PLAIN | self.llm | StrOutputParser()).invoke({"greeting": greeting}, self._config)
 
     @property
@@ -58,6 +58,6 @@ class HandbookChain:
 
 
 def assert_truth(watch: Watched, app: App, *callbacks: BaseCallbackHandler) -> None:
-    """What is scored of ``app`` is what happened, all of it."""
+    """Assert that the scored turns of ``app`` are exactly its real turns."""
     run = watch.run(lambda: app.run(list(callbacks)))
     assert run.truths == Counter(app.truths)

@@ -1,4 +1,4 @@
-"""The handbook's query engine in LlamaIndex, and the ways to use it."""
+"""The handbook's query engine in LlamaIndex."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from apps.fakes import WordEmbeddings
 
 
 class Words(BaseEmbedding):
-    """One dimension for each word of the handbook."""
+    """Embeddings with one dimension for each word of the handbook."""
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return WordEmbeddings().embed_query(query)
@@ -36,7 +36,7 @@ class Words(BaseEmbedding):
 
 
 class Writer(CustomLLM):
-    """Answers the last known question in its prompt, and streams word by word."""
+    """A model that answers the last known question in its prompt, and streams word by word."""
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -62,7 +62,7 @@ class Writer(CustomLLM):
 
 
 class DeadWriter(Writer):
-    """A model that is down."""
+    """A model that always fails."""
 
     def _answer(self, prompt: str) -> str:
         message = "the model is down"
@@ -82,26 +82,26 @@ class HandbookEngine:
         return str(self._engine(Writer()).query(question))
 
     async def aask(self, question: str) -> str:
-        """Answer, awaited."""
+        """Answer asynchronously."""
         return str(await self._engine(Writer()).aquery(question))
 
     def ask_filtered(self, question: str) -> str:
-        """Answer from those of four pages that are near enough."""
+        """Answer from the pages above a similarity cutoff."""
         near = SimilarityPostprocessor(similarity_cutoff=0.4)
         engine = self._engine(Writer(), similarity_top_k=4, node_postprocessors=[near])
         return str(engine.query(question))
 
     def stream(self, question: str) -> str:
-        """Answer in pieces, joined."""
+        """Return the joined pieces of a streamed answer."""
         return "".join(self._engine(Writer(), streaming=True).query(question).response_gen)
 
     def fail(self, question: str) -> None:
-        """Retrieve, then raise, since the model is down."""
+        """Retrieve, then raise the model's error."""
         with pytest.raises(ConnectionError):
             self._engine(DeadWriter()).query(question)
 
     def chat(self, greeting: str) -> str:
-        """Answer without retrieving anything."""
+        """Answer without retrieval."""
         return Writer().complete(greeting).text
 
     def _engine(self, llm: Writer, **options: Any) -> BaseQueryEngine:

@@ -1,4 +1,4 @@
-"""Other people's programs, on loopback: started, waited for, asked over HTTP, and stopped."""
+"""External programs on loopback: start, wait, query over HTTP, and stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def program(name: str) -> str:
-    """Return where the program ``name`` is; skip the test where it is not."""
+    """Return the path of the program ``name``; skip the test if it is not installed."""
     found = shutil.which(name, path=PLACES)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on."""
+    """Return free ports of 127.0.0.1."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
@@ -44,8 +44,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def eventually(condition: Callable[[], T], told: str, patience: float = PATIENCE) -> T:
-    """Return what ``condition`` gives once that is true; AssertionError after ``patience`` s."""
-    pause = threading.Event()  # another process's state can only be asked for again
+    """Return the first true value of ``condition()``; AssertionError after ``patience`` s."""
+    pause = threading.Event()  # the state of another process can only be polled
     deadline = time.monotonic() + patience
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {patience:.0f} s: {told}"
@@ -54,7 +54,7 @@ def eventually(condition: Callable[[], T], told: str, patience: float = PATIENCE
 
 
 def get(url: str, **parameters: str) -> str:
-    """Return what ``url`` answers, or an empty string where nobody does, in time and in full."""
+    """Return the response of ``url``, or an empty string without a complete one in time."""
     asked = f"{url}?{urlencode(parameters)}" if parameters else url
     with suppress(OSError, HTTPException), closing(urlopen(asked, timeout=10)) as answer:  # noqa: S310
         text: str = answer.read().decode()
@@ -71,7 +71,7 @@ def running(
     environment: Mapping[str, str] | None = None,
     patience: float = PATIENCE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``command`` until the end of the block, from when ``ready`` answers."""
+    """Run ``command`` during the block, which starts when ``ready`` responds."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -94,7 +94,7 @@ def running(
 
 
 def checked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run ``command`` to its end, which must be a good one, and return what it printed."""
+    """Run ``command``, assert that it succeeds, and return its output."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -108,20 +108,20 @@ def checked(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 
 class Prometheus:
-    """A Prometheus that runs, to be asked."""
+    """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the series of an instant query; AssertionError for one that cannot be run."""
+        """Return the series of an instant query; AssertionError if the query fails."""
         answer = json.loads(get(f"{self.url}/api/v1/query", query=expression) or "{}")
         assert answer.get("status", "success") == "success", answer
         found: list[dict[str, Any]] = answer.get("data", {}).get("result", [])
         return found
 
     def value(self, expression: str) -> float:
-        """Return the sum of an instant query's series; 0 where there are none."""
+        """Return the sum of an instant query's series; 0 without series."""
         return sum(float(series["value"][1]) for series in self.query(expression))
 
     def exemplars(self, expression: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""A local server that speaks the protocols of model providers, each as its own client expects it.
+"""A local server with the protocols of model providers.
 
-Chat completions and embeddings of OpenAI, and of all whose paths end alike; the messages of
-Anthropic; chat and embeddings of Ollama; converse of Bedrock; generateContent of Google.
+OpenAI's chat completions and embeddings, also for providers with the same path endings;
+Anthropic's messages; Ollama's chat and embeddings; Bedrock's converse; Google's generateContent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ USED_IN, USED_OUT = 11, 7
 
 @dataclass(frozen=True)
 class Providers:
-    """The address of the server, and what it was asked, in order of arrival."""
+    """The server's address, and its received requests in order."""
 
     url: str
     requests: list[RecordedRequest] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Providers:
 
 @contextmanager
 def serving(says: str = RATED) -> Iterator[Providers]:
-    """Serve on loopback; every chat is answered with ``says``, every text has one embedding."""
+    """Serve on loopback; every chat gets the reply ``says``, every text the same embedding."""
     found: list[RecordedRequest] = []
 
     def answer(path: str, headers: Mapping[str, str], raw: bytes) -> HttpReply:

@@ -1,4 +1,4 @@
-"""The folder ``collector/`` as it stands, run on loopback with nothing changed but addresses."""
+"""The folder ``collector/`` run on loopback, unchanged except for addresses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = Target(interval="1s")
 
 @cache
 def built_collector() -> str:
-    """Return the collector, built where it is not yet; skip the test where that cannot be."""
+    """Return the path of the collector, built on first use; skip the test if that fails."""
     told = checked([program("go"), "env", "GOVERSION"]).strip()
     version = tuple(int(part) for part in told.removeprefix("go").split(".")[:2])
     if version < (1, 25):
@@ -41,14 +41,14 @@ def built_collector() -> str:
 
 
 def validate(*names: str, environment: Mapping[str, str] | None = None) -> None:
-    """Let the collector check configurations, together."""
+    """Let the collector validate the combined configurations."""
     options = [f"--config={COLLECTOR / name}" for name in names]
     checked([built_collector(), "validate", *options], environment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collector:
-    """A collector that runs."""
+    """A running collector."""
 
     grpc: str
     http: str
@@ -57,13 +57,13 @@ class Collector:
     log: Path
 
     def told(self) -> str:
-        """Return what it has logged."""
+        """Return the collector's log."""
         return self.log.read_text(errors="replace")
 
 
 @contextmanager
 def collector(folder: Path, *names: str, **settings: str) -> Iterator[Collector]:
-    """Run a collector with the configurations ``names``; ``settings`` are their variables."""
+    """Run a collector with the configurations ``names`` and their variables ``settings``."""
     binary = built_collector()
     folder.mkdir(exist_ok=True)
     grpc, http, health, apps, spans, own = free_ports(6)
@@ -90,7 +90,7 @@ def collector(folder: Path, *names: str, **settings: str) -> Iterator[Collector]
 
 
 def loaded(name: str) -> Any:
-    """Return what a YAML file of the folder says."""
+    """Return the content of a YAML file of the folder."""
     return yaml.safe_load((COLLECTOR / name).read_text(encoding="utf-8"))
 
 
@@ -126,7 +126,7 @@ def prometheus(
 
 @contextmanager
 def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
-    """Run Alertmanager with our routing, at once, both receivers posting to ``webhook``."""
+    """Run Alertmanager with our routing, without delays, and both receivers at ``webhook``."""
     binary = program("prometheus-alertmanager")
     folder.mkdir(exist_ok=True)
     config = loaded("alertmanager/alertmanager.yaml")

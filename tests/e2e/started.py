@@ -1,4 +1,4 @@
-"""What was started on a provider: what a pipeline that loses and doubles nothing must deliver."""
+"""A span processor that records all started spans, to find lost and duplicate ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 @dataclass
 class StartedSpans(SpanProcessor):
-    """Remembers the spans that were started, by who did."""
+    """Records the started spans by scope."""
 
     by_app: list[tuple[int, int]] = field(default_factory=list)
     by_judge: list[str] = field(default_factory=list)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Remember the span by who started it."""
+        """Record the span under its scope."""
         context = span.get_span_context()
         scope = span.instrumentation_scope
-        is_own = scope is not None and scope.name == "rag_eval_otel"  # written in the background
+        is_own = (
+            scope is not None and scope.name == "rag_eval_otel"
+        )  # our spans start on the background thread
         if threading.current_thread().name.startswith("rag-eval-otel") and not is_own:
             self.by_judge.append(span.name)
         else:

@@ -1,4 +1,4 @@
-"""An agent of Google's ADK, by its own tracing with content on spans."""
+"""An agent of Google's ADK with its own tracing and content on spans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ adk = pytest.importorskip("google.adk.agents")
 runners = pytest.importorskip("google.adk.runners")
 lite = pytest.importorskip("google.adk.models.lite_llm")
 types = pytest.importorskip("google.genai.types")
-pytestmark = pytest.mark.filterwarnings("ignore")  # ADK and LiteLLM warn of their own parts
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of ADK and LiteLLM
 SETTINGS = {
     "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
@@ -25,7 +25,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """The global provider, which agents write to, with the two settings that put texts there."""
+    """The global provider for the agents' spans, with the two settings that record content."""
     with watched() as found, pytest.MonkeyPatch.context() as patch:
         trace.set_tracer_provider(found.provider)
         for name, setting in SETTINGS.items():
@@ -35,13 +35,13 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
 
 async def answer(url: str, found: Callable[[str], object], question: str) -> str:
-    """Ask an agent with a tool that searches."""
+    """Return the answer of an agent with a search tool."""
 
     def search_docs(query: str) -> Any:
         """Search the handbook."""
@@ -64,20 +64,20 @@ async def answer(url: str, found: Callable[[str], object], question: str) -> str
 
 
 def results(question: str) -> dict[str, Any]:
-    """Return pages as ADK likes them: a dict."""
+    """Return pages as a dict, as ADK expects."""
     return {"results": common.pages(question)}
 
 
 @pytest.mark.parametrize("found", [*common.RETURNS, results], ids=lambda found: found.__name__)
 def test_a_turn_is_scored(watch: Watched, url: str, found: Callable[[str], object]) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
     common.assert_each_awaited(watch, lambda question: answer(url, found, question))
 
 
-def test_without_the_settings_nothing_is_guessed(
+def test_without_the_settings_the_turn_is_refused(
     watch: Watched, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default ADK's spans hold no texts in the conventions' names: the turn is refused."""
+    """By default ADK's spans lack the conventions' text attributes, so the turn is refused."""
     for name in SETTINGS:
         monkeypatch.delenv(name)
     run = watch.run(lambda: asyncio.run(answer(url, common.pages, common.ASKED[0])))

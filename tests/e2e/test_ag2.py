@@ -1,4 +1,4 @@
-"""An agent of AG2, by its own telemetry."""
+"""An agent of AG2 with its own telemetry."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ httpx2 = pytest.importorskip("httpx2")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that agents write to."""
+    """A provider for the agents' spans."""
     with watched() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
 async def answer(
     watch: Watched, url: str, found: Callable[[str], object], *, question: str, **options: Any
 ) -> object:
-    """Ask an agent with a tool that searches."""
+    """Return the answer of an agent with a search tool."""
 
     def search_docs(query: str) -> str:
         """Search the handbook."""
@@ -55,12 +55,12 @@ async def answer(
 
 @pytest.mark.parametrize("found", common.RETURNS, ids=lambda found: found.__name__)
 def test_a_turn_is_scored(watch: Watched, url: str, found: Callable[[str], object]) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
     common.assert_each_awaited(watch, lambda question: answer(watch, url, found, question=question))
 
 
-def test_a_result_that_was_cut_is_not_scored(watch: Watched, url: str) -> None:
-    """AG2 cuts long results of tools: half a document is not what the model was shown."""
+def test_a_truncated_result_is_refused(watch: Watched, url: str) -> None:
+    """AG2 truncates long tool results on spans, so the turn is refused."""
 
     async def ask() -> None:
         options: dict[str, Any] = {"question": common.ASKED[0], "max_tool_result_chars": 60}

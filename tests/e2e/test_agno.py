@@ -1,4 +1,4 @@
-"""An agent of Agno that OpenInference traces, with a tool or with knowledge of its own."""
+"""An agent of Agno that OpenInference traces, with a tool or with its own knowledge base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ instrumentation = pytest.importorskip("openinference.instrumentation.agno")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     instrumentor = instrumentation.AgnoInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider)
@@ -27,7 +27,7 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
@@ -39,7 +39,7 @@ def agent(url: str, **options: Any) -> Any:
 
 
 def tool(found: Callable[[str], object]) -> Callable[[str], Any]:
-    """Return a tool that searches."""
+    """Return a search tool."""
 
     def search_docs(query: str) -> Any:
         """Search the handbook."""
@@ -50,13 +50,13 @@ def tool(found: Callable[[str], object]) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize("found", common.RETURNS, ids=lambda found: found.__name__)
 def test_a_turn_is_scored(watch: Watched, url: str, found: Callable[[str], object]) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
     helper = agent(url, tools=[tool(found)])
     common.assert_each_scored(watch, lambda question: helper.run(question).content)
 
 
 def test_a_streamed_turn_is_scored(watch: Watched, url: str) -> None:
-    """An answer that is read in pieces is the answer."""
+    """A streamed answer is scored as a whole."""
     helper = agent(url, tools=[tool(common.joined)])
 
     def ask(question: str) -> str:

@@ -1,7 +1,7 @@
-"""Somebody is told when answers go bad, and told again when they are good.
+"""An alert fires when answers become bad, and is resolved when they are good again.
 
-An app's answers go bad half-way: scores on its spans, the collector's histogram, Prometheus's
-evidence, Alertmanager's message at a webhook. All programs are real, and their files are ours.
+An app's answers become bad half-way. The scores pass its spans, the collector's histogram,
+Prometheus and Alertmanager to a webhook. All programs are real and run our configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
 
 
 class Webhook:
-    """Keeps the messages that Alertmanager posts."""
+    """A webhook that keeps Alertmanager's messages."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -42,7 +42,7 @@ class Webhook:
         return HttpReply()
 
     def alert(self, status: str, **labels: str) -> tuple[str, dict[str, Any]]:
-        """Return the path and the alert of the first message with these, once it is there."""
+        """Wait for the first message with these labels; return its path and alert."""
         with self._changed:
             found = self._changed.wait_for(lambda: self._find(status, labels), PATIENCE)
         assert found, f"no {status} message for {labels}: {self._posted}"
@@ -58,7 +58,7 @@ class Webhook:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """An app, and all that watches it."""
+    """An app, and the programs that monitor it."""
 
     app: Fickle
     prometheus: Prometheus
@@ -67,11 +67,11 @@ class Watched:
     times: dict[str, float] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
-        """Remember when ``what`` happened."""
+        """Record the time of the event ``what``."""
         self.times[what] = time.monotonic()
 
     def counted(self, at_least: int) -> None:
-        """Wait until Prometheus knows of ``at_least`` scores."""
+        """Wait until Prometheus has ``at_least`` scores."""
         expression = (
             f'rag_evaluation_span_score_count{{service_name="{SERVICE}",'
             f'gen_ai_evaluation_name="{METRIC}"}}'
@@ -82,7 +82,7 @@ class Watched:
 
 @contextmanager
 def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched]:
-    """Run everything, for an app that exports ``signals``."""
+    """Run all programs for an app that exports ``signals``."""
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
         webhook = Webhook()
@@ -106,24 +106,24 @@ def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched
 
 @pytest.fixture
 def spans_alone(tmp_path: Path) -> Iterator[Watched]:
-    """Watch an app that exports nothing but its spans."""
+    """Monitor an app that exports only spans."""
     with watching(tmp_path, "traces") as found:
         yield found
 
 
 @pytest.fixture
 def with_detector(tmp_path: Path) -> Iterator[Watched]:
-    """Watch an app that exports everything and has learned from 100 turns what is normal."""
+    """Monitor an app that exports all signals and has a baseline of 100 turns."""
     with watching(tmp_path, "all", drift=DriftOptions(learn=100, every=10_000)) as found:
         yield found
 
 
-def test_bad_answers_page_and_good_ones_end_it(
+def test_bad_answers_fire_the_page_and_good_answers_resolve_it(
     spans_alone: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The alert names metric, service, change and traces; it is resolved by good answers."""
+    """The alert names metric, service, change and traces; good answers resolve it."""
     watched = spans_alone
-    watched.app.ask(5)  # the first count of a series says how many, not how many more
+    watched.app.ask(5)  # the first sample of a series gives no increase
     watched.counted(5)
     watched.app.ask(40)
     watched.counted(45)
@@ -159,7 +159,7 @@ def test_bad_answers_page_and_good_ones_end_it(
 def test_drift_is_an_event_and_a_ticket(
     with_detector: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The detector in the app is faster than the page: its alarm comes as both, and names what."""
+    """The app's detector is faster than the page; its alarm is both an event and a ticket."""
     watched, whose = with_detector, {"service_name": SERVICE, "gen_ai_evaluation_name": METRIC}
     watched.app.ask(130)
     watched.mark("answers go bad")
@@ -195,6 +195,6 @@ def _is_ours(alert: Mapping[str, Any]) -> bool:
 def _print(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     start = watched.times["answers go bad"]
     with capsys.disabled():
-        print()  # noqa: T201  # the times are what this run is read for
+        print()  # noqa: T201  # prints the delays for the reader
         for what, when in watched.times.items():
             print(f"    {when - start:6.1f} s  {what}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""Zero code: an app that doesn't know of us, started by ``opentelemetry-instrument``."""
+"""An unchanged app, started by ``opentelemetry-instrument``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOCTOR = "import sys; from rag_eval_otel.cli import main; sys.exit(main())"
 
 
 def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment: str) -> str:
-    """Run ``script`` as a user would and return what it printed; under a doctor where asked."""
+    """Run ``script`` like a user, optionally with the doctor, and return its output."""
     under = [sys.executable, "-c", DOCTOR, *doctor, "--"] if doctor else []
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
@@ -45,7 +45,7 @@ def run_instrumented(script: Path, *, doctor: Sequence[str] = (), **environment:
         env={**kept, "PYTHONPATH": paths, **environment},
         capture_output=True,
         text=True,
-        timeout=240,  # two Pythons that import everything, on a busy machine
+        timeout=240,  # two Python processes with all imports, on a busy machine
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -66,7 +66,7 @@ def exporting(endpoint: str, protocol: str = "http/protobuf") -> dict[str, str]:
 
 
 def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
-    """Return the environment in which ``server`` judges, whose client is slow to import."""
+    """Return the environment with ``server`` as judge; its client is slow to import."""
     return {
         "RAG_EVAL_JUDGE": "openai/judge-model",
         "RAG_EVAL_JUDGE_BASE_URL": server.base_url,
@@ -77,7 +77,7 @@ def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
 
 
 def turn_of(receiver: OtlpReceiver) -> ReceivedSpan:
-    """Return the one span that stands for a turn."""
+    """Return the only span that stands for a turn."""
     spans = receiver.spans()
     (turn,) = [span for span in spans if "rag.evaluation.status" in span.attributes]
     assert len({span.span_id for span in spans}) == len(spans)
@@ -93,7 +93,7 @@ def judge() -> Iterator[ScriptedOpenAI]:
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """Where the app exports to."""
+    """The receiver of the app's exports."""
     with OtlpReceiver() as started:
         yield started
 
@@ -107,10 +107,10 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_app_is_scored_without_a_line_of_code(
+def test_app_is_scored_without_code_changes(
     script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI, protocol: str
 ) -> None:
-    """The environment says where to export and who judges; the turn arrives scored, once."""
+    """With endpoint and judge from the environment, the turn arrives scored once."""
     over_http = protocol.startswith("http")
     endpoint = receiver.http_endpoint if over_http else receiver.grpc_endpoint
     said = run_instrumented(script, **exporting(endpoint, protocol), **judged_by(judge))
@@ -122,10 +122,10 @@ def test_app_is_scored_without_a_line_of_code(
     assert turn.resource["service.name"] == "kites"
 
 
-def test_events_and_metrics_arrive_though_the_program_ends_at_once(
+def test_events_and_metrics_of_scores_at_exit_arrive(
     script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI
 ) -> None:
-    """Scores that come while the program ends are events and metrics too, not only on the span."""
+    """Scores that arrive at exit are also events and metrics, not only on the span."""
     run_instrumented(script, **exporting(receiver.http_endpoint), **judged_by(judge))
     turn = turn_of(receiver)
     events = [log for log in receiver.logs() if log.event_name == "gen_ai.evaluation.result"]
@@ -134,20 +134,20 @@ def test_events_and_metrics_arrive_though_the_program_ends_at_once(
 
 
 def test_defaults_need_no_key(script: Path, receiver: OtlpReceiver) -> None:
-    """With nothing but an endpoint in the environment the offline judge scores the turn."""
+    """With only an endpoint in the environment the offline judge scores the turn."""
     run_instrumented(script, **exporting(receiver.http_endpoint))
     assert turn_of(receiver).attributes["rag.evaluation.judge"] == "lexical"
 
 
 def test_sdk_disabled(script: Path, receiver: OtlpReceiver) -> None:
-    """With ``OTEL_SDK_DISABLED`` the app runs as if neither were there."""
+    """With ``OTEL_SDK_DISABLED`` the app runs without tracing and scores."""
     said = run_instrumented(script, **exporting(receiver.http_endpoint), OTEL_SDK_DISABLED="true")
     assert said.startswith("It was founded")
     assert receiver.spans() == receiver.logs() == []
 
 
 def test_doctor_runs_it(script: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """The doctor runs what ``opentelemetry-instrument`` instruments, and reports on its turn."""
+    """The doctor runs an app under ``opentelemetry-instrument`` and reports its turn."""
     output = tmp_path / "report.json"
     run_instrumented(
         script,

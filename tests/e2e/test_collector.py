@@ -1,4 +1,4 @@
-"""The collector that is built from our manifest does with turns what its configurations say."""
+"""The collector from our manifest handles turns as its configurations define."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CARD_LIKE = "4111111111111111"
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What 8 good and 4 bad turns came to, behind an agent and a gateway that samples nothing."""
+    """The results of 8 good and 4 bad turns behind an agent and a gateway with sampling 0."""
 
     backend: OtlpReceiver
     gateway: Collector
@@ -44,7 +44,7 @@ class Seen:
 
 
 def noted(app: Fickle) -> None:
-    """End a span that failed, with a note by the user."""
+    """End a failed span with a user's note."""
     tracer = app.providers.tracer_provider.get_tracer("app")
     with tracer.start_as_current_span("noted") as span:
         span.set_attribute("note", f"I am ada@example.com, {SECRET}, {CARD_LIKE}")
@@ -54,7 +54,7 @@ def noted(app: Fickle) -> None:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Run an app with content on its spans, an agent, a gateway, and stores for what they send."""
+    """Run an app with content on its spans, an agent, a gateway, and their backends."""
     folder = tmp_path_factory.mktemp("collector")
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
@@ -96,20 +96,20 @@ def _noted(backend: OtlpReceiver) -> Iterator[ReceivedSpan]:
     ids=" ".join,
 )
 def test_configuration_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
-    """The collector itself accepts each combination that the documents name."""
+    """The collector accepts each documented combination of configurations."""
     validate(*names, environment={"RAG_QUEUE": str(tmp_path)})
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_what_the_page_on_backends_shows_is_valid(number: int, tmp_path: Path) -> None:
-    """Each exporter in `docs/backends.md` is accepted beside the gateway's configuration."""
+def test_documented_exporters_are_valid(number: int, tmp_path: Path) -> None:
+    """The collector accepts each exporter of `docs/backends.md` with our gateway configuration."""
     shown = tmp_path / "backend.yaml"
     shown.write_text(SNIPPETS[number], encoding="utf-8")
     validate(*GATEWAY, str(shown), environment={"RAG_QUEUE": str(tmp_path)})
 
 
-def test_what_failed_is_kept_whole(seen: Seen) -> None:
-    """With nothing sampled, the traces of the bad turns arrive with all their spans."""
+def test_traces_of_bad_turns_are_complete(seen: Seen) -> None:
+    """With sampling 0, the traces of the bad turns arrive with all their spans."""
     assert len(seen.turns) == BAD_TURNS
     assert all(span.attributes["rag.evaluation.label"] == "fail" for span in seen.turns)
     scores = [span.attributes["rag.evaluation.faithfulness.score"] for span in seen.turns]
@@ -121,7 +121,7 @@ def test_what_failed_is_kept_whole(seen: Seen) -> None:
 
 
 def test_texts_are_gone_and_scores_are_there(seen: Seen) -> None:
-    """Nothing that was asked, found or answered leaves the gateway."""
+    """No question, context or answer leaves the gateway."""
     told = " ".join(str(v) for span in seen.backend.spans() for v in span.attributes.values())
     assert "Borealis" not in told
     assert "cheese" not in told
@@ -131,14 +131,14 @@ def test_texts_are_gone_and_scores_are_there(seen: Seen) -> None:
 
 
 def test_secrets_are_masked_and_ids_are_not(seen: Seen) -> None:
-    """An address, a key and the number of a card in a note are masked; a session's id is not."""
+    """An address, a key and a card number in a note are masked; a session's id is not."""
     span = next(_noted(seen.backend))
     assert span.attributes["note"] == "I am ****, ****, ****"
     assert span.attributes["session.id"] == CARD_LIKE
 
 
 def counts(address: str, name: str) -> dict[str, int]:
-    """Return the count of each metric's histogram ``name`` that a collector shows."""
+    """Return each metric's count in a collector's histogram ``name``."""
     pattern = rf'^{name}_count{{.*gen_ai_evaluation_name="(\w+)".*}} (\d+)'
     found: Counter[str] = Counter()
     for metric, count in re.findall(pattern, get(f"http://{address}/metrics"), re.MULTILINE):
@@ -147,7 +147,7 @@ def counts(address: str, name: str) -> dict[str, int]:
 
 
 def test_scores_are_counted_before_sampling(seen: Seen) -> None:
-    """The histogram of the spans has the good turns that were not kept, and so has the app's."""
+    """The histograms of the spans and of the app include the good turns that were not kept."""
     turns = GOOD_TURNS + BAD_TURNS
     for address, name in (
         (seen.gateway.spans, "rag_evaluation_span_score"),
@@ -161,14 +161,14 @@ def _all(found: dict[str, int], turns: int) -> bool:
     return len(found) == METRICS and set(found.values()) == {turns}
 
 
-def test_points_of_the_app_lead_to_its_traces(seen: Seen) -> None:
-    """Among the exemplars are the ids of bad turns, which are kept."""
+def test_exemplars_of_the_app_lead_to_kept_traces(seen: Seen) -> None:
+    """The exemplars include the ids of bad turns, whose traces are kept."""
     kept = {f"{span.trace_id:032x}" for span in seen.turns}
     eventually(lambda: kept & exemplars(seen.gateway.apps), "an exemplar of a turn that is kept")
 
 
 def exemplars(address: str) -> set[str]:
-    """Return the ids of the traces that the points of the score histogram lead to."""
+    """Return the trace ids of the score histogram's exemplars."""
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     asked = Request(f"http://{address}/metrics", headers=accept)
     with urlopen(asked, timeout=10) as answer:  # noqa: S310
@@ -178,15 +178,15 @@ def exemplars(address: str) -> set[str]:
 
 
 def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:
-    """Events are not sampled: there is one for each score of every turn."""
+    """Events are not sampled: each score of every turn has one."""
     turns = GOOD_TURNS + BAD_TURNS
     seen.backend.wait_for(lambda store: len(store.logs()) >= turns * METRICS, 60)
     events = Counter(log.event_name for log in seen.backend.logs())
     assert events == {"gen_ai.evaluation.result": turns * METRICS}
 
 
-def test_nothing_is_lost_where_many_send_at_once(seen: Seen) -> None:
-    """Spans that come in 200 requests from 8 threads are all counted."""
+def test_all_spans_of_concurrent_requests_are_counted(seen: Seen) -> None:
+    """All spans of 200 requests from 8 threads are counted."""
     threads, each = 8, 25
 
     def send(number: int) -> None:
@@ -211,8 +211,8 @@ def test_nothing_is_lost_where_many_send_at_once(seen: Seen) -> None:
     )
 
 
-def test_agent_keeps_what_the_gateway_does_not_take(tmp_path: Path) -> None:
-    """Turns that end while the gateway is away arrive when it is back, the agent restarted."""
+def test_agent_queues_spans_during_an_outage_of_the_gateway(tmp_path: Path) -> None:
+    """Turns that end during an outage of the gateway arrive afterwards, also after a restart."""
     with OtlpReceiver() as backend:
         away = "127.0.0.1:9"
         with (

@@ -1,4 +1,4 @@
-"""A crew of CrewAI that OpenInference traces, its model's client too."""
+"""A crew of CrewAI and its model's client, traced by OpenInference."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ crewai = pytest.importorskip("crewai")
 crewai_tools = pytest.importorskip("crewai.tools")
 instrumentation = pytest.importorskip("openinference.instrumentation.crewai")
 openai = pytest.importorskip("openinference.instrumentation.openai")
-pytestmark = pytest.mark.filterwarnings("ignore")  # CrewAI warns of its own parts
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of CrewAI
 BEFORE = "Answer this from the handbook: "
 
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     patch = pytest.MonkeyPatch()
     patch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
     instrumentors = [instrumentation.CrewAIInstrumentor(), openai.OpenAIInstrumentor()]
@@ -35,13 +35,13 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
 
 def helper(url: str, found: Callable[[str], object] = common.joined) -> Any:
-    """Return an agent with a tool that searches."""
+    """Return an agent with a search tool."""
 
     @crewai_tools.tool("search_docs")
     def search_docs(query: str) -> Any:
@@ -67,13 +67,13 @@ def crew(agent: Any, description: str) -> Any:
 def test_a_crew_with_inputs_is_scored(
     watch: Watched, url: str, found: Callable[[str], object]
 ) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
     team = crew(helper(url, found), "Answer this question: {question}")
     common.assert_each_scored(watch, lambda text: team.kickoff(inputs={"question": text}).raw)
 
 
-def test_a_crew_without_inputs_is_asked_by_its_task(watch: Watched, url: str) -> None:
-    """The question is the description of the task, not what CrewAI tells the model around it."""
+def test_question_of_a_crew_without_inputs_is_its_task(watch: Watched, url: str) -> None:
+    """The question is the task's description, not the prompt that CrewAI builds from it."""
 
     def ask(question: str) -> str:
         return crew(helper(url), BEFORE + question).kickoff().raw
@@ -82,6 +82,6 @@ def test_a_crew_without_inputs_is_asked_by_its_task(watch: Watched, url: str) ->
 
 
 def test_an_agent_alone_is_scored(watch: Watched, url: str) -> None:
-    """The question is what the agent was asked."""
+    """The question is the agent's input."""
     agent = helper(url)
     common.assert_each_scored(watch, lambda question: agent.kickoff(question).raw)

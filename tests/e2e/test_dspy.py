@@ -14,12 +14,12 @@ from e2e.watched import Watched, watched
 
 dspy = pytest.importorskip("dspy")
 instrumentation = pytest.importorskip("openinference.instrumentation.dspy")
-pytestmark = pytest.mark.filterwarnings("ignore")  # DSPy and LiteLLM warn of their own parts
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of DSPy and LiteLLM
 
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     instrumentor = instrumentation.DSPyInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider, skip_dep_check=True)
@@ -29,7 +29,7 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module", autouse=True)
 def configured() -> Iterator[None]:
-    """The scripted model, which answers in DSPy's fields."""
+    """The scripted model, configured to reply in DSPy's fields."""
     with common.model(said) as url:
         model = dspy.LM(f"openai/{common.MODEL}", api_base=url, api_key="app", cache=False)
         with dspy.context(lm=model):
@@ -37,7 +37,7 @@ def configured() -> Iterator[None]:
 
 
 def said(body: Mapping[str, Any]) -> str:
-    """Fill the fields that the signature asks for."""
+    """Return a reply with the fields of the signature."""
     system, *_, last = (str(message["content"]) for message in body["messages"])
     wanted = re.findall(r"`(\w+)` \(", system.partition("Your output fields are:")[2])
     asked = common.question_in(last)
@@ -59,7 +59,7 @@ def search_docs(query: str) -> list[str]:
 
 
 def module(respond: Any) -> Callable[[str], str]:
-    """Return a module that searches by a function, and answers by another module."""
+    """Return a module that searches with a function and answers with another module."""
 
     class Rag(dspy.Module):  # type: ignore[misc,name-defined]
         """The module of DSPy's tutorial."""
@@ -78,13 +78,13 @@ def module(respond: Any) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("kind", ["ChainOfThought", "Predict"])
-def test_a_module_that_is_handed_its_context_is_scored(watch: Watched, kind: str) -> None:
-    """No span tells of the search: what the module was called with is what was found."""
+def test_a_module_with_its_contexts_as_arguments_is_scored(watch: Watched, kind: str) -> None:
+    """No span records the search; the contexts come from the module's arguments."""
     respond = getattr(dspy, kind)("context: list[str], question -> response")
     common.assert_each_scored(watch, module(respond))
 
 
 def test_an_agent_is_scored(watch: Watched) -> None:
-    """The question is in the arguments of the agent, the documents are what its tool returned."""
+    """The question comes from the agent's arguments, the documents from its tool's result."""
     agent = dspy.ReAct("question -> answer", tools=[search_docs])
     common.assert_each_scored(watch, lambda question: agent(question=question).answer)

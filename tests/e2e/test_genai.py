@@ -1,6 +1,6 @@
-"""What OpenTelemetry's own instrumentation writes of LangChain, read by our processor alone.
+"""OpenTelemetry's own LangChain instrumentation, read by our processor alone.
 
-It traces the models of OpenAI and Bedrock only, so the app asks a scripted server.
+It traces only models of OpenAI and Bedrock, so the app calls a scripted server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 @pytest.fixture(scope="module")
 def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider that its instrumentation writes to; content goes where the parameter says."""
+    """A provider for its instrumentation; the parameter sets the place of content."""
     instrumentor = langchain.LangChainInstrumentor()
     with pytest.MonkeyPatch.context() as patch, watched() as found:
         patch.setenv(CAPTURE, getattr(request, "param", "span_only"))
@@ -38,7 +38,7 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[HandbookChain]:
-    """The handbook's chain over a model that the instrumentation knows."""
+    """The handbook's chain with a model that the instrumentation supports."""
     with ScriptedOpenAI(answer) as server:
         options = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
         yield HandbookChain(
@@ -57,21 +57,21 @@ def answer(body: Mapping[str, Any]) -> object:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(
+def test_turns_are_scored_from_spans_alone(
     watch: Watched, chain: HandbookChain, check: Callable[..., None]
 ) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, chain)
 
 
 @pytest.mark.parametrize("watch", ["no_content"], indirect=True, scope="module")
-def test_content_that_is_not_there_is_not_guessed(watch: Watched, chain: HandbookChain) -> None:
-    """Where no content is captured, the turn is refused."""
+def test_missing_content_is_refused(watch: Watched, chain: HandbookChain) -> None:
+    """Without captured content the turn is refused."""
     assert_refused(watch, lambda: chain.ask(company.FOUNDED), "no_answer")
 
 
 @pytest.mark.parametrize("watch", ["event_only"], indirect=True, scope="module")
 def test_messages_in_events_are_read(watch: Watched, chain: HandbookChain) -> None:
-    """A retrieval without texts is read out of the prompt, which is in a log record."""
+    """The contexts of a retrieval without texts come from the prompt in a log record."""
     run = watch.run(lambda: chain.ask(company.FOUNDED))
     assert run.outcomes == {("scored", None): 1}

@@ -1,4 +1,4 @@
-"""Under gevent: threads are greenlets, and whoever blocks one blocks them all."""
+"""Scoring under gevent, where threads are greenlets and a blocking call blocks them all."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ print(handler.flush(30))
 """
 
 
-def test_scores_arrive_and_the_hub_goes_on() -> None:
-    """The app's greenlet runs on while the judge is asked: the judge answers only once it has."""
+def test_scores_arrive_and_other_greenlets_run() -> None:
+    """The app's greenlet runs during the judge's request; the judge waits for it."""
     judge_asked, app_went_on = Event(), Event()
 
     def reply(body: Mapping[str, Any]) -> object:
@@ -58,7 +58,7 @@ def test_scores_arrive_and_the_hub_goes_on() -> None:
             RAG_EVAL_JUDGE="openai/judge",
             RAG_EVAL_JUDGE_BASE_URL=server.base_url,
             RAG_EVAL_JUDGE_API_KEY="judge",
-            RAG_EVAL_HOLD_SECONDS="60",  # the judge's client is imported meanwhile
+            RAG_EVAL_HOLD_SECONDS="60",  # time to import the judge's client
         )
         assert said == "200\nTrue\n"
         spans = receiver.spans()
@@ -67,7 +67,7 @@ def test_scores_arrive_and_the_hub_goes_on() -> None:
 
 
 def run(**environment: str) -> str:
-    """Run the script in a Python of its own and return what it printed."""
+    """Run the script in a new Python process and return its output."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
     done = subprocess.run(

@@ -22,7 +22,7 @@ OUTPUTS = component.output_types(score=float, individual_scores=list[float])
 
 @component
 class Evaluator(HaystackEvaluator):
-    """The two lines that make a component of ours."""
+    """A Haystack component made of our evaluator."""
 
     run = OUTPUTS(HaystackEvaluator.run)
     run_async = OUTPUTS(HaystackEvaluator.run_async)
@@ -30,7 +30,7 @@ class Evaluator(HaystackEvaluator):
 
 @component
 class Reporter:
-    """A component that takes what an evaluator gives."""
+    """A component that accepts an evaluator's output."""
 
     @component.output_types(told=str)
     def run(self, score: float) -> dict[str, Any]:
@@ -39,17 +39,17 @@ class Reporter:
 
 
 def evaluator(metric: Any) -> Any:
-    """Return a component whose judge backs every claim."""
+    """Return a component whose judge supports every claim."""
     return Evaluator(metric, judge=FakeJudge(answers()), embedder=HashingEmbedder())
 
 
 def inputs() -> dict[str, Any]:
-    """Return what a pipeline is run with."""
+    """Return the inputs of a pipeline run."""
     return {"e": {"questions": QUESTIONS, "contexts": CONTEXTS, "predicted_answers": ANSWERS}}
 
 
 def test_an_evaluator_runs_in_a_pipeline_and_is_connected() -> None:
-    """Its inputs and outputs are known to Haystack by name and type."""
+    """Haystack knows its inputs and outputs by name and type."""
     pipeline = Pipeline()
     pipeline.add_component("e", evaluator("statement_faithfulness"))
     pipeline.add_component("r", Reporter())
@@ -58,14 +58,14 @@ def test_an_evaluator_runs_in_a_pipeline_and_is_connected() -> None:
 
 
 def test_an_evaluator_runs_in_a_pipeline_that_is_awaited() -> None:
-    """It is awaited, and measures within the loop that runs."""
+    """The pipeline awaits it, and it measures in the running event loop."""
     pipeline = Pipeline()
     pipeline.add_component("e", evaluator("statement_faithfulness"))
     assert asyncio.run(pipeline.run_async(inputs()))["e"]["individual_scores"] == [1.0]
 
 
-def test_the_figures_are_haystacks() -> None:
-    """Where nobody is asked, score and individual scores are those of Haystack's own evaluator."""
+def test_scores_equal_those_of_haystack() -> None:
+    """Without a judge, score and individual scores equal those of Haystack's own evaluator."""
     columns = {
         "ground_truth_answers": ["Berlin", "Paris", "Rome"],
         "predicted_answers": ["Berlin", "Lyon", "rome"],
@@ -77,7 +77,7 @@ def test_the_figures_are_haystacks() -> None:
 
 
 def test_columns_of_unequal_length_are_a_value_error_for_both() -> None:
-    """The same mistake is the same kind of error."""
+    """Both evaluators raise the same type of error."""
     columns = {"ground_truth_answers": ["Berlin", "Rome"], "predicted_answers": ["Berlin"]}
     for one in (AnswerExactMatchEvaluator(), evaluator(AnswerExactMatch())):
         with pytest.raises(ValueError, match="length"):

@@ -1,4 +1,4 @@
-"""What Haystack's own tracing writes, read by our processor alone."""
+"""Haystack's own tracing, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ otel = pytest.importorskip("haystack_integrations.tracing.opentelemetry")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that it writes to, content included."""
+    """A provider for its spans with content."""
     with pytest.MonkeyPatch.context() as patch, watched() as found:
         patch.setattr(tracing.tracer, "is_content_tracing_enabled", True)
         tracing.enable_tracing(otel.OpenTelemetryTracer(found.provider.get_tracer("haystack")))
@@ -26,13 +26,13 @@ def watch() -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, HandbookPipeline())
 
 
 def test_an_agent_that_searches_is_scored(watch: Watched) -> None:
-    """What its tool returned is what it answered from; the span of its run waits for the scores."""
+    """The contexts are its tool's result; the span of the agent's run waits for the scores."""
     app = HandbookPipeline()
 
     def use() -> None:
@@ -41,9 +41,7 @@ def test_an_agent_that_searches_is_scored(watch: Watched) -> None:
     assert_scored(watch, use, company.SPARS)
 
 
-def test_content_that_is_off_is_not_guessed(
-    watch: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without content, which is its default, the turn is refused."""
+def test_disabled_content_is_refused(watch: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without content, the default, the turn is refused."""
     monkeypatch.setattr(tracing.tracer, "is_content_tracing_enabled", False)
     assert_refused(watch, lambda: HandbookPipeline().ask(company.FOUNDED), "no_answer")

@@ -1,7 +1,7 @@
-"""A LangChain model as judge, beside an application that uses models of the same package.
+"""A LangChain model as judge, beside an application with models of the same package.
 
-The packages keep one HTTP client for all models of a process; a judge that used the asynchronous
-one in its own event loop made calls of the application fail.
+The packages share one HTTP client between all models of a process. A judge that used the
+asynchronous client in its own event loop made the application's calls fail.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ CALLS, AT_ONCE = 500, 16
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning",  # of the packages themselves
-    "ignore::ResourceWarning",  # they close no connection of a loop that ends
+    "ignore::DeprecationWarning",  # warnings of the packages
+    "ignore::ResourceWarning",  # they leave connections open when the loop ends
 )
 
 
 @pytest.fixture(scope="module")
 def providers() -> Iterator[Providers]:
-    """A server that answers every protocol."""
+    """A server with all providers' protocols."""
     with serving() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """The application's event loop: there is one for the life of a process."""
+    """The application's only event loop."""
     made = asyncio.new_event_loop()
     yield made
     made.run_until_complete(made.shutdown_asyncgens())
@@ -45,7 +45,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def openai_chat(url: str) -> Any:
-    """Return a chat model of langchain-openai, with default settings but its address."""
+    """Return a chat model of langchain-openai with default settings except for its address."""
     package = pytest.importorskip("langchain_openai")
     return package.ChatOpenAI(model="m", api_key="k", base_url=f"{url}/v1")
 
@@ -63,7 +63,7 @@ def ollama_chat(url: str) -> Any:
 
 
 def openai_embeddings(url: str) -> Any:
-    """Return embeddings of langchain-openai, which count no tokens: that needs the network."""
+    """Return embeddings of langchain-openai that count no tokens, because that needs a network."""
     package = pytest.importorskip("langchain_openai")
     return package.OpenAIEmbeddings(
         model="m", api_key="k", base_url=f"{url}/v1", check_embedding_ctx_length=False
@@ -77,7 +77,7 @@ def ollama_embeddings(url: str) -> Any:
 
 
 async def _many(call: Callable[[], Awaitable[object]]) -> list[object]:
-    """Call 500 times, 16 at once; what a call raised stands in place of its result."""
+    """Make 500 calls, 16 at once; return results and exceptions."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one() -> object:
@@ -92,7 +92,7 @@ def _side_by_side(
     application: Callable[[], Awaitable[object]],
     judge: Callable[[], Awaitable[object]],
 ) -> tuple[list[object], list[object]]:
-    """Run both at the same time: the judge in another event loop, on another thread."""
+    """Run both concurrently: the judge in another event loop on another thread."""
     judged: list[object] = []
     thread = threading.Thread(target=lambda: judged.extend(asyncio.run(_many(judge))))
     thread.start()
@@ -109,7 +109,7 @@ def test_no_call_of_a_chat_model_fails(
     providers: Providers,
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """500 calls each, of the application and of the judge: none fails, whoever has the model."""
+    """Of 500 calls each by application and judge none fails, with a shared model or two."""
     llm = make(providers.url)
     judge = LangChainJudge(llm if same == "same" else make(providers.url))
     answered, judged = _side_by_side(
@@ -127,7 +127,7 @@ def test_no_call_of_embeddings_fails(
     providers: Providers,
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """The same for embeddings."""
+    """Of 500 embedding calls each by application and judge none fails."""
     embeddings = make(providers.url)
     embedder = LangChainEmbedder(embeddings if same == "same" else make(providers.url))
     answered, embedded = _side_by_side(

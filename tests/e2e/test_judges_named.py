@@ -1,4 +1,4 @@
-"""Judges on the packages of LangChain, each against a server that speaks its protocol."""
+"""Judges with LangChain's provider packages, each with a server of its protocol."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def providers() -> Iterator[Providers]:
-    """A server that answers every protocol."""
+    """A server with all providers' protocols."""
     with serving() as found:
         yield found
 
 
 def asked(judge: Any, **options: Any) -> Replies:
-    """Put a question to ``judge``, which may be a name or a chat model."""
+    """Ask ``judge``, a name or a chat model, one question."""
     return asyncio.run(build_plain_judge(Config(judge=judge, **options)).reply([CONTEXT]))
 
 
 def test_bedrock(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Converse is asked with a signed request, temperature and length as asked for."""
+    """Converse receives a signed request with the configured temperature and length."""
     pytest.importorskip("langchain_aws")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id-app")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -56,7 +56,7 @@ def test_bedrock(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bedrock_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key takes the place of a signature; the client sends one over HTTPS alone."""
+    """A key replaces the signature; the client sends it only over HTTPS."""
     pytest.importorskip("langchain_aws")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     judge = build_plain_judge(Config(judge="bedrock/amazon.nova", judge_api_key="bedrock-key"))
@@ -66,7 +66,7 @@ def test_bedrock_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bedrock_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is told before anything is asked."""
+    """The missing region is an error before the first request."""
     pytest.importorskip("langchain_aws")
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
@@ -74,8 +74,8 @@ def test_bedrock_without_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
         build_plain_judge(Config(judge="bedrock/amazon.nova"))
 
 
-def test_anthropic_itself(providers: Providers) -> None:
-    """A chat model of langchain-anthropic asks for messages, with its own key."""
+def test_anthropic(providers: Providers) -> None:
+    """A chat model of langchain-anthropic sends messages requests with its own key."""
     package = pytest.importorskip("langchain_anthropic")
     replies = asked(package.ChatAnthropic(model="m", api_key="sk-app", base_url=providers.url))
     assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
@@ -85,8 +85,8 @@ def test_anthropic_itself(providers: Providers) -> None:
     assert keys in {("sk-app", None), (None, "Bearer sk-app")}  # by version
 
 
-def test_ollama_itself(providers: Providers) -> None:
-    """A chat model of langchain-ollama asks for a chat."""
+def test_ollama(providers: Providers) -> None:
+    """A chat model of langchain-ollama sends chat requests."""
     package = pytest.importorskip("langchain_ollama")
     replies = asked(package.ChatOllama(model="m", base_url=providers.url))
     assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
@@ -94,7 +94,7 @@ def test_ollama_itself(providers: Providers) -> None:
 
 
 def test_openai_by_langchain(providers: Providers) -> None:
-    """A chat model of langchain-openai asks for a completion."""
+    """A chat model of langchain-openai sends completion requests."""
     package = pytest.importorskip("langchain_openai")
     url = f"{providers.url}/v1"
     replies = asked(package.ChatOpenAI(model="m", api_key="sk-app", base_url=url))
@@ -102,8 +102,8 @@ def test_openai_by_langchain(providers: Providers) -> None:
     assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
 
 
-def test_mistral_itself(providers: Providers) -> None:
-    """A chat model of langchain-mistralai asks for a completion."""
+def test_mistral(providers: Providers) -> None:
+    """A chat model of langchain-mistralai sends completion requests."""
     package = pytest.importorskip("langchain_mistralai")
     url = f"{providers.url}/v1"
     replies = asked(package.ChatMistralAI(model="m", api_key="sk-app", base_url=url))
@@ -111,8 +111,8 @@ def test_mistral_itself(providers: Providers) -> None:
     assert providers.requests[0].headers["authorization"] == "Bearer sk-app"
 
 
-def test_google_itself(providers: Providers) -> None:
-    """A chat model of langchain-google-genai asks to generate content."""
+def test_google(providers: Providers) -> None:
+    """A chat model of langchain-google-genai sends generateContent requests."""
     package = pytest.importorskip("langchain_google_genai")
     llm = package.ChatGoogleGenerativeAI(model="m", api_key="sk-app", base_url=providers.url)
     replies = asked(llm)

@@ -1,4 +1,4 @@
-"""What Langfuse writes of LangChain and of decorated functions, read by our processor alone."""
+"""Langfuse's spans of LangChain and of decorated functions, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MASKS = {"[masked]": "redacted", "REDACTED": "redacted"}
 
 @pytest.fixture(scope="module")
 def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider that a client writes to; its own processor exports to nowhere.
+    """A provider for a client; its own processor has a no-op exporter.
 
-    With a parameter, every content is replaced by it.
+    A parameter replaces all content.
     """
     masked = getattr(request, "param", None)
     with watched() as found:
@@ -41,7 +41,7 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 
 def key_of(masked: str | None) -> str:
-    """Name a client, of which there is one for each key."""
+    """Return the key of a client; each key has one client."""
     return f"key-{masked}"
 
 
@@ -51,14 +51,14 @@ def chain(masked: str | None = None) -> HandbookChain:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, chain())
 
 
 @EACH_APP
-def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
-    """Every app that holds turns is scored for them, and no other."""
+def test_scored_turns_are_the_real_turns(watch: Watched, app: App) -> None:
+    """Each app is scored exactly for its turns, and an app without turns is not scored."""
     assert_truth(watch, app, *chain().callbacks)
 
 
@@ -75,13 +75,13 @@ SEARCHES = {
 
 @langfuse.observe(as_type="generation")
 def write(messages: list[dict[str, str]]) -> str:
-    """Answer like a model would."""
+    """Answer like a model."""
     return company.answer(messages[-1]["content"], messages[0]["content"])
 
 
 @langfuse.observe
 def answer(question: str, how: str) -> str:
-    """Search, then write."""
+    """Search, then answer."""
     context = "\n\n".join(page["content"] for page in SEARCHES[how](question))
     system = {"role": "system", "content": context}
     return write([system, {"role": "user", "content": question}])
@@ -89,7 +89,7 @@ def answer(question: str, how: str) -> str:
 
 @pytest.mark.parametrize("how", list(SEARCHES))
 def test_decorated_functions_are_scored(watch: Watched, how: str) -> None:
-    """An app without a framework is read by the types and names of its observations."""
+    """An app without a framework is read from the types and names of its observations."""
 
     def use() -> None:
         for question in QUESTIONS:
@@ -100,8 +100,8 @@ def test_decorated_functions_are_scored(watch: Watched, how: str) -> None:
 
 
 @pytest.mark.parametrize("watch", list(MASKS), indirect=True, scope="module")
-def test_masked_content_is_not_guessed(watch: Watched, request: pytest.FixtureRequest) -> None:
-    """Where a mask hides content the turn is refused."""
+def test_masked_content_is_refused(watch: Watched, request: pytest.FixtureRequest) -> None:
+    """With masked content the turn is refused."""
     masked = request.node.callspec.params["watch"]
     use = chain(masked)
     assert_refused(watch, lambda: use.ask(company.FOUNDED), MASKS[masked])

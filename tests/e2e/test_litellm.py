@@ -1,4 +1,4 @@
-"""An application that asks LiteLLM, which OpenInference traces, and searches by itself."""
+"""An application that calls LiteLLM, traced by OpenInference, with its own search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_eval_otel import record_question, record_retrieval
 
 litellm = pytest.importorskip("litellm")
 instrumentation = pytest.importorskip("openinference.instrumentation.litellm")
-pytestmark = pytest.mark.filterwarnings("ignore")  # LiteLLM warns of its own parts
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of LiteLLM
 TOOL = {
     "type": "function",
     "function": {
@@ -27,7 +27,7 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     instrumentor = instrumentation.LiteLLMInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider)
@@ -37,7 +37,7 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def complete() -> Iterator[Callable[..., Any]]:
-    """A function that asks the scripted model."""
+    """A function that calls the scripted model."""
     with common.model() as url:
 
         def ask(messages: list[Any], **options: Any) -> Any:
@@ -54,7 +54,7 @@ def complete() -> Iterator[Callable[..., Any]]:
 
 
 def test_a_loop_over_tools_is_scored(watch: Watched, complete: Callable[..., Any]) -> None:
-    """The documents are what the model was shown of a tool that says it searches."""
+    """The documents come from the tool message of a tool whose name says that it searches."""
     tracer = watch.provider.get_tracer("app")
 
     def ask(question: str) -> str:
@@ -70,8 +70,10 @@ def test_a_loop_over_tools_is_scored(watch: Watched, complete: Callable[..., Any
     common.assert_each_scored(watch, ask)
 
 
-def test_what_is_recorded_is_scored(watch: Watched, complete: Callable[..., Any]) -> None:
-    """Where nothing tells of the search, two lines of the application's do."""
+def test_recorded_question_and_retrieval_are_scored(
+    watch: Watched, complete: Callable[..., Any]
+) -> None:
+    """Two `record_*()` calls of the application record a search that no span records."""
     tracer = watch.provider.get_tracer("app")
 
     def ask(question: str) -> str:

@@ -1,4 +1,4 @@
-"""What LlamaIndex's own tracing writes, read by our processor alone."""
+"""LlamaIndex's own tracing, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ otel = pytest.importorskip("llama_index.observability.otel")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that it writes to; its own processor exports to nowhere."""
+    """A provider for its spans; its own processor has a no-op exporter."""
     with watched() as found:
         otel.LlamaIndexOpenTelemetry(
             tracer_provider=found.provider, span_exporter=InMemorySpanExporter()
@@ -29,17 +29,17 @@ TOLD = [check for check in CHECKS if check is not assert_streamed_turn]
 
 
 @pytest.mark.parametrize("check", TOLD, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, HandbookEngine())
 
 
-def test_nodes_that_were_filtered_out_are_no_contexts(watch: Watched) -> None:
-    """Of what was retrieved, only what a postprocessor has kept is in the sample."""
+def test_filtered_nodes_are_not_contexts(watch: Watched) -> None:
+    """The sample holds only the retrieved nodes that a postprocessor has kept."""
     assert_scored(watch, lambda: HandbookEngine().ask_filtered(company.FOUNDED), company.FOUNDED)
 
 
-def test_a_stream_is_not_guessed(watch: Watched) -> None:
-    """What is streamed is called in another trace, without a text: both are refused."""
+def test_a_stream_is_refused(watch: Watched) -> None:
+    """A streamed call is in another trace, without texts: both traces are refused."""
     use = HandbookEngine()
     assert_refused(watch, lambda: use.stream(company.FOUNDED), "no_answer", "no_retrieval")

@@ -1,4 +1,4 @@
-"""What OpenInference writes of LlamaIndex, read by our processor alone."""
+"""OpenInference's spans of LlamaIndex, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from e2e.watched import Watched, watched
 llama_index = pytest.importorskip("openinference.instrumentation.llama_index")
 settings = pytest.importorskip("openinference.instrumentation")
 
-pytestmark = pytest.mark.filterwarnings(  # its own affair
+pytestmark = pytest.mark.filterwarnings(  # a warning of the instrumentation
     "ignore:The `json` method is deprecated"
 )
 
 
 @pytest.fixture(scope="module")
 def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider that its instrumentation writes to, with the parameter's content hidden."""
+    """A provider for its instrumentation; the parameter names the hidden content."""
     hidden = {request.param: True} if hasattr(request, "param") else {}
     instrumentor = llama_index.LlamaIndexInstrumentor()
     with watched() as found:
@@ -32,13 +32,13 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, HandbookEngine())
 
 
-def test_nodes_that_were_filtered_out_are_no_contexts(watch: Watched) -> None:
-    """Of what was retrieved, only what a postprocessor has kept is in the sample."""
+def test_filtered_nodes_are_not_contexts(watch: Watched) -> None:
+    """The sample holds only the retrieved nodes that a postprocessor has kept."""
     assert_scored(watch, lambda: HandbookEngine().ask_filtered(company.FOUNDED), company.FOUNDED)
 
 
@@ -48,6 +48,6 @@ def test_nodes_that_were_filtered_out_are_no_contexts(watch: Watched) -> None:
     indirect=True,
     scope="module",
 )
-def test_hidden_content_is_not_guessed(watch: Watched) -> None:
-    """Where it hides content the turn is refused, though other spans may still show it."""
+def test_hidden_content_is_refused(watch: Watched) -> None:
+    """With hidden content the turn is refused, although other spans may show it."""
     assert_refused(watch, lambda: HandbookEngine().ask(company.FOUNDED), "redacted")

@@ -7,7 +7,7 @@ from e2e.corpus_checks import check_corpus
 
 
 def test_the_corpus() -> None:
-    """Most applications are scored exactly, and hardly any wrongly."""
+    """Most applications are scored exactly, and few wrongly."""
     check_corpus(
         "openinference", "llamaindex", sources=llamaindex_via.SOURCES, exact=0.9, wrong=0.03
     )

@@ -1,4 +1,4 @@
-"""`LocalJudge` on small models with random weights, made and run by the real libraries."""
+"""`LocalJudge` with small models of random weights in the real libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("sentence_transformers")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own parts
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 
 NLI = ("contradiction", "entailment", "neutral")
 TEXT = "albert einstein was born march 14 , 1879 . at ulm in he the a when ? why one two"
@@ -33,7 +33,7 @@ POSITIONS = 32
 
 
 def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier") -> Path:
-    """Save a model of one layer with random weights, and a tokenizer of few words."""
+    """Save a one-layer model with random weights, and a tokenizer of few words."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -86,7 +86,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reference(folder: Path, pairs: list[tuple[str, str]]) -> list[float]:
-    """Return the probability of the label that counts, by the model alone, one pair at a time."""
+    """Return the model's probability of the supporting label, one pair at a time."""
     model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = []
@@ -99,7 +99,7 @@ def reference(folder: Path, pairs: list[tuple[str, str]]) -> list[float]:
 
 
 def test_probabilities_are_those_of_the_model(nli: Path, reranker: Path) -> None:
-    """In batches and alone, with three labels and with one: the same to 1e-5."""
+    """Batched and single probabilities agree to 1e-5, with three labels and with one."""
     texts = ("Albert Einstein was born .", "He was born at Ulm .")
     pairs = [(text, claim) for text in texts for claim in ("Einstein was born", "1879 ?", "why")]
     for folder in (nli, reranker):
@@ -112,7 +112,7 @@ def test_probabilities_are_those_of_the_model(nli: Path, reranker: Path) -> None
 
 
 def test_windows_fit_the_model(nli: Path) -> None:
-    """A long context is read in windows: all of it, none cut off by the model."""
+    """A long context is read in windows without truncation."""
     claim = "Einstein was born"
     text = " ".join(WORDS[i % len(WORDS)] for i in range(400))
     classifier = Classifier(nli, device="cpu")
@@ -128,7 +128,7 @@ def test_windows_fit_the_model(nli: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nli", "reranker"])
 def test_a_sample_is_scored(name: str, request: pytest.FixtureRequest) -> None:
-    """The default set has numbers in [0, 1], the same each time, and says who judged."""
+    """The default set gives repeatable numbers in [0, 1] and names the judge."""
     folder = request.getfixturevalue(name)
     first, again = (
         evaluate_dataset([SAMPLE] * 4, judge=f"local/{folder}", embedder="hashing")
@@ -143,7 +143,7 @@ def test_a_sample_is_scored(name: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_many_at_once_on_several_threads(nli: Path) -> None:
-    """Questions of many turns, at once and on four threads, get the replies they get alone."""
+    """Concurrent questions on four threads get the same replies as single ones."""
     judge = LocalJudge(nli, device="cpu", max_threads=4, batch_size=2)
     texts = [" ".join(WORDS[i : i + 5] * (i % 9 + 1)) for i in range(12)]
     tasks = [
@@ -160,8 +160,8 @@ def test_many_at_once_on_several_threads(nli: Path) -> None:
         assert parallel == pytest.approx(alone, abs=1e-5)
 
 
-def test_the_loop_is_not_held_up(nli: Path) -> None:
-    """While the model works, other tasks of the event loop go on."""
+def test_the_event_loop_is_not_blocked(nli: Path) -> None:
+    """Other tasks of the event loop run during the model's work."""
     judge = LocalJudge(nli, device="cpu")
     task = questions.context_relevance("Why?", tuple(f"one {i}" for i in range(200)), voice=1)
 
@@ -175,8 +175,8 @@ def test_the_loop_is_not_held_up(nli: Path) -> None:
     assert asyncio.run(beside()) > 10
 
 
-def test_what_is_no_model(tmp_path: Path, nli: Path) -> None:
-    """No model, one without a classifier, labels that tell nothing, and a device that is none."""
+def test_unsuitable_models_are_errors(tmp_path: Path, nli: Path) -> None:
+    """A missing model, one without a classifier, unknown labels and a bad device are errors."""
     odd = save_model(tmp_path / "odd", [f"LABEL_{i}" for i in range(5)])
     plain = save_model(tmp_path / "plain", NLI, kind="encoder")
     (tmp_path / "empty").mkdir()

@@ -17,7 +17,7 @@ openai = pytest.importorskip("openai")
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     instrumentor = instrumentation.OpenAIAgentsInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider)
@@ -27,13 +27,13 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
 
 def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> Any:
-    """Return an agent with a tool that searches."""
+    """Return an agent with a search tool."""
 
     def search_docs(query: str) -> Any:
         """Search the handbook."""
@@ -56,7 +56,7 @@ def agent(client: Any, found: Callable[[str], object], *, api: str = "chat") -> 
 def test_a_turn_is_scored(
     watch: Watched, url: str, found: Callable[[str], object], api: str
 ) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
 
     async def ask(question: str) -> object:
         async with openai.AsyncOpenAI(base_url=url, api_key="app") as client:
@@ -67,7 +67,7 @@ def test_a_turn_is_scored(
 
 
 def test_a_streamed_turn_is_scored(watch: Watched, url: str) -> None:
-    """An answer that is read in pieces is the answer."""
+    """A streamed answer is scored as a whole."""
 
     async def ask(question: str) -> object:
         async with openai.AsyncOpenAI(base_url=url, api_key="app") as client:

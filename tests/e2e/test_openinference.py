@@ -1,4 +1,4 @@
-"""Beside OpenInference: its spans of LangChain, OpenAI and HTTP, and our scores."""
+"""Scores beside OpenInference's spans of LangChain, OpenAI and HTTP."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ openai = pytest.importorskip("openinference.instrumentation.openai")
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, beside.Seen]:
-    """Run the turns once."""
+    """Run the 20 turns once."""
     return beside.run_beside([langchain.LangChainInstrumentor(), openai.OpenAIInstrumentor()])
 
 
 @pytest.fixture(params=beside.PROTOCOLS)
 def seen(request: pytest.FixtureRequest, runs: dict[str, beside.Seen]) -> beside.Seen:
-    """What arrived over each protocol."""
+    """The received telemetry of one protocol."""
     return runs[request.param]
 
 
 @pytest.mark.parametrize("check", beside.CHECKS, ids=lambda check: check.__name__)
 def test_beside(seen: beside.Seen, check: Callable[[beside.Seen], None]) -> None:
-    """Scores once, spans once, none of the judge's."""
+    """Scores and spans arrive once, without spans of the judge."""
     check(seen)
 
 
-def test_its_spans_are_there(seen: beside.Seen) -> None:
-    """Of each request to the app's model OpenInference has two spans: LangChain's and OpenAI's."""
+def test_instrumentation_spans_arrive(seen: beside.Seen) -> None:
+    """Each request to the app's model has two spans: LangChain's and OpenAI's."""
     for scope in (
         "openinference.instrumentation.langchain",
         "openinference.instrumentation.openai",

@@ -1,4 +1,4 @@
-"""The corpus under OpenInference, told again: in any order, with spans lost or without an end."""
+"""The corpus under OpenInference, replayed in any order, with lost or unended spans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corpus.run import quietly
 from corpus.sources import SOURCES
 
 AT_ONCE = 2
-SETS, MOST = 5, 4  # sets of spans that are lost together, and how many
+SETS, MOST = 5, 4  # sets of lost spans, and spans in a set
 FEW = 0.005
 
 UNTOLD = {"two_retriever_tools", "two_retriever_nodes_in_parallel"}
@@ -30,16 +30,16 @@ A tool whose retriever is lost looks like one that retrieves nothing, such as a 
 
 @cache
 def recorded() -> tuple[Retold, ...]:
-    """Run every application once."""
+    """Run every application once and record its spans."""
     with quietly(), SOURCES["openinference"]() as source:
-        warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
+        warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
         apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]
         return tuple(spans_of(one, source) for one in apps)
 
 
 @pytest.mark.parametrize("how", ["lost", "open"])
-def test_a_span_that_is_missing(how: str) -> None:
-    """Whichever span is lost or never ends, there is no sample that the whole does not give."""
+def test_a_missing_span_gives_no_new_sample(how: str) -> None:
+    """Without any one span, or with it unended, no new sample appears."""
     missing = Retold.without if how == "lost" else Retold.unended
     found = {
         f"{one.app.name}: {one.name_of(key)}"
@@ -50,11 +50,11 @@ def test_a_span_that_is_missing(how: str) -> None:
     assert {name for name in found if name.partition(":")[0] not in UNTOLD} == set()
 
 
-def test_several_spans_that_are_missing() -> None:
-    """With several spans lost hardly any sample is none of the whole's."""
+def test_several_missing_spans_give_few_new_samples() -> None:
+    """With several lost spans few new samples appear."""
     found = Counter()
     for one in recorded():
-        chance = random.Random(one.app.name)  # the same in every run
+        chance = random.Random(one.app.name)  # reproducible
         for _ in range(SETS if len(one.keys) > MOST else 0):
             lost = set(chance.sample(one.keys, chance.randint(2, MOST)))
             found[bool(one.wrong(one.without(lost)))] += 1
@@ -63,8 +63,8 @@ def test_several_spans_that_are_missing() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_any_order(data: st.DataObject) -> None:
-    """However the spans of applications reach the processor, each gives its own samples."""
+def test_samples_do_not_depend_on_the_order_of_spans(data: st.DataObject) -> None:
+    """In any order of spans each application gives its own samples."""
     apps = st.lists(
         st.sampled_from(recorded()), max_size=AT_ONCE, unique_by=lambda one: one.app.name
     )

@@ -1,4 +1,4 @@
-"""What OpenInference writes of LangChain, read by our processor alone."""
+"""OpenInference's spans of LangChain, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from e2e.watched import Watched, watched
 langchain = pytest.importorskip("openinference.instrumentation.langchain")
 settings = pytest.importorskip("openinference.instrumentation")
 
-pytestmark = pytest.mark.filterwarnings(  # it asks each message for its text, the old way
+pytestmark = pytest.mark.filterwarnings(  # it reads message texts by a deprecated method
     "ignore:Calling .text.. as a method is deprecated"
 )
 
 
 @pytest.fixture(scope="module")
 def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A provider that its instrumentation writes to, with the parameter's content hidden."""
+    """A provider for its instrumentation; the parameter names the hidden content."""
     hidden = {request.param: True} if hasattr(request, "param") else {}
     instrumentor = langchain.LangChainInstrumentor()
     with watched() as found:
@@ -32,14 +32,14 @@ def watch(request: pytest.FixtureRequest) -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, HandbookChain())
 
 
 @EACH_APP
-def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
-    """Every app that holds turns is scored for them, and no other."""
+def test_scored_turns_are_the_real_turns(watch: Watched, app: App) -> None:
+    """Each app is scored exactly for its turns, and an app without turns is not scored."""
     assert_truth(watch, app)
 
 
@@ -49,6 +49,6 @@ def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
     indirect=True,
     scope="module",
 )
-def test_hidden_content_is_not_guessed(watch: Watched) -> None:
-    """Where it hides content the turn is refused, though other spans may still show it."""
+def test_hidden_content_is_refused(watch: Watched) -> None:
+    """With hidden content the turn is refused, although other spans may show it."""
     assert_refused(watch, lambda: HandbookChain().ask(company.FOUNDED), "redacted")

@@ -1,4 +1,4 @@
-"""Phoenix as the tracing backend: scores arrive, are searched for, and are there to be seen."""
+"""Phoenix as the tracing backend: scores can be read back, filtered and seen."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import checked, eventually, free_ports, get, program, running
 
 SERVICE, TURNS = "shop", 3
-SPANS = 3 * TURNS  # of a turn, its retrieval and its chat
+SPANS = 3 * TURNS  # turn, retrieval and chat
 COMMAND = Path(sys.executable).with_name("phoenix")
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
 LOW = "attributes['rag']['evaluation']['faithfulness']['score'] <= 0.5"
-PATIENCE = 240.0  # it makes its tables first
+PATIENCE = 240.0  # Phoenix creates its tables first
 
 pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="arize-phoenix is not installed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phoenix:
-    """A Phoenix that runs, and what it has of the service."""
+    """A running Phoenix, and its data of the service."""
 
     http: str
     grpc: str
 
     def read(self, path: str) -> Any:
-        """Return the data of its REST API at ``path``; nothing where there is none."""
+        """Return the data of its REST API at ``path``; empty if there is none."""
         return json.loads(get(f"{self.http}/v1/{path}") or '{"data": []}')["data"]
 
     def query(self, text: str) -> Any:
-        """Return what its GraphQL API answers."""
+        """Return the response of its GraphQL API."""
         body = json.dumps({"query": text}).encode()
         told = {"Content-Type": "application/json"}
         asked = Request(f"{self.http}/graphql", body, told)  # noqa: S310
@@ -65,7 +65,7 @@ class Phoenix:
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
-    """Run Phoenix, and let an app send it two good turns and a bad one."""
+    """Run Phoenix, and send it two good turns and a bad one."""
     folder = tmp_path_factory.mktemp("phoenix")
     port, grpc = free_ports(2)
     environment = {
@@ -93,7 +93,7 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
 
 
 def test_scores_are_read_back(phoenix: Phoenix) -> None:
-    """Each turn is there once, its scores as numbers, its children beside it."""
+    """Each turn is there once, with numeric scores and its children."""
     assert len(phoenix.spans()) == SPANS
     bad, *good = (turn["attributes"] for turn in phoenix.turns())
     assert bad["rag.evaluation.faithfulness.score"] < 0.1
@@ -101,8 +101,8 @@ def test_scores_are_read_back(phoenix: Phoenix) -> None:
     assert [turn["rag.evaluation.faithfulness.score"] for turn in good] == [1.0] * (TURNS - 1)
 
 
-def test_low_scores_are_searched_for(phoenix: Phoenix) -> None:
-    """The filter that the documents name finds the bad turn alone."""
+def test_documented_filter_finds_the_bad_turn(phoenix: Phoenix) -> None:
+    """The documented filter finds only the bad turn."""
     spans = f'spans(first: 10, filterCondition: "{LOW}") {{ edges {{ node {{ spanId }} }} }}'
     found = phoenix.query(f'{{ node(id: "{phoenix.project}") {{ ... on Project {{ {spans} }} }} }}')
     ids = [edge["node"]["spanId"] for edge in found["node"]["spans"]["edges"]]
@@ -129,4 +129,4 @@ def test_scores_are_seen(phoenix: Phoenix, tmp_path: Path, capsys: Any) -> None:
         assert f"rag.evaluation.{name}.score" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     with capsys.disabled():
-        print(f"\n    {picture}")  # noqa: T201  # for people to look at
+        print(f"\n    {picture}")  # noqa: T201  # prints the path of the screenshot

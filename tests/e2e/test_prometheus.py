@@ -1,4 +1,4 @@
-"""Rules and dashboards, asked of a real Prometheus while data flows from a real app."""
+"""Rules and dashboards on a real Prometheus with data from a real app."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A Prometheus that has seen good and bad turns of two services, and where traces went."""
+    """A Prometheus with data of good and bad turns of two services, and the trace backend."""
 
     prometheus: Prometheus
     backend: OtlpReceiver
 
 
 class Desk:
-    """A service whose judge costs something, and that has every kind of trouble there is."""
+    """A service with judge costs and every kind of failure."""
 
     def __init__(self, providers: Providers) -> None:
         self._meters = providers.meter_provider
@@ -59,11 +59,11 @@ class Desk:
         self._drift = DriftTelemetry(meter_provider=self._meters)
 
     def held(self) -> int:
-        """Return how many spans wait."""
+        """Return the number of held spans."""
         return 2
 
     def work(self) -> None:
-        """Score a turn, lose others, and export what was counted."""
+        """Score a turn, lose others, and export the counts."""
         usage = Usage(judge_requests=3, prompt_tokens=900, completion_tokens=90)
         self._sink.emit(
             Evaluation(
@@ -85,7 +85,7 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Let two services work, before and after Prometheus has looked for the first time."""
+    """Run two services before and after Prometheus's first scrape."""
     folder = tmp_path_factory.mktemp("prometheus")
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
@@ -136,7 +136,7 @@ def test_every_rule_can_be_run(seen: Seen) -> None:
 
 @pytest.mark.parametrize("expression", QUERIES, ids=range(len(QUERIES)))
 def test_no_panel_is_empty(seen: Seen, expression: str) -> None:
-    """Each query of the dashboards finds something."""
+    """Each query of the dashboards returns data."""
     for variable, value in (
         ('="$metric"', '="faithfulness"'),
         ("$metric", ".+"),
@@ -147,8 +147,8 @@ def test_no_panel_is_empty(seen: Seen, expression: str) -> None:
     eventually(lambda: seen.prometheus.query(expression), expression)
 
 
-def test_points_lead_to_traces_that_are_kept(seen: Seen) -> None:
-    """The exemplars of low scores are the ids of bad turns, which the backend has."""
+def test_exemplars_lead_to_kept_traces(seen: Seen) -> None:
+    """The exemplars of low scores are the ids of bad turns that the backend holds."""
     failed = f'service_name="{SHOP}", gen_ai_evaluation_score_label="fail"'
     low = f"rag_evaluation_score_bucket{{{failed}}}"
     found = eventually(lambda: seen.prometheus.exemplars(low), "exemplars of low scores")
@@ -159,27 +159,27 @@ def test_points_lead_to_traces_that_are_kept(seen: Seen) -> None:
     )
 
 
-def test_services_are_told_apart(seen: Seen) -> None:
-    """The label that rules group by is the application's own service name."""
+def test_rules_group_by_service(seen: Seen) -> None:
+    """The rules group by the application's service name."""
     counted = seen.prometheus.query("group by (service_name) (rag_evaluation_score_count)")
     assert {series["metric"]["service_name"] for series in counted} == {SHOP, DESK}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.slo:g}-{target.tau:g}")
-def test_rules_of_any_target_are_valid(target: Target, tmp_path: Path) -> None:
-    """`promtool check rules` has nothing to say."""
+def test_rules_of_all_targets_are_valid(target: Target, tmp_path: Path) -> None:
+    """`promtool check rules` reports no problem."""
     (tmp_path / "rules.yaml").write_text(render(target), encoding="utf-8")
     checked([program("promtool"), "check", "rules", str(tmp_path / "rules.yaml")])
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_rules_wake_when_they_should(order: Sequence[str], tmp_path: Path) -> None:
-    """The scenarios in `rules_test.yaml` come out as written, in whatever order groups are run."""
+def test_alerts_fire_as_the_scenarios_state(order: Sequence[str], tmp_path: Path) -> None:
+    """The scenarios of `rules_test.yaml` pass in any order of groups."""
     assert "SUCCESS" in _scenarios(_prometheus("rules.yaml").read_text("utf-8"), order, tmp_path)
 
 
-def test_scenarios_notice_an_alert_that_runs_before_its_records(tmp_path: Path) -> None:
-    """Were alerts and records two groups, the page of an outage would hang on their order."""
+def test_scenarios_detect_alerts_that_run_before_their_records(tmp_path: Path) -> None:
+    """With alerts and records in two groups, the outage page depends on their order."""
     (group,) = loaded("prometheus/rules.yaml")["groups"]
     two = [
         {"name": kind, "rules": [rule for rule in group["rules"] if kind in rule]}
@@ -192,7 +192,7 @@ def test_scenarios_notice_an_alert_that_runs_before_its_records(tmp_path: Path) 
 
 
 def _scenarios(rules: str, order: Sequence[str], folder: Path) -> str:
-    """Run the scenarios on ``rules``, the groups in ``order``; AssertionError where one fails."""
+    """Run the scenarios on ``rules`` with groups in ``order``; AssertionError on a failure."""
     scenarios = _prometheus("rules_test.yaml").read_text("utf-8")
     told = f"{scenarios}\ngroup_eval_order: {json.dumps(order)}\n"
     (folder / "rules.yaml").write_text(rules, encoding="utf-8")
@@ -218,8 +218,8 @@ def test_alertmanager_reads_its_routing() -> None:
     assert checked([*route, "severity=ticket"]).strip() == "ticket"
 
 
-def test_the_message_names_what_matters(tmp_path: Path) -> None:
-    """The text of a message has the metric, the service, the change, and where the traces are."""
+def test_message_names_metric_service_change_and_traces(tmp_path: Path) -> None:
+    """A message names the metric, the service, the change and the place of the traces."""
     annotations = {
         "summary": "faithfulness of shop: more than 10% of the answers are bad",
         "description": "Bad answers: 38% in the last 30 minutes, 8% in the day before.",

@@ -1,4 +1,4 @@
-"""An agent of Pydantic AI, by its own instrumentation: every version of it, both APIs."""
+"""An agent of Pydantic AI with each version of its own instrumentation and both APIs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VERSIONS = (2, 3, 4, 5, 6)
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that agents write to."""
+    """A provider for the agents' spans."""
     with watched() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
@@ -37,7 +37,7 @@ def url() -> Iterator[str]:
 async def agent(
     watch: Watched, url: str, found: Callable[[str], object], *, api: str = "chat", **options: Any
 ) -> AsyncIterator[Any]:
-    """Give an agent with a tool that searches."""
+    """Return an agent with a search tool."""
 
     def search_docs(query: str) -> Any:
         """Search the handbook."""
@@ -61,7 +61,7 @@ async def agent(
 def test_a_turn_is_scored(
     watch: Watched, url: str, found: Callable[[str], object], api: str
 ) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
 
     async def ask(question: str) -> object:
         async with agent(watch, url, found, api=api) as helper:
@@ -73,7 +73,7 @@ def test_a_turn_is_scored(
 @pytest.mark.filterwarnings("ignore:Instrumentation format versions")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_read(watch: Watched, url: str, version: int) -> None:
-    """Versions of the instrumentation call attributes and spans differently."""
+    """Versions of the instrumentation use different names of attributes and spans."""
 
     async def ask(question: str) -> object:
         async with agent(watch, url, common.records, version=version) as helper:
@@ -83,7 +83,7 @@ def test_every_version_is_read(watch: Watched, url: str, version: int) -> None:
 
 
 def test_a_streamed_turn_is_scored(watch: Watched, url: str) -> None:
-    """An answer that is read in pieces is the answer."""
+    """A streamed answer is scored as a whole."""
 
     async def ask(question: str) -> object:
         made = agent(watch, url, common.pages)
@@ -93,8 +93,8 @@ def test_a_streamed_turn_is_scored(watch: Watched, url: str) -> None:
     common.assert_each_awaited(watch, ask)
 
 
-def test_texts_that_are_not_there_are_not_guessed(watch: Watched, url: str) -> None:
-    """Where content is left out nothing is scored."""
+def test_without_content_nothing_is_scored(watch: Watched, url: str) -> None:
+    """Without content nothing is scored."""
 
     async def ask() -> None:
         async with agent(watch, url, common.pages, include_content=False) as helper:

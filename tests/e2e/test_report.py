@@ -1,4 +1,4 @@
-"""The report in a browser: read in light and dark, printed, and nothing in it that runs or asks."""
+"""The report page in a browser: light, dark and printed, without scripts or requests."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def page(tmp_path: Path) -> Path:
 
 
 class Served(SimpleHTTPRequestHandler):
-    """Serves files, and notes what was asked for instead of printing it."""
+    """A file server that records requested paths instead of logging them."""
 
     def __init__(self, asked: list[str], *rest: Any, **options: Any) -> None:
         self.asked = asked
         super().__init__(*rest, **options)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """Note the path."""
+        """Record the path."""
         self.asked.append(self.path)
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve ``folder`` on loopback: the address, and the paths that were asked for."""
+    """Serve ``folder`` on loopback; yield the address and the requested paths."""
     asked: list[str] = []
     handler = partial(Served, asked, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -67,7 +67,7 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:
-    """Open ``url`` in headless Chromium: what it printed, and what the page's console says."""
+    """Open ``url`` in headless Chromium; return its output and the page's console."""
     done = subprocess.run(
         [
             *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
@@ -95,10 +95,10 @@ def first_pixel(picture: bytes) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(("scheme", "colour"), [("light", LIGHT), ("dark", DARK)])
-def test_it_is_seen_in_both_schemes(
+def test_style_applies_in_both_colour_schemes(
     scheme: str, colour: tuple[int, ...], page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the style of the page, which its own policy lets through."""
+    """Its own style applies in both colour schemes, because its policy allows it."""
     picture = ARTEFACTS / "artefacts" / f"report-{scheme}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.unlink(missing_ok=True)
@@ -108,11 +108,11 @@ def test_it_is_seen_in_both_schemes(
     assert console == []
     assert first_pixel(picture.read_bytes()) == colour
     with capsys.disabled():
-        print(f"\n    {picture}")  # noqa: T201  # for people to look at
+        print(f"\n    {picture}")  # noqa: T201  # prints the path of the screenshot
 
 
-def test_nothing_runs_and_nothing_is_asked_for(page: Path) -> None:
-    """Markup in the file is text in the browser, and the page is the only request."""
+def test_markup_is_text_and_nothing_else_is_requested(page: Path) -> None:
+    """Markup of the file is shown as text, and the page is the only request."""
     with serving(page.parent) as (address, asked):
         document, console = browse(f"{address}/{page.name}", page.parent, "--dump-dom")
     assert console == []
@@ -124,8 +124,8 @@ def test_nothing_runs_and_nothing_is_asked_for(page: Path) -> None:
     assert document.count('role="img"') == 2 * 3
 
 
-def test_a_strict_server_leaves_it_readable(page: Path, tmp_path: Path) -> None:
-    """Where a server allows no style either, all words and drawings are there in black."""
+def test_page_is_readable_without_styles(page: Path, tmp_path: Path) -> None:
+    """If a server forbids styles, all words and drawings appear in black."""
     bare = tmp_path / "bare.html"
     policy = re.compile(r"style-src 'sha256-[^']+'")
     bare.write_text(policy.sub("style-src 'none'", page.read_text("utf-8")), encoding="utf-8")
@@ -140,8 +140,8 @@ def test_a_strict_server_leaves_it_readable(page: Path, tmp_path: Path) -> None:
     assert first_pixel(picture.read_bytes()) == LIGHT
 
 
-def test_it_is_printed_with_its_numbers(page: Path, tmp_path: Path) -> None:
-    """Tables that are folded on the screen are there on paper."""
+def test_folded_tables_are_printed(page: Path, tmp_path: Path) -> None:
+    """Tables that are folded on the screen are printed."""
     sheets = {}
     for name, text in (
         ("whole", page.read_text("utf-8")),

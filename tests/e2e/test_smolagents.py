@@ -1,4 +1,4 @@
-"""Agents of smolagents that OpenInference traces: they answer by a tool, or by a line of code."""
+"""Agents of smolagents that OpenInference traces: answers by tool call or by code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ instrumentation = pytest.importorskip("openinference.instrumentation.smolagents"
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that OpenInference writes to."""
+    """A provider for OpenInference."""
     instrumentor = instrumentation.SmolagentsInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider)
@@ -26,7 +26,7 @@ def watch() -> Iterator[Watched]:
 
 
 def numbered(question: str) -> str:
-    """Return pages as the documentation's retrieval tool does."""
+    """Return pages in the form of the documentation's retrieval tool."""
     pages = enumerate(common.pages(question))
     found = "".join(f"\n\n===== Document {n} =====\n{text}" for n, text in pages)
     return f"\nRetrieved documents:\n{found}"
@@ -36,7 +36,7 @@ FOUND = (common.pages, common.joined, common.in_json, numbered)
 
 
 def tool(found: Callable[[str], object]) -> Any:
-    """Return a tool that searches."""
+    """Return a search tool."""
 
     class Search(smolagents.Tool):  # type: ignore[misc,name-defined]
         """Search the handbook."""
@@ -54,7 +54,7 @@ def tool(found: Callable[[str], object]) -> Any:
 
 
 def in_code(body: Mapping[str, Any]) -> str:
-    """Return what a model says that writes code."""
+    """Return a model's reply that is code."""
     said = common.said({**body, "tools": [{"name": common.SEARCH}]})
     if isinstance(said, str):
         return f"Thought: done.\n<code>\nfinal_answer({json.dumps(said)})\n</code>"
@@ -75,7 +75,7 @@ def ask(agent: type[Any], url: str, found: Callable[[str], object]) -> Callable[
 def test_an_agent_that_calls_tools_is_scored(
     watch: Watched, found: Callable[[str], object]
 ) -> None:
-    """The answer is what it calls its last tool with."""
+    """The answer is the argument of the last tool call."""
     with common.model() as url:
         common.assert_each_scored(watch, ask(smolagents.ToolCallingAgent, url, found))
 
@@ -84,6 +84,6 @@ def test_an_agent_that_calls_tools_is_scored(
 def test_an_agent_that_writes_code_is_scored(
     watch: Watched, found: Callable[[str], object]
 ) -> None:
-    """The answer is what its last line of code is called with."""
+    """The answer is the argument of the last line of code."""
     with common.model(in_code) as url:
         common.assert_each_scored(watch, ask(smolagents.CodeAgent, url, found))

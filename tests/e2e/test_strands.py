@@ -1,4 +1,4 @@
-"""An agent of Strands, by its own tracing: events of spans, or attributes."""
+"""An agent of Strands with its own tracing: span events or attributes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """The global provider, which agents write to."""
+    """The global provider for the agents' spans."""
     with watched() as found:
         trace.set_tracer_provider(found.provider)
         yield found
@@ -27,7 +27,7 @@ def watch() -> Iterator[Watched]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The scripted model."""
+    """The base URL of the scripted model."""
     with common.model() as found:
         yield found
 
@@ -55,9 +55,9 @@ def test_a_turn_is_scored(
     opt_in: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the tool returns, question, documents and answer are those of the turn."""
+    """For each form of tool result, question, documents and answer are those of the turn."""
     monkeypatch.setenv(OPT_IN, opt_in)
-    monkeypatch.setattr(tracer, "_tracer_instance", None)  # read once
+    monkeypatch.setattr(tracer, "_tracer_instance", None)  # cached by Strands
 
     @strands.tool
     def search_docs(query: str) -> Any:

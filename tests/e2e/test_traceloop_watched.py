@@ -1,4 +1,4 @@
-"""What OpenLLMetry writes of LangChain, read by our processor alone."""
+"""OpenLLMetry's spans of LangChain, read by our processor alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from e2e.watched import Watched, watched
 
 langchain = pytest.importorskip("opentelemetry.instrumentation.langchain")
 
-pytestmark = pytest.mark.filterwarnings(  # its own affair
+pytestmark = pytest.mark.filterwarnings(  # a warning of the instrumentation
     "ignore:Support for class-based `config` is deprecated"
 )
 
 
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watched]:
-    """A provider that its instrumentation writes to."""
+    """A provider for its instrumentation."""
     instrumentor = langchain.LangchainInstrumentor()
     with watched() as found:
         instrumentor.instrument(tracer_provider=found.provider)
@@ -29,18 +29,18 @@ def watch() -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_spans_are_enough(watch: Watched, check: Callable[..., None]) -> None:
-    """Scores once, spans once, and only what is scored waits."""
+def test_turns_are_scored_from_spans_alone(watch: Watched, check: Callable[..., None]) -> None:
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, HandbookChain())
 
 
-def test_hidden_content_is_not_guessed(watch: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it hides content the turn is refused."""
+def test_hidden_content_is_refused(watch: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hidden content the turn is refused."""
     monkeypatch.setenv("TRACELOOP_TRACE_CONTENT", "false")
     assert_refused(watch, lambda: HandbookChain().ask(company.FOUNDED), "no_answer")
 
 
 @EACH_APP
-def test_what_is_scored_is_what_happened(watch: Watched, app: App) -> None:
-    """Every app that holds turns is scored for them, and no other."""
+def test_scored_turns_are_the_real_turns(watch: Watched, app: App) -> None:
+    """Each app is scored exactly for its turns, and an app without turns is not scored."""
     assert_truth(watch, app)

@@ -1,7 +1,7 @@
-"""An app that somebody else's instrumentation traces, and our processor on its provider.
+"""An app that another instrumentation traces, with our processor on its provider.
 
-Our callback handler is not used: what is known of a turn is what is on the foreign spans. Each
-scored span carries the sample it was scored for, so that it can be compared with the truth.
+Our callback handler is not used, so turns are read from foreign spans only. Each scored span
+carries its sample, so that tests can compare it with the truth.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A metric whose explanation is the sample it was given."""
+    """A metric whose explanation is its sample."""
 
     name: str = "told"
     needs: frozenset[str] = frozenset()
     asks: tuple[Any, ...] = ()
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return what ``sample`` holds."""
+        """Return ``sample`` as the score's explanation."""
         del ask, embed
         contexts = [passage.text for passage in sample.contexts]
         told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
@@ -54,7 +54,7 @@ class Told:
 
 
 class PassedOn(SpanProcessor):
-    """Stands where the exporters stand, and notes at once what gets there."""
+    """A span processor in the exporters' place that records arriving spans."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -69,13 +69,13 @@ class PassedOn(SpanProcessor):
             self._changed.notify_all()
 
     def wait_for(self, predicate: Callable[[], bool]) -> None:
-        """Return once ``predicate()`` holds, which it must before long."""
+        """Wait until ``predicate()`` is true; fail after a timeout."""
         with self._changed:
             assert self._changed.wait_for(predicate, PATIENCE)
 
 
 class StoppableJudge:
-    """A content judge who does not answer while it is stopped."""
+    """A judge with constant verdicts that does not answer while it is stopped."""
 
     model = "stoppable"
 
@@ -86,13 +86,13 @@ class StoppableJudge:
         self._open.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer, as soon as it may."""
+        """Answer when it is not stopped."""
         await asyncio.wrap_future(self._open)
         return await self._judge.reply(tasks)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Answer nothing within the block."""
+        """Give no answers within the block."""
         self._open = Future()
         try:
             yield
@@ -102,20 +102,20 @@ class StoppableJudge:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What arrived of one use of the app, and what was counted."""
+    """The received spans and counts of one use of the app."""
 
     spans: list[ReceivedSpan]
     outcomes: Counter[tuple[str, str | None]]
 
     @property
     def truths(self) -> Counter[Truth]:
-        """What was scored, by the spans on which the scores arrived."""
+        """The scored samples by the spans that carry the scores."""
         return Counter(truth_on(span) for span in self.spans if TOLD in span.attributes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A provider whose spans are watched, and what has arrived of them."""
+    """An instrumented provider, and the spans that have arrived from it."""
 
     handle: Handle
     providers: Providers
@@ -126,18 +126,18 @@ class Watched:
 
     @property
     def provider(self) -> TracerProvider:
-        """Where the instrumentation writes to."""
+        """The instrumentation's tracer provider."""
         return self.providers.tracer_provider
 
     def run(self, use: Callable[[], object]) -> Run:
-        """Call ``use``, in a context of its own, and see what arrives of it."""
+        """Call ``use`` in a new context and return its received spans and counts."""
         spans, outcomes = len(self.receiver.spans()), self._outcomes()
         copy_context().run(use)
         self.handle.flush(PATIENCE)
         return Run(spans=self.receiver.spans()[spans:], outcomes=self._outcomes() - outcomes)
 
     def waiting(self) -> list[tuple[int, int]]:
-        """Return the spans that have started and are not with the exporters yet."""
+        """Return the started spans that have not reached the exporters."""
         return list((Counter(self.started.by_app) - Counter(self.passed_on.spans)).elements())
 
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
@@ -146,7 +146,7 @@ class Watched:
 
 
 def truth_on(span: ReceivedSpan) -> Truth:
-    """Return the sample that ``span`` was scored for, which it has every score of."""
+    """Return the sample of ``span``, and assert that it has all scores."""
     assert span.attributes[STATUS] == "scored"
     assert isinstance(span.attributes[SCORE], float)
     question, contexts, answer = json.loads(span.attributes[TOLD])
@@ -155,7 +155,7 @@ def truth_on(span: ReceivedSpan) -> Truth:
 
 @contextmanager
 def watched() -> Iterator[Watched]:
-    """Attach to a new provider, as its user would, and do nothing else."""
+    """Attach to a new provider like a user, and yield it."""
     judge = StoppableJudge()
     with OtlpReceiver() as receiver:
         base = receiver.http_endpoint
