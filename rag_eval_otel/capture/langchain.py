@@ -1,4 +1,4 @@
-"""The LangChain callback handler: note what every event says, on the application's thread.
+"""The LangChain callback handler: record the content of each event, on the application's thread.
 
 An event notes times and references to immutable values; containers are copied, because
 applications go on to change them. Nothing is parsed, and no span is made here. The handler never
@@ -46,7 +46,7 @@ _RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
 
 class _Done:
-    """An awaitable without a result that is done."""
+    """An awaitable that is already done."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ _DONE: Final = _Done()
 
 
 async def _pattern(*_: Any, **__: Any) -> None:
-    """Lend its code object to `_Event`, by which `inspect` knows a coroutine function."""
+    """Provide the code object by which `inspect` takes an `_Event` for a coroutine function."""
 
 
 class _Event:
@@ -94,13 +94,12 @@ def _event(function: F) -> F:
 
 
 class LangChainCapture(BaseCallbackHandler):
-    """Notes LangChain runs in ``recorder()``; no exception of ours passes ``edge``."""
+    """Records LangChain runs in ``recorder()``; ``edge`` keeps errors from the application."""
 
     raise_error = False
     run_inline = False
 
     def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
-        """Note runs in ``recorder()``, which is called at the first event and at every root."""
         self.enabled = True
         self._recorder = recorder
         self.edge = edge
@@ -128,7 +127,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> _Done:
-        """Note its output; a stream gives its real input only now."""
+        """Note the output; the input of a stream is known only now."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
@@ -143,7 +142,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note how it failed."""
+        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -185,7 +184,7 @@ class LangChainCapture(BaseCallbackHandler):
     def on_llm_end(
         self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
     ) -> _Done:
-        """Note what the model said. Inline handlers of others may have kept its start from us."""
+        """Note the reply; LangChain may have dropped the start because of other inline handlers."""
         with self.edge:
             known = self._recorder().runs
             run = known.get(run_id.int)
@@ -201,7 +200,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note how it failed."""
+        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -224,7 +223,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> _Done:
-        """Note the documents that were found, before anyone changes them."""
+        """Note the documents before the application changes them."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
@@ -238,7 +237,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note how it failed."""
+        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -276,7 +275,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note how it failed."""
+        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -307,7 +306,7 @@ class LangChainCapture(BaseCallbackHandler):
                 self.failed(run, error)
 
     def find(self, run_id: UUID | None) -> Run | None:
-        """Return the run ``run_id`` if it is under way."""
+        """Return the run ``run_id`` if it has not ended."""
         return None if run_id is None else self._recorder().runs.get(run_id.int)
 
     def search(self, above: Run, name: str) -> Run | None:
@@ -331,7 +330,7 @@ class LangChainCapture(BaseCallbackHandler):
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run in which the caller runs, and the handler of ours that notes it."""
+    """Return the LangChain run that the caller is in, and our handler that records it."""
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
     if not isinstance(manager, BaseCallbackManager):
@@ -346,7 +345,7 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Where LangChain looks for a handler of all runs, in every thread, without being passed one.
+    """Gives LangChain a handler for all runs, in every thread, without passing callbacks.
 
     LangChain never forgets a hook: it calls `get`, which returns None once the hook is removed.
     """
@@ -356,7 +355,7 @@ class LangChainHook:
         self._known = False
 
     def install(self, handler: LangChainCapture) -> None:
-        """Let every run that starts from now on report to ``handler``."""
+        """Report every run that starts from now on to ``handler``."""
         self._handler = handler
         if not self._known:
             self._known = True
@@ -365,7 +364,7 @@ class LangChainHook:
             register_configure_hook(cast("ContextVar[Any]", self), inheritable=True)
 
     def remove(self) -> None:
-        """Let no further run report; runs under way end as they began."""
+        """Report no further runs; runs that have started are still reported."""
         self._handler = None
 
     def get(self) -> LangChainCapture | None:
@@ -392,7 +391,7 @@ def _note_generation(run: Run, response: Any) -> None:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return what ``value`` says, as data that nobody changes: texts and numbers as they are.
+    """Return ``value`` as plain data, copied so that later changes do not matter.
 
     Messages, documents and records become dicts, containers are copied, to `_LEVELS` levels.
     Objects of other kinds become None.
@@ -447,7 +446,7 @@ def note_document(document: Any) -> Any:
 
 
 def _note_like_document(document: Any) -> Any:
-    """Return a document of another make: what has a ``page_content``."""
+    """Return an object with a ``page_content`` as a document."""
     text, name = getattr(document, "page_content", None), getattr(document, "id", None)
     if not isinstance(text, str):
         return note(document)
@@ -455,7 +454,7 @@ def _note_like_document(document: Any) -> Any:
 
 
 def note_found(found: Any) -> Any:
-    """Return what a vector store found: a document, or a pair of one and its score."""
+    """Return a search result of a vector store: a document, or a pair of document and score."""
     if not isinstance(found, tuple) or len(found) != _PAIR:
         return note_document(found)
     document, score = found

@@ -1,4 +1,4 @@
-"""LangChain runs: what the callback notes of each, and the steps they become.
+"""LangChain runs: the record of each run, and its conversion into steps.
 
 The application's thread notes times and references to immutable values. Reading questions,
 answers and documents out of them is left to the evaluator's thread (`RunTree.steps`).
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 MAX_RUNS = 10_000
-"""Runs of one tree; later ones are not kept, and the tree is refused as ``evicted``."""
+"""The most runs of a tree; a tree with more is skipped as ``evicted``."""
 
 _RETRIEVALS = frozenset({"retriever", "tool"})
 
@@ -116,7 +116,7 @@ class RunTree:
 
     @property
     def may_be_turn(self) -> bool:
-        """Whether a model was called after a retrieval, told without reading any text."""
+        """Whether a model was called after a retrieval; no text is read."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
@@ -141,7 +141,7 @@ class RunTree:
 
 
 def _nest_searches(runs: Sequence[Run]) -> None:
-    """Put each search of a vector store below the retriever that made it.
+    """Set the retriever that made a search of a vector store as the parent of the search.
 
     A retriever calls its store below the run that is active in the application, its own parent: the
     search is the retriever's if that was open all along.
@@ -161,7 +161,7 @@ def _nest_searches(runs: Sequence[Run]) -> None:
 
 
 def _view(run: Run, keys: Keys) -> PlainSpan:
-    """Return ``run`` in the form in which dialects see a span."""
+    """Return ``run`` in the form in which dialects read spans."""
     return PlainSpan(
         name=run.name,
         scope=semconv.SCOPE,
@@ -183,7 +183,7 @@ def _view(run: Run, keys: Keys) -> PlainSpan:
 
 
 def step_of(run: Run, keys: Keys) -> Step:
-    """Return the step that ``run`` is, read in the way in which spans are read."""
+    """Read ``run`` into a step, by the same rules as spans."""
     view = _view(run, keys)
     inputs, outputs = plain(run.asked), plain(run.told)
     if run.kind == "llm":
@@ -201,7 +201,7 @@ def step_of(run: Run, keys: Keys) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return what the application recorded, by run.
+    """Return the parts that the application recorded itself, by run.
 
     A question or an answer that was recorded within a run is that of the runs around it, too.
     """
@@ -221,7 +221,7 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
-    """Return ``step`` with what the application recorded in place of what was observed."""
+    """Return ``step`` with the parts that the application recorded itself."""
     found: dict[Any, Any] = dict(said)
     if "documents" in found:
         found["documents"] = tuple(distinct_passages(found["documents"]))
@@ -229,7 +229,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
 
 
 def size_of(noted: object) -> int:
-    """Return about how many characters noted data keeps alive."""
+    """Return the number of characters in noted data."""
     if isinstance(noted, str):
         return len(noted)
     if isinstance(noted, Mapping):
@@ -244,7 +244,7 @@ class TreeIntake(Protocol):
         """Take ``tree``, to which no run will be added."""
 
     def evicted(self, tree: RunTree) -> None:
-        """Take ``tree``, which was given up before it was complete."""
+        """Take ``tree``, which was evicted before it was complete."""
 
     def waiting(self) -> None:
         """Call `RunRecorder.sweep` from now on: the root of a tree has ended before its runs."""
@@ -279,7 +279,7 @@ class RunRecorder:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the runs under way (in a forked child they end in the parent)."""
+        """Delete the open runs: in a forked child they belong to the parent process."""
         # Reentrant: a garbage collection under the lock may close a stream, which ends its runs.
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
@@ -287,13 +287,12 @@ class RunRecorder:
         self._size = 0
 
     def __len__(self) -> int:
-        """Return how many root runs are under way."""
         return len(self._trees)
 
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
     ) -> Run | None:  # see `Run`
-        """Note a run; None where it is known already or its tree is full.
+        """Record a run; return None if it is known already or its tree is full.
 
         A run whose parent is not known is a root: handlers may join in the middle of a run.
         """
@@ -336,7 +335,7 @@ class RunRecorder:
         return run
 
     def _stale(self) -> list[RunTree]:
-        """Take out the trees that are too old or too many: their roots will hardly end."""
+        """Remove and return the oldest trees, if there are too many or they are too old."""
         stale: list[RunTree] = []
         now = self._clock()
         while self._trees:
@@ -349,7 +348,7 @@ class RunRecorder:
         return stale
 
     def end(self, run: Run) -> None:
-        """Note that ``run`` has ended; a second end has no effect."""
+        """Record the end of ``run``; a second end has no effect."""
         tree = run.tree
         is_root = run.parent is None
         # Inner chains pass on the texts of the other runs.
@@ -391,7 +390,7 @@ class RunRecorder:
             self._intake.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
-        """Take ``tree`` out; False if another thread has."""
+        """Remove ``tree``; return False if another thread has done so."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
         tree.is_kept = False

@@ -1,4 +1,4 @@
-"""LangChain vector stores that are searched directly: such a search makes no LangChain event.
+"""Record direct searches of LangChain vector stores, for which LangChain has no event.
 
 `VectorStoreSearches` wraps the search methods of all vector store classes while it is installed.
 A search within a LangChain run that is noted is recorded as a retrieval below that run.
@@ -33,14 +33,14 @@ _ORIGINAL: Final = "_rag_eval_otel_original"
 _USERS: Final = "_rag_eval_otel_users"
 
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is under way: stores implement one search by another."""
+"""Whether a search is running: some search methods call another one."""
 
 
 class VectorStoreSearches:
-    """The recording of direct searches; several may be installed at once."""
+    """Records direct searches while it is installed; several may be installed at once."""
 
     def install(self) -> None:
-        """Wrap the search methods of every vector store class, and of those defined later."""
+        """Wrap the search methods of every vector store class, including later subclasses."""
         users: set[int] | None = vars(VectorStore).get(_USERS)
         if users is not None:
             users.add(id(self))
@@ -52,7 +52,7 @@ class VectorStoreSearches:
             _wrap(store)
 
     def remove(self) -> None:
-        """Leave the classes as they were, unless another one is still installed."""
+        """Restore the classes, unless another instance is still installed."""
         users: set[int] = vars(VectorStore).get(_USERS, set())
         users.discard(id(self))
         if users or _USERS not in vars(VectorStore):
@@ -93,7 +93,7 @@ def _unwrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``method`` with its searches recorded."""
+    """Wrap the search ``method`` to record its searches."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
@@ -122,7 +122,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(
     store: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Iterator[Callable[[Any], None]]:
-    """Record a search; yield the function that takes what was found."""
+    """Record a search; yield a function that takes the documents found."""
     active = None if _SEARCHING.get() else active_run()
     begun = None if active is None else _begin(*active, store, args, options)
     if begun is None:
@@ -162,4 +162,4 @@ def _begin(
 
 
 def _ignore(_found: Any) -> None:
-    """The search is not recorded."""
+    """Ignore the documents: the search is not recorded."""
