@@ -160,31 +160,18 @@ def _nest_searches(runs: Sequence[Run]) -> None:
             search.parent = next((one.id for one in around), search.parent)
 
 
-def _view(run: Run, keys: Keys) -> PlainSpan:
-    """Return ``run`` in the form in which dialects read spans."""
-    return PlainSpan(
+def step_of(run: Run, keys: Keys) -> Step:
+    """Read ``run`` into a step, by the same rules as spans."""
+    view = PlainSpan(
         name=run.name,
         scope=semconv.SCOPE,
-        attributes={},
-        events=(),
-        logs=(),
-        trace_id=0,
         span_id=run.id,
         parent_id=run.parent,
-        parent_is_remote=False,
         start=run.start,
         end=run.end,
         error=run.error,
-        dropped=0,
-        dropped_events=0,
-        value_limit=None,
         keys=keys,
     )
-
-
-def step_of(run: Run, keys: Keys) -> Step:
-    """Read ``run`` into a step, by the same rules as spans."""
-    view = _view(run, keys)
     inputs, outputs = plain(run.asked), plain(run.told)
     if run.kind == "llm":
         step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)

@@ -139,20 +139,20 @@ class PlainSpan:
 
     name: str
     scope: str
-    attributes: Mapping[str, Any]
-    events: Sequence[tuple[str, Mapping[str, Any]]]
-    logs: Sequence[LogView]
-    trace_id: int
     span_id: int
     parent_id: int | None
-    parent_is_remote: bool
     start: int
     end: int | None
     error: str | None
-    dropped: int
-    dropped_events: int
-    value_limit: int | None
     keys: Keys
+    trace_id: int = 0
+    parent_is_remote: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    logs: Sequence[LogView] = ()
+    dropped: int = 0
+    dropped_events: int = 0
+    value_limit: int | None = None
 
     @classmethod
     def of(cls, view: SpanView, keys: Keys = USUAL) -> PlainSpan:

@@ -104,13 +104,8 @@ def test_most_recordings_export_texts_without_the_filter() -> None:
 # --- names ----------------------------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 def test_every_dialect_has_a_table_of_content() -> None:
-    """Each dialect names the attributes with texts."""
-=======
-def test_every_dialect_says_what_its_content_is() -> None:
-    """Each dialect names the attributes that hold texts, and they are recognised as content."""
->>>>>>> 9056fd7 (docs: explain dialects of other packages; record what was decided for capture)
+    """Each dialect names the attributes with texts, and they are recognised."""
     examples = {
         "adk": "gcp.vertex.agent.llm_request",
         "autogen": "llm.input_messages.3.function.0",
