@@ -261,6 +261,8 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._next = next_processor
         self._pipeline = pipeline
         self._start_next: Callable[..., None] = self._start_first
+        if isinstance(next_processor, OriginalProcessor):  # `instrument` has checked the provider
+            self._start_next = next_processor.on_start
         self._own_threads = pipeline.evaluator.threads
         self._pass_on = pipeline.export
         if pipeline.config.content == "keep":

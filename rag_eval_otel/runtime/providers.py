@@ -143,16 +143,8 @@ class OriginalProcessor:
     def __init__(self, multi: Any) -> None:
         self.on_start: Callable[..., None] = multi.on_start
         self.on_end: Callable[[ReadableSpan], None] = multi.on_end
-        self._force_flush = multi.force_flush
-        self._shutdown = multi.shutdown
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Export all ended spans."""
-        return bool(self._force_flush(timeout_millis))
-
-    def shutdown(self) -> None:
-        """Export all ended spans and stop."""
-        self._shutdown()
+        self.force_flush: Callable[..., bool] = multi.force_flush
+        self.shutdown: Callable[[], None] = multi.shutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
