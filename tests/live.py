@@ -40,7 +40,7 @@ STATUS = "rag.evaluation.status"
 
 @dataclass(frozen=True, kw_only=True)
 class App:
-    """An application that is traced: what it exported, and what was counted."""
+    """A traced application, its exported spans, and its counters."""
 
     provider: TracerProvider
     logger_provider: LoggerProvider
@@ -178,7 +178,7 @@ def retrieved(number: int) -> dict[str, Any]:
 
 
 def generated(number: int) -> dict[str, Any]:
-    """Return the attributes of an LLM that was shown what had been retrieved."""
+    """Return the attributes of an LLM whose prompt has the retrieved texts."""
     return {
         "llm.input_messages.0.message.role": "user",
         "llm.input_messages.0.message.content": "\n\n".join([*told(number), asked(number)]),

@@ -34,11 +34,11 @@ RECORDED: Mapping[str, Any] = {
     "rag.contexts": [CONTEXT],
     "rag.answer": ANSWER,
 }
-"""What an application says itself on the span of a turn."""
+"""The attributes with which an application records a turn on its span."""
 
 Source: TypeAlias = Literal["spans", "runs"]
 SOURCES = pytest.mark.parametrize("source", get_args(Source))
-"""What makes a turn: an ended span of the application, or LangChain runs."""
+"""The source of a turn: an ended span of the application, or LangChain runs."""
 
 
 def turn(
@@ -154,7 +154,7 @@ class Pipeline:
             self.providers.shutdown()
 
     def start_turn(self, name: str = "turn", **options: Any) -> Span:
-        """Start a span that stands for a turn: the application says on it what was asked."""
+        """Start a span that stands for a turn, with the question, contexts and answer."""
         given = dict(options.pop("attributes", {}))
         recorded = {key: value for key, value in RECORDED.items() if key not in given}
         return self.tracer.start_span(name, attributes={**given, **recorded}, **options)
@@ -193,7 +193,7 @@ class Pipeline:
 
 
 def statuses(spans: Iterable[ReceivedSpan]) -> Counter[Any]:
-    """Count ``spans`` by what became of their evaluation."""
+    """Count ``spans`` by the status of their evaluation."""
     return Counter(span.attributes.get("rag.evaluation.status") for span in spans)
 
 

@@ -53,7 +53,7 @@ class InlineEvaluator(BackgroundEvaluator):
 
 
 class NotingInstruments(InstrumentSink):
-    """Notes why turns are skipped, and what fails inside."""
+    """Notes the reasons of skipped turns, and internal errors."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -63,7 +63,7 @@ class NotingInstruments(InstrumentSink):
         self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
     def turn(self, outcome: Any, reason: Any = None) -> None:
-        """Note what became of a turn."""
+        """Note the outcome of a turn."""
         self.outcomes[outcome, reason] += 1
         if outcome == "skipped":
             self.reasons.append(reason)
@@ -74,7 +74,7 @@ class NotingInstruments(InstrumentSink):
 
 
 class NotingMeasurement(Measurement):
-    """Scores nothing; notes what it was asked to score."""
+    """Scores nothing; notes the samples."""
 
     samples: list[Sample]
 
@@ -106,19 +106,19 @@ class Capture:
     tracer: Tracer
     samples: list[Sample]
     turns: list[tuple[SpanContext, Turn]]
-    """What was submitted, with the span that stands for it."""
+    """The submitted turns, with the identity of their span."""
     reasons: list[SkipReason]
     """Why there is no turn, or no sample of one."""
     errors: list[str]
     """Where something of ours failed."""
     outcomes: Counter[tuple[str, str | None]]
-    """What was counted of turns, and why."""
+    """The counted turns by outcome and reason."""
     told: dict[int, Any] = field(default_factory=dict)
-    """What runs by hand will end with."""
+    """The outputs with which runs made by hand will end."""
 
     @property
     def recorder(self) -> RunRecorder:
-        """What notes runs."""
+        """The recorder of runs."""
         return self.pipeline.recorder
 
     @property
@@ -146,7 +146,7 @@ class Capture:
         self.flush()
 
     def flush(self) -> None:
-        """Finish what has ended, and read the traces of the application's spans."""
+        """Finish the ended run trees, and read the traces of the application's spans."""
         self.recorder.flush()
         self.pipeline.submit_ended()
 
@@ -279,7 +279,7 @@ def fail(captured: Capture, run: Run, error: BaseException) -> None:
 
 
 def generated(told: str | AIMessage | None) -> LLMResult:
-    """Return what a model's call ends with."""
+    """Return the result of a model call."""
     if told is None:
         return LLMResult(generations=[])
     if isinstance(told, str):

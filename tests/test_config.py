@@ -1,4 +1,4 @@
-"""The options: where they come from, what is refused, and what is never shown."""
+"""The options: their sources, rejected values, and hidden keys."""
 
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
@@ -52,7 +52,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
     "errors": ("raise", "raise"),
 }
-"""For each option a value of its variable, and what it becomes."""
+"""For each option a value of its variable, and the parsed value."""
 
 CHOICES = {
     "fusion": "on, off",
@@ -297,7 +297,7 @@ def test_the_sdk_can_be_disabled(value: str, *, off: bool) -> None:
 def test_exporters_are_chosen_by_the_standard_variables(
     signal: Signal, environ: dict[str, str], names: tuple[str, ...]
 ) -> None:
-    """What is specific to a signal wins, then the protocol, then the port."""
+    """A variable of the signal takes precedence, then the protocol, then the port."""
     assert exporter_names(signal, environ) == names
 
 
@@ -342,7 +342,7 @@ def test_unknown_option_is_refused_with_what_was_meant() -> None:
 
 
 def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    """A variable that is nearly one of ours is named; one that is somebody else's is not."""
+    """A variable with a typo in our name is logged; other variables are not."""
     Config.from_env({"RAG_EVAL_JUGDE": "x", "RAG_EVAL_GOLDEN": "file", "OTHER_JUDGE": "x"})
     assert [record.getMessage() for record in caplog.records] == [
         "RAG_EVAL_JUGDE is no variable of rag_eval_otel; did you mean RAG_EVAL_JUDGE?"

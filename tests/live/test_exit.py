@@ -1,4 +1,4 @@
-"""Programs that end: what was held is scored and exported, whatever they did before."""
+"""Programs that end: held spans are scored and exported."""
 
 from __future__ import annotations
 

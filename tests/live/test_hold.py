@@ -1,4 +1,4 @@
-"""The holdback: every span out exactly once, whoever comes first."""
+"""The holdback: each item is released exactly once, by the first caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY: Key = (1, 1)
 
 
 class Record:
-    """Notes what was released, and in which order."""
+    """Notes the released items, in order."""
 
     def __init__(self, before: Callable[[int], None] = lambda _: None) -> None:
         """Call ``before`` with the number of the item before noting."""
@@ -38,7 +38,7 @@ class Record:
 
 
 class Item:
-    """What is held."""
+    """An item to hold."""
 
     def __init__(self, number: int, record: Record) -> None:
         """Tell ``record``."""
@@ -185,7 +185,7 @@ def test_wait_empty_looks_at_older_spans_only() -> None:
     )
 )
 def test_any_order_of_events_releases_each_span_once(events: list[tuple[int, str]]) -> None:
-    """Whatever the order of holds and releases, what was held leaves exactly once."""
+    """In any order of holds and releases, each held item is released exactly once."""
     record = Record()
     hold = holdback(max_spans=4)
     accepted = 0
@@ -225,7 +225,7 @@ def test_threads_race_for_each_span() -> None:
 
 
 def test_a_forked_child_holds_no_more_than_its_parent() -> None:
-    """What was closed stays closed when it forgets its spans."""
+    """A closed holdback stays closed when it forgets its spans."""
     hold = holdback()
     hold.close()
     hold.reset()
@@ -248,7 +248,7 @@ def test_a_processor_that_flushes_does_not_wait_for_itself() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_the_reaper_outlives_an_exporter_that_exits(error: type[BaseException]) -> None:
-    """What breaks out of the handing over of one span keeps no other past its deadline."""
+    """An exception in the release of one span holds no other span past its deadline."""
     released = threading.Event()
     broken: list[threading.Thread] = []
 

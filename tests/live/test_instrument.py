@@ -165,7 +165,7 @@ class ForeignProvider(trace.TracerProvider):
     exporter = InMemorySpanExporter()
 
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
-        """Return the tracer of an SDK provider nobody can reach."""
+        """Return the tracer of an SDK provider that is not the global one."""
         return provider_with(self.exporter).get_tracer("foreign")
 
 
@@ -384,7 +384,7 @@ def test_scores_without_spans_come_before_the_end() -> None:
 
 
 def test_a_wrapped_processor_passes_all_on_where_the_sdk_is_disabled() -> None:
-    """There is a processor to add, which hands on what comes."""
+    """There is a processor to add, which passes all spans on."""
     exporter = InMemorySpanExporter()
     handle = instrument(wrap=SimpleSpanProcessor(exporter), **options(sdk_disabled=True))
     assert handle.processor is not None
@@ -445,7 +445,7 @@ def test_a_processor_that_cannot_flush_costs_no_span() -> None:
 
 
 def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt during the grace releases what is held, and ends the processors behind us."""
+    """An interrupt of a waiting shutdown releases held spans, and shuts the next processor down."""
     exporter = InMemorySpanExporter()
     handle = instrument(
         wrap=SimpleSpanProcessor(exporter),

@@ -1,4 +1,4 @@
-"""From ended spans to what a real receiver got, over real exporters."""
+"""From ended spans to a real receiver, over real exporters."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class BlockingJudge:
     model = "blocking"
 
     def __init__(self) -> None:
-        """Block whoever asks."""
+        """Block the caller."""
         self.asked, self.let_go = threading.Event(), threading.Event()
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
@@ -152,7 +152,7 @@ class BlockingJudge:
 @SOURCES
 @pytest.mark.parametrize("ending", ["deadline", "flush", "shutdown"])
 def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: Source) -> None:
-    """What ended before, and what ends meanwhile, leaves at deadline, flush and shutdown."""
+    """Spans that end before or meanwhile leave at the deadline, a flush and a shutdown."""
     judge = BlockingJudge()
     seconds = 0.05 if ending == "deadline" else 60.0
     with running(judge=judge, hold_seconds=seconds, shutdown_seconds=0.1, source=source) as app:
@@ -266,7 +266,7 @@ def test_a_failing_judge_costs_scores_not_spans(source: Source) -> None:
 
 
 class Refusal:
-    """What a model says that will not judge, or does not know how to."""
+    """Replies of a model that refuses to judge, or does not follow the schema."""
 
     model = "m-chatty"
 
@@ -512,7 +512,7 @@ def test_spans_after_the_shutdown_pass() -> None:
 
 
 def test_runs_after_the_shutdown_are_counted_as_such() -> None:
-    """A handler that is still passed writes its spans, says that nobody scores, and counts it."""
+    """After a shutdown the handler still writes spans, with the status, and counts the turns."""
     with running(source="runs") as app:
         app.handle.shutdown()
         names = app.run_turns(1)

@@ -52,7 +52,7 @@ class Emitted:
 
 
 def test_shutdown_with_a_turn_that_is_not_over() -> None:
-    """What there is of it is read; it is refused, counted once, and its span leaves once."""
+    """The incomplete turn is read, refused and counted once, and its span leaves once."""
     with attached() as app:
         open_turn(app)
         assert app.pipeline.count_held() == 1
@@ -64,7 +64,7 @@ def test_shutdown_with_a_turn_that_is_not_over() -> None:
 
 
 def test_shutdown_scores_what_is_complete() -> None:
-    """Turns that nobody has read yet are scored by a shutdown that has the time for it."""
+    """A shutdown with enough time scores turns that were not read yet."""
     with attached() as app:
         session = app.plain("session")
         chains = [app.turn(number, session) for number in range(5)]
@@ -111,7 +111,7 @@ def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
 
 @pytest.mark.parametrize("method", ["flush", "shutdown"])
 def test_flush_or_shutdown_from_a_sink(method: str) -> None:
-    """A sink that flushes or shuts down is waited for by nobody, and nothing is lost."""
+    """A sink may flush or shut down: no thread waits for it, and no span is lost."""
     calls: list[Any] = []
     emitted = Emitted(lambda: calls.pop()() if calls else None)
     with attached(sinks=[emitted]) as app:
@@ -198,7 +198,7 @@ def test_no_room_to_hold_a_span() -> None:
 
 
 def test_a_queue_that_is_full() -> None:
-    """A trace that nobody has the time to read is dropped, its span marked, both counted."""
+    """A trace for which there is no room is dropped and counted, and its span has the status."""
     with attached() as app:
         chain = app.turn()
         app.pipeline.evaluator._capacity = 0  # noqa: SLF001

@@ -92,7 +92,7 @@ def test_events_of_the_first_version() -> None:
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Let LangChain remember what models said."""
+    """Let LangChain cache the completions of models."""
     set_llm_cache(InMemoryCache())
     yield
     set_llm_cache(None)
@@ -181,7 +181,7 @@ def test_a_grader_before_the_answer() -> None:
 
 
 def test_turns_of_one_span_are_told_apart() -> None:
-    """What was asked one after the other below a span is scored turn by turn."""
+    """Questions asked one after the other below a span are separate turns."""
     captured = capture()
     with captured.within("batch"):
         for question in (company.FOUNDED, company.SPARS):
@@ -216,7 +216,7 @@ def test_a_retrieval_that_is_said() -> None:
 
 
 def test_a_span_that_has_ended_joins_nothing() -> None:
-    """Neither does one that somebody else's instrumentation made of its own accord."""
+    """Neither does a span that another instrumentation has started by itself."""
     captured = capture()
     with captured.within("ask") as span:
         span.end()
@@ -329,7 +329,7 @@ def test_a_graph_that_is_interrupted() -> None:
 
 
 class State(TypedDict, total=False):
-    """What the nodes share."""
+    """The state of the graph."""
 
     question: str
     documents: str

@@ -38,14 +38,14 @@ def test_two_users_may_ask_the_same() -> None:
 
 
 def test_the_same_at_another_time_is_another_turn() -> None:
-    """Who asks again is answered again, whoever recorded it."""
+    """A question asked again later is another turn, with any instrumentation."""
     recent = RecentTurns()
     assert not recent.is_repeated(SAMPLE, recorded("handler", 0, 100))
     assert not recent.is_repeated(SAMPLE, recorded("openinference", 101, 200))
 
 
 def test_another_answer_is_another_turn() -> None:
-    """What was asked is not enough."""
+    """Equal questions alone do not make turns equal."""
     recent = RecentTurns()
     assert not recent.is_repeated(SAMPLE, recorded("handler"))
     other = replace(SAMPLE, answer="In 1988.")
@@ -70,7 +70,7 @@ def test_a_turn_that_has_not_ended_lasts_until_now() -> None:
 
 
 def test_a_question_that_is_asked_for_ever() -> None:
-    """A probe asks the same every second: what is remembered of it is bounded."""
+    """A probe asks the same question every second: the memory for it is bounded."""
     recent = RecentTurns()
     for second in range(1000):
         assert not recent.is_repeated(SAMPLE, recorded("handler", second * 100, second * 100 + 9))

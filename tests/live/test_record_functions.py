@@ -1,4 +1,4 @@
-"""What an application says itself about its turns is read, scored, and never breaks it."""
+"""Texts that an application records itself are read and scored, and never break it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class App:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """What has ended."""
+        """The ended spans."""
         return self._exporter.get_finished_spans()
 
     @property
     def results(self) -> list[object]:
-        """What becomes of the turns."""
+        """The outcomes of the turns."""
         return [outcome.result for outcome in outcomes_of(map(SdkSpan, self.spans))]
 
 
@@ -245,7 +245,7 @@ def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
 
 
 def test_a_retriever_in_another_process() -> None:
-    """Spans of two services are one turn where they are one trace, whoever reads them."""
+    """Spans of two services are one turn if they are in one trace."""
     caller, service = App(), App()
     with caller.tracer.start_as_current_span("ask") as span:
         record_question(QUESTION)
@@ -326,7 +326,7 @@ def test_what_was_hidden_stays_hidden(hidden: str) -> None:
 
 
 def test_a_text_that_looks_like_a_repr_is_a_text() -> None:
-    """What the application says itself is taken at its word."""
+    """Texts that the application records itself are used unchanged."""
     app = App()
     with app.tracer.start_as_current_span("ask"):
         say_all()
@@ -365,7 +365,7 @@ def test_in_threads_and_tasks() -> None:
 
 
 def test_in_a_generator() -> None:
-    """A stream says what was answered when it is through, before its span ends."""
+    """The answer of a stream is recorded when it is complete, before its span ends."""
     app = App()
 
     def stream() -> Iterator[str]:

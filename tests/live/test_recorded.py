@@ -1,4 +1,4 @@
-"""What an application records itself within LangChain runs, or on spans, or nowhere."""
+"""Texts that an application records within LangChain runs, on spans, or outside of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TURN = [(QUESTION, PAGES, ANSWER)]
 
 
 def search(query: str) -> list[str]:
-    """Search where nobody looks, and say what was found."""
+    """Search without an instrumentation, and record the documents."""
     record_retrieval(query, list(PAGES))
     return list(PAGES)
 
@@ -69,7 +69,7 @@ def test_in_a_coroutine_of_a_chain() -> None:
 
 
 class State(TypedDict, total=False):
-    """What the nodes share."""
+    """The state of the graph."""
 
     question: str
     pages: list[str]
@@ -91,7 +91,7 @@ def test_in_a_node_of_a_graph() -> None:
 
 
 def test_in_a_tool_of_an_agent() -> None:
-    """What the tool found counts, whatever text it returns."""
+    """The recorded documents of a tool count, not the text it returns."""
     captured = capture()
 
     @tool
@@ -108,7 +108,7 @@ def test_in_a_tool_of_an_agent() -> None:
 
 
 def test_question_and_answer_win() -> None:
-    """What is said within a run is what the turn around it asked and answered."""
+    """Question and answer recorded within a run are those of the turn around it."""
     captured = capture()
 
     def ask(question: str) -> str:
@@ -171,7 +171,7 @@ def test_branches_of_one_turn() -> None:
 
 
 def test_documents_that_were_observed_give_way() -> None:
-    """What the application says it showed wins over what a retriever found."""
+    """Recorded documents take precedence over those of a retriever."""
     captured = capture()
 
     def ask(question: str) -> str:
@@ -240,7 +240,7 @@ def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_span_that_is_not_sampled_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    """It is current, and somebody decided that it records nothing."""
+    """The current span is not sampled."""
     recorded._warn_lost.cache_clear()  # noqa: SLF001
     captured = capture(sampler=ALWAYS_OFF)
     with caplog.at_level(logging.WARNING, "rag_eval_otel"), captured.within("request"):

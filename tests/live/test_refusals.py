@@ -27,7 +27,7 @@ def said_on(span: Any) -> tuple[Any, Any]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged of refusals."""
+    """Return the log messages on refusals."""
     lines = [record.getMessage() for record in caplog.records]
     return [line for line in lines if "is not scored" in line]
 
@@ -101,7 +101,7 @@ def test_what_has_nothing_of_a_turn_says_nothing() -> None:
 
 
 def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """However many turns it costs; the line names the page that says what to do."""
+    """The reason is logged once for any number of turns, with the page that gives advice."""
     captured = capture()
     with caplog.at_level(logging.WARNING, "rag_eval_otel"):
         for _ in range(3):
@@ -130,7 +130,7 @@ def without_an_answer(app: App) -> Any:
 
 
 def of_hundreds_of_calls(app: App) -> Any:
-    """Record a turn of hundreds of calls, of which nobody can say what belongs together."""
+    """Record a turn of hundreds of calls, which cannot be assigned to each other."""
     chain = app.chain()
     for number in range(200):
         app.retrieve(number, chain)
@@ -183,7 +183,7 @@ def test_what_is_left_out_on_purpose_is_not_logged(
 
 
 def test_a_recorded_retrieval_without_an_answer() -> None:
-    """What was said on the application's own span, and not finished, is refused on it."""
+    """An incomplete turn that the application records on its span is refused on that span."""
     with attached() as app:
         with app.provider.get_tracer("app").start_as_current_span("ask") as span:
             record_question("q?")

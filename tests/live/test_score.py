@@ -1,4 +1,4 @@
-"""The scorer: who is admitted, and what is said when scoring fails."""
+"""The scorer: admission of turns, and log messages about failing scores."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class RunIds(BaseCallbackHandler):
 def ran(
     app: App, spans: Spans = "essential", content: ContentCapture = "off"
 ) -> tuple[Capture, RunIds]:
-    """Run ``app`` once, and return what was captured of it."""
+    """Run ``app`` once, and return its captured turns."""
     captured, ids = capture(spans=spans, content=content), RunIds()
     app.run([captured.handler, ids])
     captured.flush()
@@ -120,7 +120,7 @@ def test_the_samples_are_those_stated(app: App, spans: Spans, content: ContentCa
 
 @each_app
 def test_a_refusal_has_its_reason(app: App) -> None:
-    """What is no sample is counted once, with the reason; what is one is not."""
+    """A turn without a sample is counted once, with the reason; others are not."""
     captured, _ = ran(app)
     expected = [REFUSALS[app.name]] if app.name in REFUSALS else []
     assert captured.reasons == expected

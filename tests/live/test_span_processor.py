@@ -97,7 +97,7 @@ def test_a_flush_of_the_provider_releases_what_is_not_scored(
 def test_stats_count_turns_and_held_spans(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
-    """The handle of the processor shows what is held, what is scored, and how turns ended."""
+    """The handle of the processor shows held spans, and turns by outcome."""
     judge = GatedJudge()
     processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **options(judge=judge))
     provider.add_span_processor(processor)

@@ -1,4 +1,4 @@
-"""What is written on spans: operations, names, errors, and content where it is asked for."""
+"""Spans of LangChain runs: operations, names, errors, and content if it is enabled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_chain() -> None:
 
 
 def test_a_chat() -> None:
-    """A model's call has its provider, its models and what it cost."""
+    """The span of a model call has provider, models and token counts."""
     captured = capture()
     metadata = {"ls_provider": "acme", "ls_model_name": "m"}
     said = AIMessage(
@@ -123,7 +123,7 @@ def test_an_agent_calls_tools_that_run(
     kind: Any,
     operation: str | None,
 ) -> None:
-    """A tool call for which none runs is a structured output; a tool nobody calls is a step."""
+    """A tool call without a tool run is a structured output; a tool without a call is a step."""
     captured = capture()
     root = begin(captured, "chain", 1)
     calls = [{"name": "t", "args": {}, "id": "1"}] if calls_tools else []
@@ -153,7 +153,7 @@ def test_an_agent_calls_tools_that_run(
     ],
 )
 def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> None:
-    """Session and user are on the root alone, from the run's metadata, with what is asked for."""
+    """Session, user and chosen metadata of the run are on the root's span alone."""
     captured = capture(metadata_keys=["tenant", "tags"])
     root = begin(captured, "chain", 1, metadata=metadata)
     finish(captured, begin(captured, "tool", 2, under=1, metadata=metadata), root)
@@ -169,7 +169,7 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
 
 
 def named(model: Any) -> LLMResult:
-    """Return what a call of ``model`` ends with."""
+    """Return the result of a call of ``model``."""
     return LLMResult(generations=[[Generation(text="t")]], llm_output={"model_name": model})
 
 
@@ -214,7 +214,7 @@ def test_no_spans() -> None:
 
 @pytest.mark.parametrize("spans", get_args(Spans))
 def test_the_root_is_below_the_applications_span(spans: Spans) -> None:
-    """What was current when the root run started is its parent."""
+    """The span that is current at the start of the root run is its parent."""
     captured = capture(spans=spans)
     with captured.tracer.start_as_current_span("request"):
         root = begin(captured, "chain", 1)
@@ -325,7 +325,7 @@ def test_content_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("content", get_args(ContentCapture))
 def test_letters_stay_letters(content: ContentCapture) -> None:
-    """What is exported is exported as it is; without being asked, not at all."""
+    """Texts are exported unchanged if content is enabled, else not at all."""
     captured = capture(content=content)
     finish(captured, begin(captured, "chain", 1, asked="Où est Tromsø?"))
     written = str(attributes(captured.span("invoke_workflow chain1")))
@@ -343,7 +343,7 @@ def test_names_that_cannot_be_encoded() -> None:
 
 
 def test_a_model_whose_name_is_no_text() -> None:
-    """What a client says of its model may be anything."""
+    """The model's name in a client's metadata may have any type."""
     captured = capture()
     root = begin(captured, "chain", 1)
     finish(captured, begin(captured, "llm", 2, under=1, told=named(4)), root)

@@ -1,4 +1,4 @@
-"""Finished run trees: every span is ended once, whoever comes first, in the right context."""
+"""Finished run trees: every span is ended once, by the first caller, in the right context."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PatientEvaluator(BackgroundEvaluator):
             running.send(None)
 
     def do_all(self) -> None:
-        """Do what there is, and what comes of it."""
+        """Do all jobs, and the jobs they submit."""
         while self.jobs:
             job = self.jobs.pop(0)
             job.begin()
@@ -295,7 +295,7 @@ class Contexts(SpanProcessor):
 
 @pytest.mark.parametrize("ending", ["scores", "deadline"])
 def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
-    """Processors that read baggage, or a tenant, see what the application had set."""
+    """Processors that read baggage, or a tenant, get the values of the application's context."""
     with patient() as (captured, evaluator):
         contexts = Contexts()
         captured.provider.add_span_processor(contexts)

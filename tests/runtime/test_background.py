@@ -118,7 +118,7 @@ def test_concurrency_is_bounded() -> None:
 
 
 def test_jobs_begin_though_others_wait() -> None:
-    """What a job does at its beginning does not wait for the judge of another."""
+    """The beginning of a job does not wait for the judge of another job."""
     evaluator, gate, begun = BackgroundEvaluator(concurrency=1), Gate(), Future[int]()
     assert evaluator.submit(Call(gate))
     gate.begun.result(10)
@@ -247,7 +247,7 @@ def test_names_are_looked_up_on_the_executor() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    """What waits is bounded by its texts, too, also once its span has left."""
+    """Waiting jobs are bounded by their texts as well, also after their span has left."""
     evaluator, gate = BackgroundEvaluator(max_bytes=10), Gate()
     assert [evaluator.submit(Call(gate, size=6)) for _ in range(2)] == [True, False]
     gate.opened.set_result(None)
@@ -295,7 +295,7 @@ def test_a_job_cannot_wait_for_itself() -> None:
 
 
 def test_blocking_calls_of_judges_are_hidden_too() -> None:
-    """What a judge hands to the loop's executor runs under suppression, on a thread of ours."""
+    """A call that a judge gives to the loop's executor runs under suppression, on our thread."""
     evaluator = BackgroundEvaluator()
     seen: Future[tuple[bool, bool]] = Future()
 

@@ -12,7 +12,7 @@ from rag_eval_otel.runtime.guard import Edge
 
 
 def test_it_swallows_and_counts() -> None:
-    """What goes wrong inside is counted by place, and what comes after the block goes on."""
+    """An error inside is counted by place, and the code after the block runs."""
     places: list[str] = []
     edge = Edge("here", on_error=places.append)
     for _ in range(3):

@@ -67,14 +67,14 @@ def test_exporters_follow_the_environment(
 
 
 def test_unknown_exporter_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exporter that is not installed is named, with what would work."""
+    """The error names the exporter that is not installed, and the alternatives."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "pigeon")
     with pytest.raises(ConfigError, match=r"OTEL_TRACES_EXPORTER names 'pigeon'.*use otlp"):
         list(exporters("traces"))
 
 
 def test_a_metric_reader_is_taken_as_it_is() -> None:
-    """What reads metrics by itself (Prometheus) needs no periodic export."""
+    """An exporter that is a metric reader (Prometheus) needs no periodic export."""
     reader = InMemoryMetricReader()
     made = Providers.exporting(traces=(), metrics=(reader,), logs=())
     made.meter_provider.get_meter("m").create_counter("c").add(1)

@@ -30,7 +30,7 @@ class Swept:
 
 
 def test_it_begins_when_woken_and_sweeps_again_and_again() -> None:
-    """Before it is woken there is no thread; then one, a daemon, that nobody traces."""
+    """Before `wake` there is no thread; then one, a daemon, without instrumentation."""
     swept = Swept()
     sweeper = Sweeper(swept, seconds=0.001)
     assert swept.threads == []
