@@ -79,6 +79,8 @@ LOG_EVENTS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.l
 _NAME_PREFIXES: Final = tuple(d.name_prefix for d in DIALECTS if d.name_prefix)
 _METADATA_PREFIXES: Final = tuple(p for dialect in DIALECTS for p in dialect.metadata_prefixes)
 _LATE_MARKS: Final = frozenset[str]().union(*(d.marks for d in DIALECTS if d.exports_late))
+_OUTPUTS: Final = tuple(dict.fromkeys(d.output for d in DIALECTS if d.output))
+_FUNCTION_OUTPUTS: Final = tuple(d.function_output for d in DIALECTS if d.function_output)
 _RECORDED: Final = frozenset(native.PARTS)
 _IS_INSTRUMENTATION: Final = re.compile(
     "|".join(f"(?:{d.instrumentations})" for d in DIALECTS if d.instrumentations)
@@ -120,14 +122,12 @@ def tool_name(view: SpanView) -> str:
 
 def returns_list(view: SpanView) -> bool:
     """Return True if a decorated function returned a list, by the first character of its output."""
-    names = (dialect.function_output for dialect in _candidates(view))
-    return any(output[:1] == "[" for output in _texts(view, names))
+    return any(output[:1] == "[" for output in _texts(view, _FUNCTION_OUTPUTS))
 
 
 def returns_documents(view: SpanView) -> bool:
     """Return True if the output of ``view`` mentions LangChain documents; nothing is parsed."""
-    names = (dialect.output for dialect in _candidates(view))
-    return any("page_content" in output for output in _texts(view, names))
+    return any("page_content" in output for output in _texts(view, _OUTPUTS))
 
 
 def _texts(view: SpanView, names: Iterable[str]) -> Iterator[str]:
