@@ -269,7 +269,7 @@ def test_the_offline_embedder_is_said(
     options: dict[str, Any], embedder: str, is_said: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server of one's own may embed nothing: then the offline embedder does, and that is said."""
-    options_module._say_who_embeds.cache_clear()  # noqa: SLF001
+    options_module._warn_of_hashing.cache_clear()  # noqa: SLF001
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert Config.from_env({}, **options).embedder == embedder
