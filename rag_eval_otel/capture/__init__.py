@@ -1,1 +1,1 @@
-"""Capture: from running applications to samples."""
+"""Read the telemetry of a running RAG application into samples: question, contexts and answer."""

@@ -1,11 +1,15 @@
-"""`TraceBuffer`: the spans of each trace until it is complete, and the spans to hold back.
+"""Collect the ended spans of each trace until the trace is complete and can be scored.
 
-The end of a root span does not complete a trace: streams outlive it, and LangSmith exports it
-first. A trace is complete when none of its spans is open and none has ended for a while. Later
-spans start a new trace.
+A *turn* is one question of a user and its answer. The scores go on the span of the turn. So that
+they can be added after the span has ended, the span is kept back from the exporter.
 
-For a span that is unrelated to RAG, the application's thread only notes its start and looks at the
-names of its attributes at its end. Open spans are found in the background, for few traces.
+The end of the root span does not show that a trace is complete. The spans of a stream end after the
+root span, and LangSmith exports the root span first. A trace is complete when none of its spans is
+open and none has ended for a while. Spans that end later start a new trace.
+
+Most spans have nothing to do with RAG. For these, the application's thread only records that they
+started, and looks at the names of their attributes at their end. The other work is done on a
+background thread.
 """
 
 from __future__ import annotations
@@ -48,9 +52,10 @@ _MARK = "_rag_eval_otel_tap"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listener:
-    """Adds log records to ``buffer``, except those that are written on ``own_threads``.
+    """Adds the log records that an application writes to ``buffer``.
 
-    ``edge`` keeps errors from the application.
+    Log records that are written on one of ``own_threads`` are left out. ``edge`` is an error
+    handler that keeps our exceptions from the application.
     """
 
     buffer: TraceBuffer
@@ -58,7 +63,7 @@ class Listener:
     own_threads: Collection[int] = ()
 
     def tell(self, name: str, record: Any) -> None:
-        """Add ``record`` if it was written within a span."""
+        """Add the log ``record`` with the event ``name`` if it was written within a span."""
         if not record.span_id or get_ident() in self.own_threads:
             return
         with self.edge:
@@ -67,7 +72,7 @@ class Listener:
 
 
 class LogTap:
-    """A log record processor that passes records to listeners and exports nothing."""
+    """A log record processor that passes log records to listeners and exports nothing."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -89,34 +94,40 @@ class LogTap:
                     listener.tell(name, record)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Return True if a record of this name would be passed on."""
+        """Return True if there is a listener and a log record named ``event_name`` is read."""
         return bool(self._listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        """Remove all listeners."""
+        """Remove all listeners, so that no more log records are passed on."""
         self._listeners = ()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
-        """Return True: there is nothing to export."""
+        """Return True, because this processor exports nothing."""
         return True
 
 
 def may_be_read(event: object) -> bool:
-    """Return True if a dialect reads log records of this name; our own events are not read."""
+    """Return True if log records with this event name may contain parts of a RAG trace.
+
+    The events in which this library itself reports scores are not read.
+    """
     if not isinstance(event, str):
         return False
     return event.startswith(LOG_EVENTS) and event != semconv.EVALUATION_EVENT
 
 
 def log_tap(provider: Any) -> LogTap | None:
-    """Return the `LogTap` of a logger provider; None if the provider is not the SDK's."""
+    """Return the `LogTap` of a logger provider, and add one if there is none yet.
+
+    Return None if the provider takes no log record processors, as only the SDK's provider does.
+    """
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _MARK, None)
     if add is None or isinstance(known, LogTap):
         return known
     tap = LogTap()
     add(tap)
-    with suppress(AttributeError):  # slots: then it gets another tap next time
+    with suppress(AttributeError):  # has slots: it gets another tap at the next call
         setattr(provider, _MARK, tap)
     return tap
 
@@ -127,11 +138,13 @@ _SHARE = 4  # one trace may take this fraction of all bytes: 1 / 4
 
 
 class Taken(NamedTuple):
-    """The trace that has taken in a span or a run tree, and the consequences for the caller.
+    """What happened when a span or a tree of LangChain runs was added to a trace.
 
-    ``anchor`` is the span, if it may stand for a turn and should be held. ``is_new``: the trace
-    is new, so that `TraceBuffer.sweep` must be called from now on. The caller counts the traces
-    in ``evicted`` and releases their held spans.
+    ``trace`` is the trace, or None if nothing was added. ``anchor`` is the added span if it may get
+    scores; the caller should then keep the span back from the exporter. If ``is_new``, the trace
+    has just been started, and `TraceBuffer.sweep` must be called from now on. ``evicted`` are the
+    traces that were removed to limit memory. The caller counts them, and passes the spans that it
+    kept back for them to the exporter.
     """
 
     trace: Trace | None = None
@@ -144,13 +157,14 @@ _NOT_TAKEN = Taken()
 
 
 class TraceBuffer:
-    """Collects the spans of traces with a step of RAG, and returns the traces that are complete.
+    """Collects the spans of traces that contain RAG, and returns the traces that are complete.
 
     ``concerns``, ``take`` and ``join`` run on the application's thread, ``sweep`` on a background
-    thread. Later spans of an evicted trace are ignored until none of its spans is open.
+    thread. If a trace was evicted to limit memory, its later spans are ignored until none of its
+    spans is open.
 
-    ``lock`` is held by a caller that takes a span and holds it back: otherwise another thread
-    could read the trace in between.
+    A caller that adds a span and keeps it back from the exporter must hold ``lock`` meanwhile.
+    Otherwise another thread could remove the trace between the two actions.
     """
 
     def __init__(
@@ -165,14 +179,17 @@ class TraceBuffer:
         self._clock = clock
         self._is_open = True
         self.is_fed = False
-        """Whether a span processor passes it the ended spans of the application."""
+        """Whether a span processor passes the ended spans of the application to this buffer."""
         self.clear()
 
     def clear(self) -> None:
-        """Delete all traces: in a forked child they belong to the parent process."""
+        """Delete all traces and log records.
+
+        This is also called in a forked child process, where they belong to the parent process.
+        """
         self.lock = threading.RLock()
         self.traces: OrderedDict[int, Trace] = OrderedDict()
-        """The incomplete traces, by id."""
+        """The traces that are not complete yet, by trace id, oldest first."""
         self._lost: OrderedDict[int, Trace] = OrderedDict()
         self._logs = PendingLogs(max_bytes=self._limits.max_bytes // _SHARE)
         self._bytes = 0
@@ -184,17 +201,22 @@ class TraceBuffer:
 
     @property
     def size(self) -> int:
-        """The size of the traces and log records in bytes, estimated."""
+        """The estimated size in bytes of all traces and log records in this buffer."""
         return self._bytes + self._logs.size
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Add a log record that was written within an open span."""
+        """Store a log record until the span within which it was written has ended."""
         if self._is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
 
     def concerns(self, span: ReadableSpan) -> bool:
-        """Return True if ``span`` may belong to a turn; fast, as for most it does not."""
+        """Return True if the ended ``span`` may belong to a RAG trace.
+
+        Such a span must be passed to `take`. This is called for every span of the application. It
+        looks only at the span's scope, at the names of its attributes and at its trace id, so that
+        it is fast.
+        """
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
         if (
@@ -202,12 +224,15 @@ class TraceBuffer:
             or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
-            return name != semconv.SCOPE  # our own spans are of runs that were read
+            return name != semconv.SCOPE  # our own spans repeat LangChain runs, which were read
         self._ended.append(span)
         return False
 
     def take(self, span: ReadableSpan) -> Taken:
-        """Add ``span``, for which `concerns` has returned True, to its trace."""
+        """Add the ended ``span`` to its trace, and return what happened.
+
+        Call this only with a span for which `concerns` has returned True.
+        """
         context = span.context
         if context is None or not self._is_open:
             return _NOT_TAKEN
@@ -224,7 +249,10 @@ class TraceBuffer:
         return Taken(trace, view if stands and not trace.is_lost else None, is_new, evicted)
 
     def join(self, tree: RunTree, around: SdkSpan) -> Taken:
-        """Add LangChain runs that ran below the open span ``around`` to its trace."""
+        """Add LangChain runs to the trace of the open span ``around``, within which they ran.
+
+        ``tree`` is a root run and all runs below it.
+        """
         if not (self._is_open and self.is_fed):
             return _NOT_TAKEN
         with self.lock:
@@ -238,7 +266,10 @@ class TraceBuffer:
             return Taken(trace, None, is_new, self._evict(trace))
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with this id, which may have been evicted, or start one."""
+        """Return the trace with the id ``trace_id``, and start the trace if it is not known.
+
+        The returned trace may be one that was evicted. Nothing more is added to such a trace.
+        """
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
             now = self._clock()
@@ -248,7 +279,7 @@ class TraceBuffer:
         return trace
 
     def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
-        """Add ``view`` to its trace; return True if its span may be the anchor of a turn."""
+        """Add ``view`` to ``trace``, and return True if its span may get scores."""
         known = trace.spans.get(view.span_id)
         if trace.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
             trace.last = self._clock()
@@ -267,7 +298,11 @@ class TraceBuffer:
         )
 
     def sweep(self) -> list[Trace]:
-        """Remove and return the traces, and the parts of traces, that are complete."""
+        """Remove and return all traces that are complete.
+
+        If only a part of a trace is complete, such as one answered question below an open span,
+        that part is removed and returned as a trace.
+        """
         now = self._clock()
         self.open_spans.refresh()
         with self.lock:
@@ -282,7 +317,10 @@ class TraceBuffer:
         return ready
 
     def flush(self) -> list[Trace]:
-        """Remove and return the traces, and the parts of traces, of which no span is open."""
+        """Remove and return all traces without an open span, however recently a span ended.
+
+        Complete parts of other traces are removed and returned, too.
+        """
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
@@ -293,7 +331,7 @@ class TraceBuffer:
         return ready
 
     def close(self) -> list[Trace]:
-        """Remove and return all traces, complete or not; take no more spans."""
+        """Remove and return all traces, complete or not, and accept no more spans."""
         self._is_open = False
         self.open_spans.refresh()
         with self.lock:
@@ -304,7 +342,7 @@ class TraceBuffer:
         return ready
 
     def _add_early(self) -> None:
-        """Add the spans that ended before their trace had a step of RAG."""
+        """Add the spans that ended before anything in their trace was known to be RAG."""
         for span in self.open_spans.ended.copy() if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None:
@@ -319,7 +357,11 @@ class TraceBuffer:
         *,
         ready: Sequence[Trace],
     ) -> list[Trace]:
-        """Remove the complete parts of incomplete traces; ``opened`` gives the open spans."""
+        """Remove and return complete parts of the traces that are not in ``ready``.
+
+        ``opened`` returns the open spans of a trace by trace id. A part is complete only if none of
+        its spans has ended since the time ``until``.
+        """
         done = {one.trace_id for one in ready}
         going_on = [one for one in self.traces.values() if one.trace_id not in done]
         parts = []
@@ -338,7 +380,10 @@ class TraceBuffer:
         return idle or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[Trace]:
-        """Evict and return the traces over the limits of number and size."""
+        """Remove and return traces until the limits of number and size are kept.
+
+        These are ``newest``, if it is too large by itself, and the oldest traces.
+        """
         limits, evicted = self._limits, []
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(newest)
@@ -359,7 +404,11 @@ class TraceBuffer:
             self._lost.popitem(last=False)
 
     def _finish(self, traces: Iterable[Trace]) -> None:
-        """Remove ``traces``, and add the open bystanders around them, which may be parents."""
+        """Remove ``traces`` from the buffer, and complete them with spans that are still open.
+
+        The open spans of other libraries are added, because they may be parents of spans of the
+        trace.
+        """
         for trace in traces:
             self._remove(trace)
             for span in self.open_spans.of(trace.trace_id):
@@ -373,15 +422,18 @@ class TraceBuffer:
         self._bytes -= trace.size
 
 
-_SPANS = 1024  # spans whose records are kept; some never end, or are not sampled
+_SPANS = 1024  # the most spans whose log records are kept; some spans never end, or are not sampled
 
-_LOST_RECORDS = (LogView(event=""),)  # replaces dropped records
+_LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
 
 _Key: TypeAlias = "tuple[int, int]"
 
 
 class PendingLogs:
-    """Log records by trace and span; over ``max_bytes`` those of the oldest spans are dropped."""
+    """Stores log records by trace id and span id, until their span has ended.
+
+    If the records exceed ``max_bytes``, the records of the oldest spans are dropped.
+    """
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -406,7 +458,7 @@ class PendingLogs:
             self.take(next(iter(self._records)))
 
     def take(self, key: _Key) -> Sequence[LogView]:
-        """Remove and return the records that were written within a span."""
+        """Remove and return the log records that were written within one span."""
         found = self._records.pop(key, ())
         if found is not _LOST_RECORDS:
             self.size -= sum(map(size_of_log, found))

@@ -1,4 +1,8 @@
-"""`SpanView`: the form in which dialects read spans; session and user in their metadata."""
+"""Define `SpanView`, the form in which spans are read, and find session and user in metadata.
+
+The functions that read the attribute names of one instrumentation (its *dialect*) get a span as a
+`SpanView`, whether it comes from the SDK or from an export.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +24,20 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = {}
 _AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
-_DEPTH: Final = 50  # of containers within containers
-_ITEMS: Final = 1_000_000  # of one value
+_DEPTH: Final = 50  # levels of containers within containers that are copied
+_ITEMS: Final = 1_000_000  # the most items of one value
 _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 
 class SpanView(Protocol):
-    """A span as dialects read it. Times are nanoseconds since the epoch, None where unknown.
+    """A span in the form in which its attributes are read. Times are nanoseconds since the epoch.
 
-    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of name and attributes.
-    ``logs`` are the log records written within the span. ``error`` is the error type or message, or
-    None. ``dropped`` and ``dropped_events`` count attributes and events over the limit of the SDK;
-    ``value_limit`` is the length to which it cuts values, if known.
+    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of a name and
+    attributes. ``logs`` are the log records that were written within the span. ``error`` is the
+    type or message of the error with which the span failed, or None. ``dropped`` is the number of
+    attributes, and ``dropped_events`` the number of events, that the SDK dropped over its limit.
+    ``value_limit`` is the length to which the SDK cuts attribute values, or None if it is unlimited
+    or not known. ``end`` is None while the span is open.
     """
 
     @property
@@ -68,7 +74,7 @@ class SpanView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """One log record."""
+    """One log record that was written within a span."""
 
     event: str
     body: Any = None
@@ -78,9 +84,10 @@ class LogView:
 def simple(value: Any) -> Any:
     """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
 
-    Members of Enums become their values, bytes become text, arrays and frames become lists. Other
-    objects become None, because their ``str()`` is no text of the application. Containers that hold
-    themselves, and values of more than a million items, become None, too.
+    A member of an Enum becomes its value, bytes become text, arrays and data frames become lists.
+    Objects of other types become None, because their ``str()`` is not a text of the application.
+    The reference of a container to itself becomes None, and so does a value of more than a million
+    items.
     """
     if type(value) in _AS_IT_IS:
         return value
@@ -90,7 +97,7 @@ def simple(value: Any) -> Any:
 
 
 class _Copy:
-    """Copies one value, and counts the items that it may still hold."""
+    """Copies one value into plain data, and counts the items that may still be copied."""
 
     __slots__ = ("_within", "left")
 
@@ -113,7 +120,11 @@ class _Copy:
         return self._of_container(value)
 
     def _of_array(self, value: Any) -> Any:
-        """Return the rows of a frame as dicts, the items of an array, or one number or text."""
+        """Return a numpy or pandas value as plain data.
+
+        A data frame becomes a list of dicts, one for each row. An array becomes a list, and a numpy
+        scalar becomes a number or a text.
+        """
         if hasattr(value, "columns"):
             return self.of(value.to_dict("records"))
         items = value.tolist() if hasattr(value, "tolist") else None
@@ -135,7 +146,10 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSpan:
-    """A `SpanView` of plain data, and the keys under which questions and answers are found."""
+    """A `SpanView` whose attributes, events and log records are plain data.
+
+    ``keys`` are the dict keys under which the application keeps questions and answers.
+    """
 
     name: str
     scope: str
@@ -188,7 +202,7 @@ def _values(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def word(view: SpanView, name: str) -> str | None:
-    """Return a short attribute, such as a kind or a name, as text; None if it is missing."""
+    """Return the attribute ``name``, a short value such as a kind, as text; None if missing."""
     found = view.attributes.get(name)
     if type(found) is str or found is None:
         return found
@@ -197,10 +211,10 @@ def word(view: SpanView, name: str) -> str | None:
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span``, which must not be changed.
+    """Return the attributes of ``span`` as the SDK stores them. Do not change them.
 
-    This reads the SDK's private dict where there is one. The two wrappers around it cost more than
-    everything else that is done on the application's thread.
+    This reads the SDK's private dict if there is one. The two wrappers around the dict cost more
+    time than everything else that this library does on the application's thread.
     """
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
@@ -209,9 +223,10 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
 
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
-    """Return True if the ended ``span`` has none of these attributes, and none was dropped.
+    """Return True if the ended ``span`` has no attribute of ``names``, and dropped no attribute.
 
-    It is called for every span of the application, so it avoids the SDK's wrappers as well.
+    This is called for every span of the application, so it reads the SDK's private dict, which is
+    faster than the public attribute.
     """
     try:
         attributes: Any = span._attributes  # noqa: SLF001
@@ -221,9 +236,10 @@ def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
 
 
 class SdkSpan:
-    """A span of the SDK as a `SpanView`.
+    """Presents a span of the OpenTelemetry SDK as a `SpanView`.
 
-    Identity and attributes are looked up once, because the application's thread reads them often.
+    The ids, the name and the attributes are looked up once, because the application's thread reads
+    them often.
     """
 
     __slots__ = (
@@ -254,7 +270,10 @@ class SdkSpan:
         self.parent_is_remote = parent is not None and parent.is_remote
 
     def is_of(self, other: SdkSpan) -> bool:
-        """Return True if both are views of the same span, of which the SDK makes copies."""
+        """Return True if this view and ``other`` show the same span.
+
+        The SDK makes copies of a span, so the name and the times are compared.
+        """
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
 
     @property
@@ -290,7 +309,7 @@ class SdkSpan:
 
     @property
     def value_limit(self) -> int | None:
-        """The length to which the tracer provider cuts values, if the SDK tells it."""
+        """The length to which the tracer provider cuts attribute values, or None if not known."""
         found = getattr(getattr(self._span, "_attributes", None), "max_value_len", None)
         return found if isinstance(found, int) else None
 
@@ -302,16 +321,20 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""Standard names, and the names that LangChain applications and tracing libraries use."""
+"""By the standard name of an attribute, all names under which its value may be found.
+
+The names are those of LangChain applications and of tracing libraries.
+"""
 
 _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return the metadata of the application in ``attributes``, by names without a prefix.
+    """Return the application's own metadata in the span ``attributes``, by name without prefix.
 
-    Metadata is in the attribute ``metadata`` as JSON, in attributes with one of ``prefixes`` or
-    with ``metadata.``, and in attributes of a standard name, such as ``session.id``.
+    Metadata may be in three kinds of attributes: in ``metadata`` as a JSON object, in attributes
+    whose name begins with ``metadata.`` or one of ``prefixes``, and in attributes with a known name
+    such as ``session.id``.
     """
     prefixes = (*prefixes, "metadata.")
     metadata = json_in(attributes.get("metadata"))
@@ -327,9 +350,11 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation by their standard names, and the metadata ``keys``.
+    """Return session, user and conversation by their standard attribute names.
 
-    The first value of a name counts. Without a conversation id, the session is the conversation.
+    ``metadata``: the metadata of each step of a trace. The first value of each name counts.
+    ``keys``: the names of further metadata to return. If there is no conversation id, the session
+    id is used.
     """
     merged: dict[str, Any] = {}
     for one in metadata:
@@ -352,7 +377,10 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bystander:
-    """A span that is no step of RAG, as a `SpanView` without content."""
+    """A span that is no part of RAG, as a `SpanView` without attributes, events and log records.
+
+    It is kept because its parent id connects other spans of the trace.
+    """
 
     context: SpanContext
     name: str

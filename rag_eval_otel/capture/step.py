@@ -1,4 +1,8 @@
-"""`Step`: one call, retrieval, tool or chain of a trace, in one vocabulary for all sources."""
+"""Define `Step`: one call in a trace (retrieval, chat model, tool, chain), whatever recorded it.
+
+Spans of every instrumentation and LangChain runs are converted into steps, so that all later
+modules need to know only this form.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ RETRIEVALS = frozenset({"retriever", "reranker"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A tool result in the prompt of an LLM call; ``documents`` are those of its artifact."""
+    """A tool result that was a message in the prompt of an LLM call.
+
+    ``tool`` is the name of the tool. ``documents`` are the documents in the artifact that LangChain
+    keeps beside the text of a tool message.
+    """
 
     text: str
     tool: str = ""
@@ -25,14 +33,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call, retrieval, tool or chain of a trace. Times are nanoseconds since the epoch.
+    """One call in a trace: a retrieval, a call of a model or a tool, or a chain.
+
+    Times are nanoseconds since the epoch.
 
     ``input`` is the question of a chain or agent, the query of a retriever, the last user message
     of an LLM, or the arguments of a tool. ``output`` is the answer of a chain or agent, or the text
-    of an LLM or a tool. A part that was not captured is None.
+    that an LLM or a tool returned. An attribute is None if the trace does not contain it.
 
-    Parts that the application recorded itself (``recorded``) take precedence over those of an
-    instrumentation. Parts that were redacted (``hidden``) are not recovered from elsewhere.
+    ``recorded``, ``hidden`` and ``cut`` name parts of the step. A recorded part was written by the
+    application with a function such as `record_answer`. It takes precedence over what an
+    instrumentation captured. A hidden part was redacted. It is not restored from other steps.
     """
 
     id: Hashable
@@ -41,56 +52,65 @@ class Step:
     name: str
     start: int
     end: int | None = None
-    """None while it runs."""
+    """The end of the call, or None while the call runs."""
     input: str | None = None
     output: str | None = None
     prompt: tuple[str, ...] = ()
-    """The messages that an LLM was shown, oldest first."""
+    """The texts of the messages that an LLM was shown, oldest first."""
     documents: tuple[Passage, ...] | None = None
-    """The documents of a retrieval; None: not captured, ``()``: nothing was found."""
+    """The documents of a retrieval: None if not captured, ``()`` if nothing was found."""
     error: str | None = None
     hidden: frozenset[Part] = frozenset()
-    """The parts that were redacted."""
+    """The parts of this step that were redacted."""
     cut: frozenset[Part] = frozenset()
-    """The parts that a limit of the SDK shortened or dropped."""
+    """The parts of this step that a limit of the OpenTelemetry SDK shortened or dropped."""
     recorded: frozenset[Part] = frozenset()
-    """The parts that the application recorded itself."""
+    """The parts that the application itself recorded, with `record_answer` and the like."""
     document_count: int | None = None
-    """The number of documents, if only their ids are captured."""
+    """The number of retrieved documents, if their ids are captured but not their texts."""
     query: str | None = None
-    """The query of recorded contexts, on a step that is no retriever."""
+    """The query of a retrieval that the application recorded on a step of another kind."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """The variables of the prompt's template."""
+    """The values of the variables in the prompt's template, by variable name."""
     description: str = ""
     """The description of a tool."""
     tool_results: tuple[Result, ...] = ()
-    """The tool results in the prompt after the user's last message."""
+    """The tool results in the prompt that come after the last message of the user."""
     windows: Mapping[str, str] = field(default_factory=dict)
     """By the text of a document, a longer text around it that may be shown instead."""
     own_messages: tuple[str, ...] = ()
-    """The messages in the prompt that the LLM itself wrote earlier."""
+    """The messages in the prompt that the LLM itself wrote in earlier calls."""
     input_texts: tuple[str, ...] = ()
-    """The texts of its input, if none of them is known to be the question."""
+    """The texts in the input of this step, if none of the texts is known to be the question."""
     output_texts: tuple[str, ...] = ()
-    """The texts of its output, if none of them is known to be the answer."""
+    """The texts in the output of this step, if none of the texts is known to be the answer."""
     documents_seen: tuple[Passage, ...] = ()
-    """The documents in the input and output of a chain."""
+    """The documents in the input and in the output of a chain."""
     documents_given: tuple[Passage, ...] = ()
-    """The documents in its input."""
+    """The documents in the input of a chain."""
     kept_ids: tuple[str, ...] = ()
-    """The ids of documents in its output that are written as ids only."""
+    """The ids of documents that a chain returned as ids, without their texts."""
     calls_tools: bool = False
     is_remote: bool = False
-    """Whether its parent is in another process or does not exist, and so is not missing."""
+    """Whether the parent is a span of another process, or the step has no parent at all.
+
+    Then no span of this process is missing above the step.
+    """
     flat: bool = False
-    """Whether it may hold several unrelated turns, as the span of a web request may."""
+    """Whether the step may contain several unrelated questions with their answers.
+
+    An example is the span of a web request.
+    """
     deferred: bool = False
-    """Whether its output is a stream that is read after its end."""
+    """Whether the output is a stream that the application reads after the step has ended."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Session, user and other metadata of the application."""
+    """The session, the user and other metadata that the application attached."""
     contexts_source: ContextsSource = "retrieval"
-    """Where the documents of a retrieval were read."""
+    """Where the documents of a retrieval were found: retriever, tool result or prompt."""
     source: str = ""
-    """The instrumentation that recorded it; two may record the same call."""
+    """The instrumentation that recorded the step.
+
+    If two instrumentations are active, each may record the same call.
+    """
     response_id: str | None = None
-    """The id that the model's provider gave to the response."""
+    """The id that the provider of the model gave to its response."""

@@ -1,6 +1,7 @@
 """Read questions and answers out of plain data, and find a text again in a prompt.
 
-*Plain data* are strings, numbers, lists and dicts, with messages as dicts of role and content.
+*Plain data* are strings, numbers, lists and dicts. A message of a chat is a dict with a role and a
+content.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from typing import Any, Final, TypeAlias
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return the message and offset of ``text``, verbatim, as JSON or with other spaces."""
-    if not text.strip():  # it is in every message
+    """Return the number of the first message with ``text`` in it, and the offset of ``text`` there.
+
+    ``text`` may be there verbatim, escaped as in JSON, or with other white space. If it is only
+    there with other white space, the offset counts in the normalised message. Return None if
+    ``text`` is empty or in no message.
+    """
+    if not text.strip():  # an empty text is in every message
         return None
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     for number, message in enumerate(messages):
@@ -34,25 +40,31 @@ def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
 
 
 def normalised(text: str) -> str:
-    """Return ``text`` with each run of white space as one space."""
+    """Return ``text`` without white space at its ends, and with one space for each run within."""
     return " ".join(text.split())
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return True if both texts are given and equal, but for case and white space."""
+    """Return True if both texts are equal, regardless of case and white space, and not empty."""
     return bool(one and other) and (
         normalised(one or "").casefold() == normalised(other or "").casefold()
     )
 
 
 def is_in(part: str, whole: str) -> bool:
-    """Return True if ``part`` is in ``whole``, regardless of case and white space."""
+    """Return True if ``part`` is in ``whole``, regardless of case and white space.
+
+    Return False if ``part`` is empty.
+    """
     return bool(part.strip()) and normalised(part).casefold() in normalised(whole).casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys under which applications keep questions and answers; the first present counts."""
+    """The dict keys under which applications keep questions and answers.
+
+    If several of the keys are present, the key that is first in the tuple counts.
+    """
 
     question: tuple[str, ...] = (
         "question",
@@ -88,23 +100,34 @@ class Keys:
     )
 
     def after(self, *, question: Iterable[str] = (), answer: Iterable[str] = ()) -> Keys:
-        """Return the list with keys of an application's own before the usual ones."""
+        """Return these keys after the keys of one application, which then take precedence.
+
+        ``question`` and ``answer`` are the application's keys.
+        """
         return Keys((*question, *self.question), (*answer, *self.answer))
 
 
 USUAL: Final = Keys()
 _USER_ROLES = frozenset({"human", "user"})
 _ASSISTANT_ROLES = frozenset({"ai", "assistant", "AIMessageChunk"})
-_MAX_MAPPINGS = 100  # nested mappings that are searched for a text
+_MAX_MAPPINGS = 100  # the most nested mappings that are searched for a text
 
 
 def question_of(data: object, keys: Keys = USUAL) -> str | None:
-    """Return the question in plain ``data``: a string, under a usual key, or the user's message."""
+    """Return the question in plain ``data``, or None if there is none.
+
+    It is ``data`` itself if that is a string, else the value under the first of the question keys,
+    else the last message of the user.
+    """
     return _text_of(data, keys=keys.question, roles=_USER_ROLES, seen=set())
 
 
 def answer_of(data: object, keys: Keys = USUAL) -> str | None:
-    """Return the answer in plain ``data``: a string, under a usual key, or the model's message."""
+    """Return the answer in plain ``data``, or None if there is none.
+
+    It is ``data`` itself if that is a string, else the value under the first of the answer keys,
+    else the last message of the model.
+    """
     return _text_of(data, keys=keys.answer, roles=_ASSISTANT_ROLES, seen=set())
 
 
@@ -129,9 +152,9 @@ def _text_of(
 
 
 def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
-    """Return the text of the last message by one of ``roles``, if the user's last is not after it.
+    """Return the text of the last message that was written by one of ``roles``.
 
-    A message before the user's last one belongs to an earlier turn.
+    Return None if the user wrote a message after it. Then it belongs to an earlier question.
     """
     for message in reversed(messages):
         role = role_of(message)
@@ -149,7 +172,7 @@ def role_of(message: object) -> str | None:
 
 
 def text_of_message(message: object) -> str:
-    """Return the text of a message; its text blocks joined."""
+    """Return the text of ``message``. The texts of content blocks are joined."""
     content = message.get("content", "") if isinstance(message, Mapping) else ""
     if isinstance(content, str):
         return content
@@ -161,9 +184,9 @@ def text_of_message(message: object) -> str:
 
 
 def json_in(text: object, *, opening: str = "") -> Any:
-    """Return the data that ``text`` is the JSON of, or None if it is not JSON.
+    """Parse ``text`` as JSON and return the value, or None if ``text`` is not JSON.
 
-    ``opening``: the characters with which it must begin; any if empty.
+    ``opening``: characters. If not empty, ``text`` must begin with one of them to be parsed.
     """
     if not isinstance(text, str) or not text.lstrip().startswith(tuple(opening) or ""):
         return None
@@ -174,23 +197,23 @@ def json_in(text: object, *, opening: str = "") -> Any:
 
 
 def exact(text: str) -> str:
-    """Return ``text`` as a plain string: of a member of a string Enum, its value."""
+    """Return ``text`` as an instance of `str` itself, not of a subclass such as a string Enum."""
     return text if type(text) is str else str.__str__(text)
 
 
 def exportable(text: str) -> str:
-    """Return ``text`` without lone surrogates, which would make the export of a batch fail."""
+    """Replace lone surrogates in ``text``, which would make the export of a batch of spans fail."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 Place: TypeAlias = "tuple[int, int]"
-"""The number of a message, and the count of letters and digits before the text."""
+"""The number of a message, and how many letters and digits of the message precede the text."""
 
 _FEW = 16  # letters and digits; a shorter text must be there verbatim
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
-_LAYERS = 3  # layers of escapes that are removed: JSON within JSON within a repr
-_MOST = 0.6  # the share of a text's distinctive words by which it counts as reworded
-_SEVERAL = 3  # the least number of such words
+_LAYERS = 3  # layers of escapes that are removed, as in JSON within JSON within a repr
+_MOST = 0.6  # the fraction of its distinctive words that a reworded text keeps
+_SEVERAL = 3  # the least number of distinctive words that a reworded text keeps
 
 _UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
 _NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # of a line in a list
@@ -199,17 +222,17 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def bare(text: str) -> str:
-    """Return the letters and digits of ``text``, unescaped."""
+    """Return only the letters and digits of ``text``, in lower case and without escapes."""
     return _NEITHER.sub("", _plain(text))
 
 
 def _unnumbered(text: str) -> str:
-    """Return the letters and digits of ``text``, without the numbers of list items."""
+    """Return only the letters and digits of ``text``, without the numbers of list items."""
     return _NEITHER.sub("", _NUMBER.sub("", _plain(text)))
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of ``text`` with at least four letters, and its numbers."""
+    """Return the words of ``text`` that have at least four letters, and its numbers."""
     found = _WORD.findall(_plain(text))
     return frozenset(word for word in found if len(word) > 3 or not word.isalpha())  # noqa: PLR2004
 
@@ -228,7 +251,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 class Messages:
-    """The messages that an LLM was shown, to find texts in them."""
+    """The texts of the messages that an LLM was shown, with methods to find a text in them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = tuple(texts)
@@ -247,28 +270,39 @@ class Messages:
 
     @property
     def size(self) -> int:
-        """The number of letters and digits."""
+        """The number of letters and digits in all messages."""
         return sum(map(len, self._bare))
 
     def place(self, text: str) -> Place | None:
-        """Return the place of ``text``, verbatim, escaped or with other white space."""
+        """Return the position of ``text`` in the messages, or None if ``text`` is not there.
+
+        The text may be there verbatim, escaped as in JSON, or with other white space.
+        """
         found = place(text, self.texts)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def count(self, text: str) -> int:
-        """Return how often ``text`` occurs, compared by letters and digits."""
+        """Return how often ``text`` occurs in the messages, comparing letters and digits only."""
         own = bare(text)
         return sum(one.count(own) for one in self._bare) if own else 0
 
     def place_changed(self, text: str) -> Place | None:
-        """Return the place of ``text``, compared by letters and digits."""
+        """Return the position of ``text`` in the messages, or None if ``text`` is not there.
+
+        Only letters and digits are compared. A text of few letters and digits is not searched for,
+        because it may be found by chance.
+        """
         own = bare(text)
         if len(own) < _FEW:
             return None
         return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
 
     def place_of_part(self, text: str, others: Sequence[str]) -> Place | None:
-        """Return the place of a part of ``text`` that is in none of ``others``."""
+        """Return the position of a part of ``text`` in the messages, or None.
+
+        A part is 24 letters and digits in a row. Parts that are also in one of the texts ``others``
+        do not count.
+        """
         own, beside = bare(text), [bare(other) for other in others]
         for start in range(0, len(own) - _CHUNK + 1, _CHUNK // 2):
             part = own[start : start + _CHUNK]
@@ -278,7 +312,10 @@ class Messages:
         return None
 
     def resembles(self, text: str, others: Sequence[str]) -> bool:
-        """Return True if most words of ``text`` that are in none of ``others`` occur."""
+        """Return True if most words of ``text`` occur in the messages.
+
+        Words that are also in one of the texts ``others`` do not count.
+        """
         own = words(text).difference(*map(words, others))
         return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)
 
