@@ -1,4 +1,7 @@
-"""Our metrics behind the interfaces of other frameworks, none of which is imported."""
+"""Offer the metrics behind the evaluator interfaces of other frameworks.
+
+No other framework is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from rag_eval_otel.metrics.outcome import Metric
 
 
 def single_metric(metric: str | Metric) -> Metric:
-    """Return ``metric``, or the metric of that name; raise `ConfigError` for the name of a set."""
+    """Return ``metric`` itself, or the metric of that name.
+
+    Raises `ConfigError` if ``metric`` is the name of a set of several metrics.
+    """
     first, *others = resolve_metrics([metric])
     if others:
         names = ", ".join(each.name for each in (first, *others))

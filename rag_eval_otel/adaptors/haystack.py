@@ -1,4 +1,4 @@
-"""A metric with the interface of a Haystack evaluator."""
+"""Offer a metric behind the interface of a Haystack evaluator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_eval_otel.types import Score
 
 
 class HaystackEvaluator:
-    """Measures ``metric`` on columns that are named as in haystack-ai 3.4.
+    """Measure ``metric`` on columns with the names of the evaluators in haystack-ai 3.4.
 
     Haystack is not imported. For a pipeline, declare a component::
 
@@ -25,9 +25,10 @@ class HaystackEvaluator:
         class Evaluator(HaystackEvaluator):
             run = component.output_types(score=float, individual_scores=list)(HaystackEvaluator.run)
 
-    ``metric`` is a metric or its name; `ConfigError` for a name that is unknown or names a set.
-    ``judge`` and ``embedder`` are those of `evaluate`. With ``raise_on_failure`` the first failed
-    row raises `FailedRowError`, as in Haystack's evaluators; else its status is ``error``.
+    ``metric`` is a metric or the name of a metric. An unknown name and the name of a set of metrics
+    raise `ConfigError`. ``judge`` and ``embedder`` are the same as for `evaluate`. With
+    ``raise_on_failure``, the first failed row raises `FailedRowError`, as Haystack's evaluators do.
+    Without it, a failed row has the status ``error``.
     """
 
     def __init__(
@@ -56,15 +57,18 @@ class HaystackEvaluator:
         predicted_answers: list[str] | None = None,
         ground_truth_answers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the outputs of Haystack's evaluators, and the reasons of missing scores.
+        """Score the rows of the columns, and return the outputs of a Haystack evaluator.
 
-        - ``score``: the mean of the scores; None (in Haystack NaN) without any.
-        - ``individual_scores``: the score of each row or None (in Haystack NaN, or 0 if undefined).
-        - ``results``: ``score``, ``status``, ``reason``, ``explanation``, ``detail`` of each row.
-        - ``statuses``: ``evaluated``, ``undefined`` or ``error`` of each row, and their ``counts``.
+        - ``score``: the mean of the scores. Without scores it is None (in Haystack NaN).
+        - ``individual_scores``: the score of each row. A missing score is None (in Haystack NaN, or
+          0 if the score is undefined).
+        - ``results``: a dict for each row with ``score``, ``status``, ``reason``, ``explanation``
+          and ``detail``.
+        - ``statuses``: ``evaluated``, ``undefined`` or ``error`` for each row.
+        - ``counts``: the number of rows with each status.
 
-        Raises `ConfigError`, a `ValueError`, for columns that differ in length and for a missing
-        column that the metric needs.
+        Raises `ConfigError`, which is a `ValueError`, if the columns differ in length or if a
+        column is missing that the metric needs.
         """
         columns = _given(questions, contexts, predicted_answers, ground_truth_answers)
         return _result(evaluate_dataset(columns, [self._metric], **self._options))
@@ -77,7 +81,7 @@ class HaystackEvaluator:
         predicted_answers: list[str] | None = None,
         ground_truth_answers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Do the same as `run`, asynchronously."""
+        """Score the rows and return the same outputs as `run`, asynchronously."""
         columns = _given(questions, contexts, predicted_answers, ground_truth_answers)
         return _result(await aevaluate_dataset(columns, [self._metric], **self._options))
 

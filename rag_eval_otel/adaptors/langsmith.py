@@ -1,4 +1,4 @@
-"""Metrics as a LangSmith evaluator, and a metric as a LangChain string evaluator."""
+"""Offer metrics as a LangSmith evaluator, and one metric as a LangChain string evaluator."""
 
 from __future__ import annotations
 
@@ -35,18 +35,22 @@ def langsmith_evaluator(
     timeout: float | None = None,
     keys: Mapping[str, str] | None = None,
 ) -> Callable[[Any, Any], dict[str, Any]]:
-    """Return an evaluator for LangSmith: ``evaluate(app, data=..., evaluators=[it])``.
+    """Return an evaluator for LangSmith: ``evaluate(app, data=..., evaluators=[evaluator])``.
 
-    Called with a run and its example, it returns ``{"results": [...]}`` with the feedback of each
-    metric: ``key``, ``score``, ``value`` (pass or fail), ``comment`` (the explanation, or the
-    reason for no score) and ``evaluator_info`` (status, reason, version). A failed score, and one
-    for which a field is missing, is None.
+    LangSmith calls the evaluator with a run and its example. The evaluator returns ``{"results":
+    [...]}`` with one feedback for each metric. A feedback has the keys ``key``, ``score``,
+    ``value`` (pass or fail), ``comment`` (the explanation, or the reason for a missing score) and
+    ``evaluator_info`` (status, reason, version). The score is None if it failed or if a field is
+    missing.
 
-    The question is an input of the example (without an example, of the run), answer and contexts
-    are outputs of the run, and the reference is an output of the example. Each is found by its
-    usual names; ``keys`` maps question, answer, contexts or reference to another name. Contexts are
-    texts or documents. ``metrics``, ``judge``, ``embedder``, ``fusion`` and ``timeout`` are as in
-    `evaluate`. The evaluator raises `ConfigError` for a field that cannot be used.
+    The question is read from the inputs of the example. Without an example, it is read from the
+    inputs of the run. The answer and the contexts are read from the outputs of the run, and the
+    reference from the outputs of the example. Each field is found by its usual names. ``keys`` maps
+    ``question``, ``answer``, ``contexts`` or ``reference`` to another name. Contexts are texts or
+    documents.
+
+    ``metrics``, ``judge``, ``embedder``, ``fusion`` and ``timeout`` are the same as for `evaluate`.
+    The evaluator raises `ConfigError` if a field cannot be used.
     """
     chosen = dict(keys or {})
     check_chosen(chosen)
@@ -68,14 +72,14 @@ def langsmith_evaluator(
 
 
 class RagStringEvaluator:
-    """A metric as a LangChain ``StringEvaluator``; LangChain is not imported.
+    """Offer one metric as a LangChain ``StringEvaluator``. LangChain is not imported.
 
-    If an instance of LangChain's class is required, inherit from both, ours first::
+    If you need an instance of LangChain's class, inherit from both classes, from this class first::
 
         class Evaluator(RagStringEvaluator, StringEvaluator): ...
 
     `evaluate_strings` takes the answer as ``prediction``, the question as ``input``, the
-    ``reference``, and ``contexts``, which LangChain's interface does not have.
+    ``reference``, and also ``contexts``, which LangChain's interface does not have.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class RagStringEvaluator:
 
     @property
     def evaluation_name(self) -> str:
-        """The metric's name."""
+        """The name of the metric."""
         return self._metric.name
 
     @property
@@ -108,7 +112,7 @@ class RagStringEvaluator:
 
     @property
     def requires_reference(self) -> bool:
-        """Whether the metric needs a reference."""
+        """Whether the metric needs a reference answer."""
         return "reference" in self._metric.needs
 
     def evaluate_strings(
@@ -119,10 +123,11 @@ class RagStringEvaluator:
         input: str | None = None,  # noqa: A002  # LangChain's name
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Return ``score``, ``value`` (pass or fail) and ``reasoning``.
+        """Score one answer and return ``score``, ``value`` (pass or fail) and ``reasoning``.
 
-        A failed score is None, and ``reasoning`` has the reason. Texts in ``kwargs`` are extra
-        fields for your own metrics; other values are ignored.
+        If scoring fails, ``score`` is None and ``reasoning`` has the reason. Texts in ``kwargs``
+        are extra fields for your own metrics. Other values in ``kwargs`` that are no fields of a
+        sample are ignored.
         """
         cells = {**kwargs, "answer": prediction, "reference": reference, "question": input}
         return _graded(run_now(lambda: self._score(cells, where="evaluate_strings"))[0])
@@ -135,7 +140,7 @@ class RagStringEvaluator:
         input: str | None = None,  # noqa: A002  # LangChain's name
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Do the same as `evaluate_strings`, asynchronously."""
+        """Score one answer as `evaluate_strings` does, asynchronously."""
         cells = {**kwargs, "answer": prediction, "reference": reference, "question": input}
         return _graded((await self._score(cells, where="aevaluate_strings"))[0])
 
@@ -145,7 +150,10 @@ class RagStringEvaluator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scorer:
-    """Scores the fields given; a metric that needs another field gets an undefined score."""
+    """Score one sample with ``metrics``.
+
+    If the sample lacks a field that a metric needs, the score of that metric is undefined.
+    """
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -154,8 +162,11 @@ class _Scorer:
     timeout: float | None
 
     async def __call__(self, cells: Mapping[str, Any], *, where: str) -> list[Score]:
-        """Return a score of each metric, in their order."""
-        # A task has its own context, in which tracing is suppressed.
+        """Return one score for each metric, in the order of the metrics.
+
+        ``cells`` are the fields of the sample, and ``where`` names the sample in error messages.
+        """
+        # The task has its own context, so that tracing is suppressed for this task only.
         return await asyncio.ensure_future(self._scores(cells, where=where))
 
     async def _scores(self, cells: Mapping[str, Any], *, where: str) -> list[Score]:
@@ -191,7 +202,7 @@ def _missing_input(metric: Metric, filled: Iterable[str]) -> Score:
 
 
 def _cells(run: Any, example: Any, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a `Sample` in the run and its example."""
+    """Return the fields of a `Sample` that are in ``run`` and ``example``, by field name."""
     outputs = _part(run, "outputs")
     expected = _part(example, "outputs")
     inputs = _part(example, "inputs") or _part(run, "inputs")
@@ -214,7 +225,7 @@ def _first(part: Mapping[str, Any], names: Iterable[str]) -> Any:
 
 
 def _read(field: str, cell: Any) -> Any:
-    """Return the cell, documents as texts with their ids."""
+    """Return ``cell``; in the field ``contexts``, documents are converted to texts with ids."""
     if field != "contexts" or not isinstance(cell, list | tuple):
         return cell
     return [_context(item) for item in cell]
@@ -222,7 +233,7 @@ def _read(field: str, cell: Any) -> Any:
 
 def _context(item: Any) -> Any:
     if isinstance(item, Mapping):
-        return item.get("kwargs", item)  # as LangChain serialises documents
+        return item.get("kwargs", item)  # LangChain serialises a document like this
     if hasattr(item, "page_content"):
         return {"text": item.page_content, "id": getattr(item, "id", None)}
     return item
@@ -247,7 +258,7 @@ def _graded(score: Score) -> dict[str, Any]:
 
 
 def _comment(score: Score) -> str | None:
-    """Return the explanation of a score, or the reason why there is none."""
+    """Return the explanation of ``score``, or the reason why it has no value."""
     if score.status == "ok":
         return score.explanation or score.reason
     why = score.detail.get("error")

@@ -1,4 +1,4 @@
-"""Offline evaluation of datasets, and the HTML page on their scores."""
+"""Evaluate datasets offline, and write an HTML page about the scores in a file."""
 
 from rag_eval_otel.dataset.result import Comparison, DatasetResult
 from rag_eval_otel.dataset.run import Budget, aevaluate_dataset, evaluate_dataset

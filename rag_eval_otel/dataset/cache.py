@@ -1,4 +1,4 @@
-"""`ScoreCache`: scores on disk, written as each row ends, so that a run can be continued."""
+"""Write scores to an SQLite file after each row, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _GET = "SELECT judge, score FROM scores WHERE key = ?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """The part of a run that decides what a score of a sample will be."""
+    """Collect the settings that decide which score a sample gets.
+
+    Two runs may share scores from the cache if all these settings are equal.
+    """
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -48,7 +51,12 @@ class Measure:
     reasons: Reasons = "off"
 
     def definitions(self) -> dict[str, str]:
-        """Return for each metric a text that is equal only if its scores are comparable."""
+        """Return one text for each metric name that describes how the metric is measured.
+
+        Two scores of a metric are comparable if these texts are equal. The text contains the
+        version of the metric, the names and revisions of the judge and the embedder, and the
+        release of this library.
+        """
         models = [_identity(model) for model in (self.judge, self.embedder)]
         version = partial(version_of, fusion=self.fusion, model=models[0], reasons=self.reasons)
         with self.prompts.in_use():
@@ -59,9 +67,10 @@ class Measure:
 
 
 def _labelling(metric: Metric) -> list[str]:
-    """Return the threshold of a function metric, which may label its scores itself.
+    """Return the threshold of ``metric`` as text if ``metric`` is a function metric, else nothing.
 
-    Scores of other metrics get their label when they are read from the cache.
+    A function metric may label its scores itself, so its cached labels are valid for one threshold
+    only. Scores of other metrics get their label when they are read from the cache.
     """
     return [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
 
@@ -79,10 +88,14 @@ def _release() -> str:
 
 
 class ScoreCache:
-    """Scores in an SQLite file, by the content of the sample and the definition of the metric.
+    """Keep scores in an SQLite file and find them by sample and metric.
 
-    Failed scores, and those whose judge reply was not usable, are not kept, so that they are tried
-    again. Each row is committed when it ends: a killed process loses the rows under way only.
+    The key of a score is a digest of the content of the sample and of the definition of the metric
+    (see `Measure.definitions`). A score that failed is not kept, nor is a score without a usable
+    judge reply. A later run asks the judge for such scores again.
+
+    The scores of a row are committed when the row ends. A killed process therefore loses only the
+    rows that it had not finished.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
@@ -96,7 +109,10 @@ class ScoreCache:
         }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
-        """Return the known scores of ``sample``, each with the judge model that answered."""
+        """Return the cached scores of ``sample`` by metric name.
+
+        Each score comes with the name of the judge model that answered, or None.
+        """
         found: dict[str, tuple[Score, str | None]] = {}
         with _cache_errors(self._path):
             for name, key in self._keys(sample).items():
@@ -107,9 +123,10 @@ class ScoreCache:
         return found
 
     def _labelled(self, score: Score) -> Score:
-        """Return ``score`` with the label of its metric's present threshold.
+        """Return ``score`` with the label that the current threshold of its metric gives.
 
-        A label without a threshold was given by the metric itself, and stays.
+        If a score has a label but no threshold, the metric gave the label itself, and the label
+        stays.
         """
         has_own_label = score.label is not None and score.threshold is None
         if has_own_label or score.value is None or score.name not in self._thresholds:
@@ -118,7 +135,11 @@ class ScoreCache:
         return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Keep the ``scores`` that would be the same if they were asked for again."""
+        """Write the final ones of ``scores`` to the file, as scores of ``sample``.
+
+        A score is final if a second request to the judge would not change it (see `_is_final`).
+        ``judge`` is the name of the judge model that answered.
+        """
         keys = self._keys(sample)
         rows = [
             (keys[s.name], judge, json.dumps(score_to_dict(s), default=str))
@@ -134,15 +155,19 @@ class ScoreCache:
 
 
 def _is_final(score: Score) -> bool:
-    """Return True if asking again, or with more repairs, would not change ``score``."""
+    """Return True if a second request to the judge would not change ``score``.
+
+    A failed score is not final, nor is a score without a usable judge reply.
+    """
     return score.status != "error" and score.reason not in _RETRIED
 
 
 @contextmanager
 def open_cache(path: Path | None, *, measure: Measure) -> Iterator[ScoreCache | None]:
-    """Open or create the cache at ``path``; without a path there is none.
+    """Return a context manager that opens or creates the score cache at ``path``.
 
-    Raises `ConfigError` for a file that is no cache or is damaged.
+    If ``path`` is None, the context manager gives None. Raises `ConfigError` if the file is damaged
+    or is not a score cache.
     """
     if path is None:
         yield None
@@ -175,7 +200,7 @@ def _require_ours(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def _cache_errors(path: Path) -> Iterator[None]:
-    """Raise a `ConfigError` for any error of SQLite, or of damaged content."""
+    """Turn errors of SQLite and of damaged content at ``path`` into a `ConfigError`."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:

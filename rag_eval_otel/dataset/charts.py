@@ -1,7 +1,7 @@
-"""The geometry of the SVG drawings: histogram, time line, and shares of a whole.
+"""Compute the geometry of three SVG drawings: histogram, time line, and bar of score statuses.
 
-The templates in ``chart.svg`` write these as markup. Drawings are readable without a stylesheet
-too: colours come from CSS, and each shape has a fallback.
+The template ``chart.svg`` writes the geometry as SVG. Colours come from CSS. Each shape has a
+fallback, so that a drawing is also readable without a stylesheet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 708, 22, 206
 SHARES_WIDTH = 160
 
 _LABEL_WIDTH = 80
-_LONG = 10_000  # from here on numbers have no decimals
+_LONG = 10_000  # numbers from 10,000 on are written without decimals
 _STEPS = (1, 2, 5, 10)
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _TIMES = (
@@ -35,7 +35,7 @@ Place: TypeAlias = "tuple[float, float]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A value named beside an axis, at ``at`` on it."""
+    """A text beside an axis. ``at`` is the coordinate along the axis."""
 
     at: float
     text: str
@@ -44,7 +44,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangle of a ``kind``, which its style goes by."""
+    """A rectangle in a drawing. ``kind`` is the CSS class that gives the rectangle its style."""
 
     x: float
     y: float
@@ -56,7 +56,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upright:
-    """A vertical line of a ``kind`` (mean, onset, alarm or version), with a label above it."""
+    """A vertical line in a drawing, with an optional label above it.
+
+    ``kind`` is the CSS class of the line: mean, onset, alarm or version.
+    """
 
     x: float
     kind: str
@@ -69,7 +72,10 @@ class Upright:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing, and its title and description for people who do not see it."""
+    """The geometry of one drawing.
+
+    ``title`` and ``description`` are texts for screen readers.
+    """
 
     title: str
     description: str
@@ -88,7 +94,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Maps values from ``low`` to ``high`` to places from ``start`` to ``end``."""
+    """Map values from ``low`` to ``high`` to coordinates from ``start`` to ``end``."""
 
     low: float
     high: float
@@ -96,13 +102,16 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        """Return the place of ``value``, to a tenth; a value outside is at the nearer end."""
+        """Return the coordinate of ``value``, rounded to a tenth.
+
+        A value outside ``low`` to ``high`` gets the coordinate of the nearer end.
+        """
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
 
 
 def ticks(low: float, high: float, *, most: int = 6) -> list[float]:
-    """Return at most ``most`` round values from ``low`` to ``high``."""
+    """Return at most ``most`` round numbers from ``low`` to ``high``, as ticks of an axis."""
     if not high > low:
         return [low]
     least = (high - low) / (most - 1)
@@ -112,7 +121,10 @@ def ticks(low: float, high: float, *, most: int = 6) -> list[float]:
 
 
 def time_ticks(low: float, high: float, *, most: int = 6) -> list[float]:
-    """Return at most ``most`` round times (UTC) from ``low`` to ``high``, in seconds."""
+    """Return at most ``most`` round times from ``low`` to ``high``, as ticks of an axis.
+
+    Times are seconds since the epoch, round in UTC.
+    """
     if not high > low:
         return [low]
     least = (high - low) / (most - 1)
@@ -125,14 +137,18 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
 
 
 def place_name(value: float, unit: Unit) -> str:
-    """Return a row number or a time in words."""
+    """Return ``value`` as text: "row 7", or the date and time in UTC, as ``unit`` says."""
     if unit == "row":
         return f"row {value:,.0f}"
     return f"{_utc(value):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def tick_label(value: float, unit: Unit, *, all_ticks: Sequence[float]) -> str:
-    """Return the label of ``value`` on an axis with ``all_ticks``: times as short as possible."""
+    """Return the label of the tick at ``value`` on an axis.
+
+    ``all_ticks`` are all ticks of the axis. The greater their distance, the fewer parts of a date
+    and time the label has.
+    """
     if unit == "row":
         return f"{value:,.0f}"
     step = all_ticks[1] - all_ticks[0] if len(all_ticks) > 1 else 0.0
@@ -161,7 +177,7 @@ def _number(value: float) -> str:
 
 
 def histogram(bins: Sequence[Bin], *, mean: float | None, title: str, description: str) -> Chart:
-    """Draw the number of scores in each bin, and a line at their mean."""
+    """Draw the number of scores in each of ``bins``, and a vertical line at ``mean``."""
     x = Axis(low=bins[0].low, high=bins[-1].high, start=LEFT, end=RIGHT)
     y = Axis(low=0, high=max(1, *(each.count for each in bins)), start=BOTTOM, end=TOP)
     return Chart(
@@ -197,9 +213,12 @@ def time_line(
     baseline: float | None = None,
     learned: float | None = None,
 ) -> Chart:
-    """Draw each version's scores and running mean, with alarms and changes of version.
+    """Draw scores over time, with a running mean for each version of the metric.
 
-    ``baseline`` is the mean that was normal; up to ``learned`` it was learned.
+    ``lines`` has the scores of one version each. ``marks`` are the drift alarms; the drawing shows
+    them and the changes of version as vertical lines. ``baseline`` is the normal mean of the drift
+    detector, drawn as a horizontal line. The detector learned the baseline from the scores up to
+    position ``learned``.
     """
     starts = [line.at[0] for line in lines if line.at]
     ends = [line.at[-1] for line in lines if line.at]
@@ -235,7 +254,10 @@ def _area(x: Axis, start: float, end: float, kind: str) -> Box:
 
 
 def _drift_uprights(marks: Sequence[DriftMark], x: Axis) -> list[Upright]:
-    """Return the onset and alarm of each mark; equal labels do not overlap."""
+    """Return two vertical lines for each of ``marks``: the onset and the alarm.
+
+    An alarm gets no label if an equal label is so near that the two would overlap.
+    """
     uprights: list[Upright] = []
     labelled: dict[str, float] = {}
     for mark in marks:
@@ -260,7 +282,10 @@ def _path(places: Sequence[Place]) -> str:
 
 
 def shares(counts: Sequence[int]) -> list[Box]:
-    """Draw the shares of ok, undefined and error as parts of one bar."""
+    """Draw one bar with a part for each score status.
+
+    ``counts`` are the numbers of scores that are ok, undefined and errors, in this order.
+    """
     whole, start, boxes = sum(counts) or 1, 0.0, []
     for count, kind in zip(counts, ("ok", "undefined", "error"), strict=True):
         width = round(SHARES_WIDTH * count / whole, 2)

@@ -1,4 +1,7 @@
-"""`export`: score the rows of a dataset and write or send each, without keeping it in memory."""
+"""Score the rows of a dataset, and write each row to a file or send it over OTLP.
+
+Rows are not collected, so that memory does not grow with the dataset.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,15 @@ from rag_eval_otel.sinks.attributes import score_attributes
 from rag_eval_otel.sinks.events import EventSink
 from rag_eval_otel.types import Ending, SpanRef
 
-_EVENTS = 1000  # sent at once: half of the SDK's queue, which drops events when it is full
+_EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
 _SPAN = "evaluate row"
 
 
 class TraceSender:
-    """Sends each row as a trace with its scores, in batches that are waited for.
+    """Send each scored row as one trace, in batches.
 
-    So no queue overflows. ``failed`` is the number of rows whose trace an exporter refused.
+    The sender waits until the exporters have taken a batch, so that no export queue overflows.
+    ``failed`` is the number of rows whose trace an exporter refused.
     """
 
     def __init__(
@@ -68,7 +72,10 @@ class TraceSender:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send the batch, in a thread: the event loop is busy with judge requests."""
+        """Send the current batch and wait for the exporters.
+
+        The export runs in a thread, because the event loop is busy with judge requests.
+        """
         spans, self._spans, self._waiting = self._spans, [], 0
         await asyncio.to_thread(self._export, spans)
 
@@ -117,9 +124,11 @@ class TraceSender:
 async def sending(
     dataset: str, *, explanations: Literal["off", "on"] = "off"
 ) -> AsyncIterator[TraceSender]:
-    """Return a context that gives a sender for the exporters of the ``OTEL_*`` variables.
+    """Return a context manager that gives a sender for the configured OpenTelemetry exporters.
 
-    All rows are sent when it ends. Raises `ConfigError` if no trace exporter is configured.
+    The ``OTEL_*`` environment variables configure the exporters. When the context ends, the rows
+    that remain are sent. ``dataset`` is the name of the dataset on each span. Raises `ConfigError`
+    if no trace exporter is configured.
     """
     traces = list(exporters("traces"))
     if not traces:
@@ -136,7 +145,10 @@ async def sending(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The output file of scored rows, whether they are sent over OTLP, and the progress bar."""
+    """Say where scored rows go, and if a progress bar is shown.
+
+    ``output`` is the file for the rows. If ``otlp`` is on, each row is also sent over OTLP.
+    """
 
     output: Path | None = None
     otlp: Literal["off", "on"] = "off"
@@ -146,14 +158,17 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The summary of the rows, and the number of traces that could not be sent."""
+    """The result of `export`: the summary of all rows, and the number of traces not sent."""
 
     totals: Totals
     unsent: int = 0
 
 
 async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
-    """Score ``dataset`` by ``plan`` and write and send each row, in constant memory."""
+    """Score each row of ``dataset`` as ``plan`` says, and write or send it to ``targets``.
+
+    Rows are not collected, so that memory does not grow with the dataset.
+    """
     check_needs(plan.metrics, dataset)
     async with AsyncExitStack() as stack:
         summary = stack.enter_context(closing(Summary(plan.names)))

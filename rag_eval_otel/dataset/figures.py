@@ -1,4 +1,4 @@
-"""The numbers in the drawings of a series: scale, bins, running means, and drift."""
+"""Compute the numbers in the drawings of scores: scale, bins, running means, and drift."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.drift.validation import default_learn, valid_score
 
 MAX_VERSIONS = 12
-"""The number of versions of a metric that are drawn."""
+"""The highest number of versions of one metric that a drawing shows."""
 
 _BINS = 20
 _POINTS = 240  # of a running mean: a screen shows no more
@@ -30,7 +30,10 @@ Unit = Literal["row", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """The number of scores from ``low`` up to ``high``; the last bin includes its end."""
+    """One bin of a histogram: the number of scores from ``low`` up to ``high``.
+
+    A score equal to ``high`` counts in the next bin. The last bin includes its upper end.
+    """
 
     low: float
     high: float
@@ -39,7 +42,12 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """The mean of ``n`` scores from ``since`` to ``at``; no interval for fewer than two."""
+    """The mean of ``n`` consecutive scores.
+
+    ``since`` and ``at`` are the row number or time of the first and last score. ``interval`` is the
+    95 % confidence interval of the mean, None for fewer than two scores. ``lowest`` is the lowest
+    score.
+    """
 
     at: float
     n: int
@@ -51,7 +59,11 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The scores of one version in order: ``at`` is the row or time of each."""
+    """The scores of one version of a metric, in the order of ``at``.
+
+    ``at`` is the row number or time of each score. ``values`` are the scores on the metric's own
+    scale, ``units`` the scores on [0, 1].
+    """
 
     version: str
     at: Sequence[float]
@@ -63,7 +75,10 @@ class Line:
 
 
 def scale_of(series: Series) -> Range:
-    """Return the ends of the metric's scale, as its scores imply them."""
+    """Return the lowest and highest value of the axis for the scores of ``series``.
+
+    If the scores imply a scale of the metric, such as 1 to 5, its ends are returned.
+    """
     values = [max(-_LARGEST, min(_LARGEST, value)) for value in series.values]
     low, high = min(values, default=0.0), max(values, default=1.0)
     own = _own_scale(series)
@@ -76,7 +91,12 @@ def scale_of(series: Series) -> Range:
 
 
 def _own_scale(series: Series) -> Range | None:
-    """Return the ends of a scale other than [0, 1] that values and units imply, if they do."""
+    """Compute the ends of the metric's own scale from its scores, such as 1 and 5.
+
+    Each score is known on the metric's own scale and on [0, 1]. Two different scores are enough to
+    compute the ends. The result is None if both scales are equal, or if the ends cannot be
+    computed.
+    """
     if series.values == series.units or not series.values:
         return None
     pairs = list(zip(series.units, series.values, strict=True))
@@ -90,7 +110,10 @@ def _own_scale(series: Series) -> Range | None:
 
 
 def bins(values: Sequence[float], scale: Range) -> list[Bin]:
-    """Return the distribution of ``values``; those outside the scale are in its outer bins."""
+    """Count ``values`` in bins of equal width over ``scale``.
+
+    Values below or above ``scale`` count in the first or last bin.
+    """
     low, high = scale
     counts = [0] * _BINS
     for value in values:
@@ -106,13 +129,19 @@ def bins(values: Sequence[float], scale: Range) -> list[Bin]:
 
 
 def unit_of(series: Series) -> Unit:
-    """Return ``time`` if every score has a time, and not all the same; else ``row``."""
+    """Return the unit of the horizontal axis for ``series``: ``time`` or ``row``.
+
+    The unit is ``time`` if every score has a time and the times are not all equal.
+    """
     timed = not any(map(math.isnan, series.times))
     return "time" if timed and len(set(series.times)) > 1 else "row"
 
 
 def lines(series: Series) -> list[Line]:
-    """Return the scores of each version in order; of many versions, those with the most scores."""
+    """Return one `Line` for each version of the metric in ``series``.
+
+    If there are more than ``MAX_VERSIONS`` versions, those with the most scores are returned.
+    """
     at = series.times if unit_of(series) == "time" else [float(row) for row in series.rows]
     by_version: list[list[int]] = [[] for _ in series.versions]
     for i in sorted(range(len(at)), key=at.__getitem__):
@@ -130,12 +159,15 @@ def lines(series: Series) -> list[Line]:
 
 
 def window_of(count: int) -> int:
-    """Return the number of scores in each running mean of ``count`` scores."""
+    """Return how many scores each running mean covers, for a line of ``count`` scores."""
     return max(20, count // 40)
 
 
 def running(line: Line) -> list[Mean]:
-    """Return the running mean at evenly spaced scores, from half a window on."""
+    """Return the running means of the scores in ``line``, at evenly spaced scores.
+
+    The first mean covers half a window of scores (see `window_of`).
+    """
     count, window = len(line.at), window_of(len(line.at))
     first = min(count, window // 2)
     step = max(1, math.ceil((count - first + 1) / _POINTS))
@@ -144,7 +176,7 @@ def running(line: Line) -> list[Mean]:
 
 
 def parts(line: Line) -> Iterator[Mean]:
-    """Yield the means of at most twenty parts of equal length."""
+    """Divide ``line`` into at most twenty parts of equal length, and yield the mean of each."""
     size = max(1, math.ceil(len(line.at) / _PARTS))
     for start in range(0, len(line.at), size):
         yield _mean(line, start, min(len(line.at), start + size))
@@ -165,7 +197,10 @@ def _mean(line: Line, start: int, end: int) -> Mean:
 
 
 def dots(line: Line) -> list[tuple[float, float]]:
-    """Return scores and their places, every n-th of many."""
+    """Return pairs of position and score from ``line``, at most about 400 of them.
+
+    If ``line`` has more scores, every n-th score is returned.
+    """
     step = math.ceil(len(line.at) / _DOTS) or 1
     return list(zip(line.at[::step], line.values[::step], strict=True))
 
@@ -175,10 +210,11 @@ def dots(line: Line) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A change that the drift detector found: its estimated onset, and its alarm at ``at``.
+    """A change in the scores that the drift detector found.
 
-    A change that lasts raises the alarm again after each cool-down: ``again`` times, last at
-    ``until``.
+    ``onset`` is the estimated start of the change and ``at`` the position of the alarm, as a row
+    number or a time. While a change lasts, the detector raises the alarm again after each
+    cool-down: ``again`` times, the last time at ``until``.
     """
 
     alarm: Alarm
@@ -190,10 +226,11 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDrift:
-    """The drift in the ``count`` usable scores of a version.
+    """The drift alarms in the scores of one version of a metric.
 
-    The detector learned its baseline from the first ``learn`` of them. ``outside`` is the number of
-    scores that are not in [0, 1].
+    ``count`` is the number of scores that the detector used. It learned its baseline from the first
+    ``learn`` of these scores. ``outside`` is the number of scores that it left out, because they
+    are not in [0, 1].
     """
 
     marks: tuple[DriftMark, ...]
@@ -203,17 +240,17 @@ class VersionDrift:
 
     @property
     def alarms(self) -> int:
-        """The number of alarms, repeated ones included."""
+        """The number of alarms, repeated alarms included."""
         return sum(1 + mark.again for mark in self.marks)
 
     @property
     def has_baseline(self) -> bool:
-        """Whether there were enough scores to learn a baseline."""
+        """Whether the version had enough scores for the detector to learn its baseline."""
         return self.count > self.learn
 
 
 def find_drift(line: Line) -> VersionDrift:
-    """Run the default detector over the scores of one version."""
+    """Run the default drift detector over the scores in ``line``, and return its alarms."""
     used = [i for i, unit in enumerate(line.units) if valid_score(unit) is not None]
     learn = default_learn(len(used))
     detector = BettingDetector(learn=learn)

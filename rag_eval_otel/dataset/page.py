@@ -1,4 +1,4 @@
-"""The page on a score file, and the plot of `rag-eval-otel drift`: HTML and SVG from templates."""
+"""Write HTML and SVG from templates: the page about a score file, and the plot of drift."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from rag_eval_otel.semconv import (
 )
 
 MAX_SECTIONS = 60
-"""The number of series with a section of their own; the tables at the top have all of them."""
+"""The highest number of metrics with their own section. The tables at the top show all metrics."""
 
 _NAME = 120  # characters of a name
 _PLOT_ROW = 270  # of a drift plot, in its own units
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Controls, surrogates and noncharacters: HTML may not have them, or UTF-8 cannot encode them."""
+"""Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
 
 _COUNTERS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("judge requests", JUDGE_CALLS, {}),
@@ -63,7 +63,11 @@ Explanations = Literal["off", "on"]
 
 
 def write_page(path: Path, page: str, *, option: str) -> None:
-    """Write the page whole or not at all; a `ConfigError` names the command's ``option``."""
+    """Write ``page`` to ``path``, completely or not at all.
+
+    If the file cannot be written, the `ConfigError` names ``option``, the command line option that
+    set the path.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(page, encoding="utf-8")
@@ -81,7 +85,7 @@ def _template(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of all templates; texts are escaped."""
+    """Return the Jinja environment of all templates. Texts are escaped as HTML."""
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -114,7 +118,7 @@ def _environment() -> Environment:
 
 
 def _render(template: str, **values: Any) -> str:
-    """Return the page of ``template``; texts in ``values`` are escaped."""
+    """Fill ``template`` with ``values`` and return the page. Texts in ``values`` are escaped."""
     page = _environment().get_template(template).render(values)
     return _UNPRINTABLE.sub("\ufffd", page)
 
@@ -123,9 +127,9 @@ def _render(template: str, **values: Any) -> str:
 
 
 def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "off") -> str:
-    """Return the page on ``scores`` from the file called ``name``.
+    """Return the HTML page about ``scores``, which were read from the file ``name``.
 
-    Explanations and questions, which quote user data, are on it only if ``explanations`` is on.
+    Explanations and questions quote user data. They are on the page only if ``explanations`` is on.
     """
     found = [
         (text, scores.counters.total(counter, attributes))
@@ -147,7 +151,7 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LowestScores:
-    """The table of the lowest scores; a cell may be empty."""
+    """The table of the lowest scores of a metric. A cell may be empty."""
 
     columns: list[str]
     rows: list[tuple[float | None, list[str | None]]]
@@ -155,7 +159,7 @@ class _LowestScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """A series and the contents of its section."""
+    """One section of the page: the scores of one metric, and the drawings and tables about them."""
 
     anchor: str
     series: Series
@@ -178,7 +182,7 @@ class _Section:
 
     @property
     def windows(self) -> list[str]:
-        """The numbers of scores in the running means of the versions."""
+        """The number of scores that each running mean covers, as text, for all versions."""
         return [f"{n:,}" for n in sorted({window_of(len(line.at)) for line in self.lines})]
 
     def judges(self, version: str) -> list[str]:
@@ -224,7 +228,7 @@ def _section(series: Series, *, anchor: str, explanations: Explanations) -> _Sec
 
 
 def _lowest(lows: Sequence[Low], explanations: Explanations) -> _LowestScores:
-    """Return the table of ``lows``, without the columns in which all cells are empty."""
+    """Return the table of the lowest scores. Columns without any content are left out."""
     cells = [_low_cells(low, explanations) for low in lows]
     columns = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
     return _LowestScores(
@@ -254,9 +258,9 @@ def _low_cells(low: Low, explanations: Explanations) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftPlot:
-    """The scores of one stream, and the drift in them.
+    """The scores of one stream, and the drift alarms in them.
 
-    ``baseline`` is the mean that was normal, learned from the first ``learned`` scores.
+    ``baseline`` is the normal mean, which the detector learned from the first ``learned`` scores.
     """
 
     title: str
@@ -273,7 +277,10 @@ _LEGEND = (
 
 
 def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "svg"]) -> str:
-    """Return a page or a picture of ``plots``, one below the other, of the file called ``name``."""
+    """Return an HTML page or an SVG picture of ``plots``, one below the other.
+
+    ``name`` is the name of the score file, for the title.
+    """
     return _render(
         f"drift.{form}",
         title=f"Drift in {name}",

@@ -1,4 +1,7 @@
-"""`open_dataset`: rows of any kind as `Sample`s, all of them checked before a judge is asked."""
+"""Read the rows of a file, a data frame or a list as `Sample`, and check every row first.
+
+All rows are checked before the judge is asked, so that an unusable row costs no judge requests.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ _SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Samples that can be read any number of times, one at a time.
+    """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``columns`` are the columns found, ``fields`` maps fields of `Sample` to their columns, and
-    ``filled`` are the fields, and names in ``extra``, that have a value in at least one row.
+    ``columns`` are the columns found. ``fields`` maps fields of `Sample` to columns. ``filled``
+    contains the fields, and the names in ``extra``, that have a value in at least one row.
+    ``count`` is the number of rows.
     """
 
     source: Source
@@ -37,11 +41,10 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The path or type of the data, for messages."""
+        """The path or type of the data, for error messages."""
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
-        """Yield every sample, in order."""
         for index, record in enumerate(islice(self.source.records(), self.limit)):
             yield _sample(record, self.fields, where=_row_name(self.source, index, record))
 
@@ -49,11 +52,12 @@ class Dataset:
 def open_dataset(
     data: object, columns: Mapping[str, str] | None = None, *, limit: int | None = None
 ) -> Dataset:
-    """Check the first ``limit`` rows of ``data`` and return them as a `Dataset`.
+    """Check the rows of ``data`` and return them as a `Dataset`.
 
-    ``columns`` maps fields of `Sample` to columns that are not recognised by name. Every row is
-    checked, in constant memory: `ConfigError` names file, row (from 0) and column of the first cell
-    that cannot be used.
+    ``columns`` maps fields of `Sample` to columns that are not recognised by name. ``limit`` is the
+    number of rows to read, from the first. Every row is checked, and memory does not grow with
+    their number. If a cell cannot be used, `ConfigError` names the file, the row (from 0) and the
+    column.
     """
     if isinstance(data, Dataset):
         return data
@@ -74,7 +78,7 @@ def open_dataset(
 
 
 def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
-    """Raise `ConfigError` for metrics that need a field for which no row has a value."""
+    """Raise `ConfigError` if a metric needs a field that is empty in every row of ``dataset``."""
     if not dataset.count:
         return
     missing = {metric.name: sorted(metric.needs - dataset.filled) for metric in metrics}
@@ -104,7 +108,10 @@ def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
 
 @dataclass(slots=True)
 class _Survey:
-    """Collects columns, fields and filled fields of a dataset, row by row."""
+    """Collect the columns, the fields of `Sample` and the filled fields while rows are read.
+
+    ``chosen`` maps fields to columns as the user chose.
+    """
 
     chosen: Mapping[str, str]
     columns: dict[str, None] = field(default_factory=dict)  # in the order in which they are found
@@ -159,15 +166,19 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rubric": ("rubric", "rubrics"),
     "extra": ("extra",),
 }
-"""The column names of each field of `Sample`, in any case, with ``-``, ``_`` or a blank."""
+"""The column names that are recognised for each field of `Sample`.
+
+Upper and lower case are equal, and so are ``-``, ``_`` and a blank.
+"""
 
 _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
 
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each field that has one; ``chosen`` columns come first.
+    """Return the column of each field of `Sample` that has a column in ``columns``.
 
-    Raises `ConfigError` if two columns hold the same field.
+    ``chosen`` maps fields to columns as the user chose, and overrules recognition by name. Raises
+    `ConfigError` if two columns are recognised as one field.
     """
     taken = {column: name for name, column in chosen.items()}
     found: dict[str, str] = {}
@@ -190,7 +201,10 @@ def _recognised(column: str) -> str | None:
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless ``chosen`` maps fields, each to another column."""
+    """Raise `ConfigError` if ``chosen`` is no valid choice of columns by the user.
+
+    Each key must be a field of `Sample`, and no two fields may have the same column.
+    """
     for name in chosen:
         if name not in COLUMNS:
             msg = f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
@@ -204,9 +218,10 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str) -> Sample:
-    """Return the sample in ``cells``; ``fields`` maps its fields to columns.
+    """Convert the cells of one row to a `Sample`. ``fields`` maps its fields to columns.
 
-    Texts in other columns become ``extra``. Raises `ConfigError` naming ``where`` and the column.
+    Texts in other columns become ``Sample.extra``. If a cell cannot be used, `ConfigError` names
+    the column and ``where``, the name of the row.
     """
     found: dict[str, Any] = {}
     for name, column in fields.items():
@@ -229,13 +244,13 @@ def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str
 
 
 def is_missing(value: object) -> bool:
-    """Return True for None, NaN, and the missing values of pandas."""
+    """Return True if ``value`` is None, NaN, or a missing value of pandas."""
     nan = isinstance(value, float) and math.isnan(value)
     return value is None or nan or type(value).__name__ in _PANDAS_MISSING
 
 
 def _plain(value: Any) -> Any:
-    """Return arrays and scalars of numpy as lists and numbers."""
+    """Convert an array or scalar of numpy to a list or number; return other values unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -247,7 +262,10 @@ def _text(value: object) -> str:
 
 
 def _reference(value: object) -> str | None:
-    """Accept a list of one reference, but not of several, which would have to be chosen from."""
+    """Return the reference answer in ``value``, a text or a list of at most one text.
+
+    A list of several references is an error, because one of them would have to be chosen.
+    """
     if not isinstance(value, list):
         return _text(value)
     if len(value) > 1:
@@ -265,7 +283,10 @@ def _contexts(value: object) -> list[Passage]:
 
 
 def _listed(text: str) -> list[Any]:
-    """Return a list in JSON or Python syntax; other text is one context, blank text none."""
+    """Parse ``text`` as a list in JSON or Python syntax, and return its items.
+
+    Other text is returned as a list of one context. Blank text gives an empty list.
+    """
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]")):
         return [text] if bare else []
@@ -279,7 +300,7 @@ def _listed(text: str) -> list[Any]:
 
 
 def _decoded(text: str) -> Any:
-    """Return the value of ``text`` as JSON or as a Python literal, None if it is neither."""
+    """Parse ``text`` as JSON or as a Python literal; return None if ``text`` is neither."""
     try:
         return json.loads(text)
     except ValueError:
@@ -317,7 +338,7 @@ def _ids(value: object) -> object:
 
 
 def _relevant_ids(value: object) -> object:
-    """Accept a mapping from ids to grades too."""
+    """Return the relevant ids in ``value``: a list of ids, or a mapping from id to grade."""
     found = _decoded(value.strip()) if isinstance(value, str) else value
     return _without_missing(found) if isinstance(found, Mapping) else _ids(value)
 
@@ -331,7 +352,10 @@ def _mapping(value: object) -> dict[Any, Any]:
 
 
 def _without_missing(found: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Leave out keys without a value, which columnar formats add from other rows."""
+    """Return ``found`` without the keys that have no value.
+
+    Columnar formats give every row the keys of all rows, so that some keys have no value.
+    """
     return {key: value for key, value in found.items() if not is_missing(value)}
 
 

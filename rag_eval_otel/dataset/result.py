@@ -1,4 +1,4 @@
-"""`DatasetResult`: the scored rows of a dataset, their summary, and the comparison of two."""
+"""Define `DatasetResult`, the scored rows of a dataset, and compare two results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _COLUMNS = ("metric", "difference", "95 % interval", "pairs", "unpaired", "highe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One metric in two results, over the ``pairs`` of rows whose scores are ok in both.
+    """The difference of one metric between two results.
 
-    ``mean`` is the mean difference, None without pairs; ``interval`` its 95 % confidence interval
-    by Student's t on the paired differences, None for fewer than two. ``higher`` and ``lower`` are
-    the numbers of pairs that went up and down, ``unpaired`` that of rows without two ok scores.
+    ``pairs`` is the number of rows with an ok score in both results, and ``unpaired`` the number of
+    other rows. ``mean`` is the mean difference of the pairs, None without pairs. ``interval`` is
+    the 95 % confidence interval of ``mean`` by Student's t on the paired differences, None for
+    fewer than two pairs. ``higher`` and ``lower`` are the numbers of pairs whose score went up or
+    down.
     """
 
     name: str
@@ -37,9 +39,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison:
-    """The differences in the metrics that two results share.
+    """The differences between two results, for each metric that both results have.
 
-    ``only_here`` and ``only_there`` name the other metrics.
+    ``only_here`` names the metrics that only the first result has, ``only_there`` the metrics that
+    only the second result has.
     """
 
     metrics: tuple[Difference, ...]
@@ -47,7 +50,7 @@ class Comparison:
     only_there: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Difference:
-        """Return the difference in the metric ``name``; `KeyError` lists the names there are."""
+        """Return the difference in the metric ``name``; a `KeyError` lists the known names."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -55,7 +58,7 @@ class Comparison:
         raise KeyError(msg)
 
     def __repr__(self) -> str:
-        """Return a table."""
+        """Return the differences as a table."""
         remarks = [
             f"  {name}: only in {where}"
             for where, names in (("this result", self.only_here), ("the other", self.only_there))
@@ -75,7 +78,10 @@ def _cells(metric: Difference) -> tuple[str, ...]:
 
 
 def compare_rows(here: Sequence[Row], there: Sequence[Row], *, versions: Versions) -> Comparison:
-    """Compare row by row; raise `ConfigError` if the rows are not of the same questions."""
+    """Return the differences in scores between the rows ``here`` and the rows ``there``.
+
+    Raises `ConfigError` if the questions or references of the rows differ.
+    """
     if versions not in ("same", "any"):
         msg = f"versions must be 'same' or 'any', not {versions!r}"
         raise ConfigError(msg)
@@ -145,10 +151,10 @@ _PANDAS = {int: "int64", float: "float64", str: "object"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DatasetResult:
-    """The result of `evaluate_dataset`: ``rows`` in the order of the dataset, and their ``totals``.
+    """The result of `evaluate_dataset`: the scored ``rows`` and their summary ``totals``.
 
-    ``result["faithfulness"]`` is the summary of that metric. The repr is a table. A dataset without
-    rows has a result without means.
+    ``rows`` has the order of the dataset. ``result["faithfulness"]`` is the summary of that metric.
+    The repr is a table. If a dataset has no rows, the means are None.
     """
 
     rows: tuple[Row, ...]
@@ -161,32 +167,33 @@ class DatasetResult:
 
     @property
     def usage(self) -> Usage:
-        """The requests and tokens of this run."""
+        """The model requests and tokens of this run, without those for cached scores."""
         return self.totals.usage
 
     @property
     def judge(self) -> str | None:
-        """The judge model that answered."""
+        """The names of the judge models that answered; None if no judge was asked."""
         return self.totals.judge
 
     def __getitem__(self, name: str) -> MetricSummary:
-        """Return the summary of the metric ``name``; `KeyError` lists the names there are."""
+        """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
         return self.totals[name]
 
     def __repr__(self) -> str:
-        """Return a table."""
+        """Return the summaries as a table."""
         return repr(self.totals)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the texts of the samples for JSON."""
+        """Return the result as a dict for JSON, without the texts of the samples."""
         return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}
 
     def to_pandas(self) -> Any:
-        """Return a ``DataFrame`` with one line per row; columns as in CSV and Parquet files.
+        """Return a pandas ``DataFrame`` with one line for each row of the result.
 
-        ``<metric>`` is the value, NaN if there is none; the other columns are ``<metric>.status``,
-        ``.reason``, ``.label``, ``.normalized``, ``.explanation`` and ``.version``.
-        Raises `MissingDependencyError` without pandas.
+        The columns are the same as in CSV and Parquet files. The column ``<metric>`` has the value,
+        NaN if there is none. Further columns of a metric are ``<metric>.status``,
+        ``<metric>.reason``, ``<metric>.label``, ``<metric>.normalized``, ``<metric>.explanation``
+        and ``<metric>.version``. Raises `MissingDependencyError` without pandas.
         """
         pandas = require("pandas")
         columns = flat_columns([metric.name for metric in self.metrics])
@@ -201,9 +208,12 @@ class DatasetResult:
     def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
         """Return the change of each metric from ``other`` to this result, on the same rows.
 
-        A difference is this result's score minus the other's. Answers and contexts may differ;
-        questions and references must be the same, in the same order. Raises `ConfigError` if they
-        are not, if no metric is in both, or if versions of scores differ; ``versions="any"``
-        compares these too: the difference then comes from prompts, fusion or judge as well.
+        A difference is the score of this result minus the score of ``other``. Answers and contexts
+        may differ. Questions and references must be the same, in the same order. Raises
+        `ConfigError` if they are not, if the results have no metric in common, or if the versions
+        of a metric's scores differ.
+
+        With ``versions="any"``, scores of different versions are compared too. Then a difference
+        may come from other prompts, other fusion or another judge.
         """
         return compare_rows(self.rows, other.rows, versions=versions)

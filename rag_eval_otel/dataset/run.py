@@ -1,4 +1,4 @@
-"""`evaluate_dataset`: score every row of a dataset."""
+"""Score every row of a dataset with the metrics that the caller chooses."""
 
 from __future__ import annotations
 
@@ -55,28 +55,29 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Progress = Literal["auto", "on", "off"]
-"""``auto``: a bar if stderr is a terminal and tqdm is installed."""
+"""When to show a progress bar; ``auto``: if stderr is a terminal and tqdm is installed."""
 
 Advance: TypeAlias = Callable[[], object]
 
-_POLL = 0.2  # seconds; a signal that comes just before the wait is seen after it
-_LOOKAHEAD = 4  # results that may wait for a slow one before them, for each row under way
-_REPLIES = 1024  # kept for rows that ask the same question
+_POLL = 0.2  # seconds; a signal just before a wait is handled after the wait
+_LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
+_REPLIES = 1024  # judge replies kept in memory, for rows with the same question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of one run: judge requests, and tokens (prompt and completion together).
+    """Limit the judge requests and the tokens (prompt and completion together) of one run.
 
-    No request is sent once a limit is reached. Requests under way are finished, so tokens may
-    exceed the limit by what these take. Scores beyond the budget are errors, reason ``budget``.
+    No request is sent after a limit is reached. Requests under way are finished, so the tokens may
+    exceed the limit by the tokens of these requests. Scores beyond the budget are errors with the
+    reason ``budget``.
     """
 
     requests: int | None = None
     tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a limit that is no whole number from 0."""
+        """Raise `ConfigError` if a limit is not a whole number of 0 or more."""
         for name in ("requests", "tokens"):
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -86,7 +87,7 @@ class Budget:
 
 
 class BudgetedJudge:
-    """Asks ``judge`` until ``budget`` is spent."""
+    """Pass tasks to ``judge`` until ``budget`` is spent, then raise `BudgetSpentError`."""
 
     def __init__(self, judge: Judge, budget: Budget) -> None:
         self._judge = judge
@@ -103,7 +104,11 @@ class BudgetedJudge:
         return getattr(self._judge, "revision", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` on; raise `BudgetSpentError` without asking once a limit is reached."""
+        """Pass ``tasks`` to the judge and count the requests and tokens.
+
+        If a limit of the budget is reached, `BudgetSpentError` is raised and the judge is not
+        asked.
+        """
         budget = self._budget
         if budget.requests is not None and self._requests >= budget.requests:
             msg = f"not asked: the budget of {budget.requests} judge requests is spent"
@@ -124,7 +129,10 @@ class BudgetedJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The metrics of each row, the models, and the limits; see `evaluate_dataset`."""
+    """The settings of one run over a dataset: metrics, models and limits.
+
+    `evaluate_dataset` describes them.
+    """
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -142,7 +150,7 @@ class Plan:
     label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an option that cannot be used."""
+        """Raise `ConfigError` if ``concurrency`` or ``fusion`` has no valid value."""
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             msg = f"concurrency must be 1 or more, not {self.concurrency!r}"
             raise ConfigError(msg)
@@ -152,15 +160,16 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the metrics."""
+        """The names of the metrics, in the order of ``metrics``."""
         return tuple(metric.name for metric in self.metrics)
 
 
 async def scored_rows(dataset: Dataset, plan: Plan) -> AsyncGenerator[Row, None]:
-    """Yield the rows of ``dataset`` in order as they are scored, in constant memory.
+    """Score the rows of ``dataset`` as ``plan`` says, and yield each in the order of the dataset.
 
-    Raises `ConfigError`, before anything is asked, for metrics whose needs ``dataset`` cannot meet,
-    and `FailedRowError` at the first failed row if ``plan`` says so.
+    Memory does not grow with the number of rows. Raises `ConfigError`, before a model is asked, if
+    a metric needs a field that no row has. If ``plan.raise_on_failure`` is set, the first row with
+    a failed score raises `FailedRowError`.
     """
     check_needs(plan.metrics, dataset)
     measure = Measure(
@@ -190,7 +199,7 @@ def _failure(dataset: Dataset, row: Row) -> FailedRowError:
 
 
 class _RowScorer:
-    """Scores one row; scores in the cache are not asked for again."""
+    """Score one row after the other; take scores from the cache where it has them."""
 
     def __init__(self, plan: Plan, cache: ScoreCache | None) -> None:
         self._plan = plan
@@ -237,10 +246,11 @@ class _RowScorer:
 async def in_order(
     items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once: int
 ) -> AsyncGenerator[R, None]:
-    """Yield the result of ``work`` for each of ``items``, in their order, ``at_once`` at a time.
+    """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
 
-    Memory does not grow with the number of items: a few times ``at_once`` are held. Work under way
-    is cancelled when the generator is closed or an item fails.
+    At most ``at_once`` calls run at the same time. Memory does not grow with the number of items:
+    at most a few times ``at_once`` results wait. When the generator is closed or an item fails, the
+    running calls are cancelled.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
@@ -266,9 +276,10 @@ async def in_order(
 
 @contextmanager
 def progress_bar(total: int, mode: Progress) -> Iterator[Advance]:
-    """Return a context that gives a function to move tqdm's bar by one row.
+    """Return a context manager that gives a function to move the progress bar by one row.
 
-    ``on`` raises `MissingDependencyError` without tqdm; with ``auto`` there is no bar then.
+    tqdm draws the bar. Without tqdm, the mode ``on`` raises `MissingDependencyError`, and the mode
+    ``auto`` shows no bar.
     """
     if mode == "off" or (mode == "auto" and not find_spec("tqdm")):
         yield lambda: None
@@ -282,9 +293,10 @@ def progress_bar(total: int, mode: Progress) -> Iterator[Advance]:
 
 
 def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end: here, or in its own thread if an event loop runs here.
+    """Run the coroutine that ``make`` creates, wait for its end, and return its result.
 
-    An interrupt (^C) cancels the coroutine, and is raised when that has ended.
+    If an event loop runs in this thread, the coroutine runs in another thread. A keyboard interrupt
+    cancels the coroutine, and is raised after the coroutine has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -319,7 +331,7 @@ def _in_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
-    """Return ``function``, called ``name``, for code that does not await."""
+    """Return a blocking version of the coroutine function ``function``, called ``name``."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -355,35 +367,41 @@ async def aevaluate_dataset(
 ) -> DatasetResult:
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
-    `evaluate_dataset` blocks until it is done; it may be called where an event loop is running, as
-    in a notebook. `aevaluate_dataset` is the same, to be awaited.
+    `evaluate_dataset` blocks until all rows are scored. It may be called while an event loop is
+    running, as in a notebook. `aevaluate_dataset` does the same and must be awaited.
 
-    ``samples``: a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns, or
-    the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The columns of ragas, LlamaIndex and
-    Haystack are recognised; ``columns`` maps a field of `Sample` to a column called otherwise, and
-    texts in further columns become ``Sample.extra``. ``limit`` takes the first rows only.
+    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
+    or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
+    LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
+    another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
+    to read, from the first.
 
-    ``thresholds`` says from which score a metric passes, by its name: a dict, or a ``.toml`` file
-    as `rag-eval-otel calibrate` writes it. ``label_metrics`` names those that the label of a row
-    goes by; by default all, or those that the judge can tell good from bad by.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations`` and ``prompts``
+    have the same meaning as for `evaluate`.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``: as
-    for `evaluate`. At most ``concurrency`` rows are under way at once; one that takes more than
-    ``timeout`` seconds keeps what it has, its other scores are errors.
+    ``thresholds`` maps the name of a metric to the lowest score that passes. It is a dict, or the
+    path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
+    metrics that decide the label of a row. By default these are the metrics by which the judge can
+    tell good answers from bad ones, if that is known of the judge, else all metrics.
 
-    ``cache`` is a file in which scores are kept as they come: a run that was interrupted or killed,
-    called again, asks only for what is missing or failed. Scores are found again by the content of
-    the sample and by metric, prompts, judge, embedder and fusion, so that one file may serve many
-    runs. (A metric of your own is known by its class's name and its dataclass fields: after a
-    change of its code, take another file.) ``budget`` limits what is asked of the judge: scores
-    beyond it are errors, reason ``budget``.
+    At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
+    seconds, its finished scores are kept, and its other scores are errors.
 
-    ``progress``: a bar on stderr; ``auto`` shows it where stderr is a terminal.
-    ``raise_on_failure``: raise `FailedRowError` at the first row with a score that is an error,
-    instead of going on with the others.
+    ``cache`` is the path of a file for scores. If a run was interrupted or killed, call the
+    function again with the same file: it asks only for scores that are missing or failed. A score
+    is found by the content of the sample, the metric, the prompts, the judge, the embedder and the
+    fusion, so one file may serve many runs. The cache knows your own metric by the name of its
+    class and its dataclass fields. Use another file after a change of the metric's code.
 
-    Raises `ConfigError`, before anything is asked, for a row or column that cannot be used, and for
-    metrics that need what no row has.
+    ``budget`` limits the requests to the judge. Scores beyond it are errors with the reason
+    ``budget``.
+
+    ``progress`` shows a progress bar on stderr. ``auto`` shows the bar if stderr is a terminal. If
+    ``raise_on_failure`` is set, the first row with a score that is an error raises
+    `FailedRowError`.
+
+    Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
+    needs a field that no row has.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     chosen = with_thresholds(

@@ -1,4 +1,7 @@
-"""`FileScores`: the scores of a file that its page needs, by metric, in columns of numbers."""
+"""Collect the scores of a file in columns of numbers, for each metric and service.
+
+The HTML page about a score file shows them. A *turn* is one question of a user and its answer.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,23 @@ from rag_eval_otel.results.rows import CounterPoint, Row, ScoreRecord, UnscoredT
 from rag_eval_otel.types import Score
 
 Low: TypeAlias = tuple[Row, Score]
-"""One of the lowest scores of a metric, and its row."""
+"""A row and one of its scores, which is among the lowest scores of the metric."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Series:
     """The scores of one metric of one service, in the order of the file.
 
-    The columns have an entry for each score with a value: ``rows`` the number of its turn,
-    ``times`` seconds since the epoch (NaN where unknown), ``values`` the score on the metric's own
-    scale, ``units`` the score on [0, 1], and ``version`` the index of its version in ``versions``.
+    Each column has an entry for each score with a value. ``rows`` has the number of the scored
+    question and answer, ``times`` the seconds since the epoch (NaN if unknown), ``values`` the
+    score on the metric's own scale, ``units`` the score on [0, 1], and ``version`` an index into
+    ``versions``.
     """
 
     service: str
     name: str
     worst: int
-    """How many of the lowest scores are kept."""
+    """The number of lowest scores to keep."""
     rows: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -38,9 +42,9 @@ class Series:
     version: array[int] = field(default_factory=lambda: array("l"))
     tally: Tally = field(default_factory=Tally)
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of scores without a value, by status and reason."""
+    """The number of scores without a value, by status and reason."""
     judges: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of scores by version and judge; the judge is blank where unknown."""
+    """The number of scores by version and judge; an unknown judge is an empty text."""
     _version_index: dict[str, int] = field(default_factory=dict)
     _lows: list[tuple[float, int, Low]] = field(default_factory=list)
 
@@ -64,23 +68,29 @@ class Series:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions, in the order in which they were first read."""
+        """The versions of the metric, in the order in which they were first read."""
         return tuple(self._version_index)
 
     def lowest(self) -> list[Low]:
-        """Return the lowest scores in ascending order, the latest of equal ones first."""
+        """Return the lowest scores in ascending order. Of equal scores, the latest comes first."""
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
 
 @dataclass(slots=True)
 class CounterTotals:
-    """Adds up the points of counters, over processes and restarts, in any order."""
+    """Add up the points of OpenTelemetry counters from several processes.
+
+    The points may come in any order, and a process may have restarted.
+    """
 
     _latest: dict[str, CounterPoint] = field(default_factory=dict)
     _sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, point: CounterPoint) -> None:
-        """Add a point; the latest point of a cumulative counter replaces those before it."""
+        """Add ``point`` to the totals.
+
+        The latest point of a cumulative counter replaces the earlier points of that counter.
+        """
         known = self._latest.get(point.key)
         if known is None or point.time >= known.time:
             self._latest[point.key] = point
@@ -89,7 +99,10 @@ class CounterTotals:
         self._sums[point.key] = latest.value if point.cumulative else before + point.value
 
     def total(self, name: str, attributes: Mapping[str, Any]) -> float | None:
-        """Return the count of ``name`` with at least these attributes; None without any point."""
+        """Return the total of the counter ``name``, over all points with these ``attributes``.
+
+        A point may have further attributes. Returns None if there is no such point.
+        """
         found = [
             self._sums[key]
             for key, point in self._latest.items()
@@ -100,19 +113,24 @@ class CounterTotals:
 
 @dataclass(slots=True, kw_only=True)
 class FileScores:
-    """The scores of a file: a series for each service and metric, and facts on the turns."""
+    """The scores in a file: one `Series` for each service and metric, and totals.
+
+    A turn is one question of a user and its answer. ``turns`` is the number of scored turns,
+    ``first`` and ``last`` are the times of the earliest and the latest. ``worst`` is the number of
+    lowest scores to keep for each series.
+    """
 
     worst: int = 10
     turns: int = 0
     first: float | None = None
     last: float | None = None
     judges: Counter[str] = field(default_factory=Counter)
-    """Number of turns by judge."""
+    """The number of turns by judge."""
     durations: Moments = field(default_factory=Moments)
     longest: float = 0.0
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     unscored: Counter[str] = field(default_factory=Counter)
-    """Number of turns whose spans were exported without scores, by status."""
+    """The number of turns whose spans were exported without scores, by evaluation status."""
     counters: CounterTotals = field(default_factory=CounterTotals)
 
     def add(self, row: Row) -> None:
@@ -138,12 +156,15 @@ class FileScores:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The services, in the order in which they were first read."""
+        """The names of the services, in the order in which they were first read."""
         return tuple(dict.fromkeys(service for service, _ in self.series))
 
 
 def collect_scores(records: Iterable[ScoreRecord], *, worst: int = 10) -> FileScores:
-    """Return the scores in ``records``, with the ``worst`` lowest rows of each series."""
+    """Collect ``records`` of a score file, and return them as `FileScores`.
+
+    ``worst`` is the number of lowest scores to keep for each metric.
+    """
     scores = FileScores(worst=worst)
     for record in records:
         if isinstance(record, Row):

@@ -1,4 +1,7 @@
-"""`Summary`: counts, means and intervals of the scores of many rows, in constant memory."""
+"""Sum up the scores of many rows: counts, means, medians and confidence intervals.
+
+Memory does not grow with the number of rows.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from typing import Any
 
 from rag_eval_otel.types import Evaluation, Score, Usage
 
-_EXACT_TO = 200  # degrees of freedom; from there the expansion is off by less than 1e-10
+_EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
 _STEPS = 80  # of bisection
 
 
 def mean_interval(
     mean: float, deviation: float, *, n: int, confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return the confidence interval of the mean of ``n`` values with this sample deviation.
+    """Return the confidence interval of a mean of ``n`` values.
 
-    ``mean`` plus and minus ``t(n - 1) * deviation / sqrt(n)``, Student's t. It is not cut off at
-    the bounds of a metric's range. None for fewer than two values; values all alike give an
-    interval of width 0, although the mean is not known that well.
+    ``deviation`` is the sample standard deviation of the values. The ends of the interval are
+    ``mean`` plus and minus ``t(n - 1) * deviation / sqrt(n)``, where t is the quantile of Student's
+    t. The ends may lie outside the range of the metric. For fewer than two values the result is
+    None. If all values are equal, the interval has width 0, although the true mean is not known
+    that precisely.
     """
     if n < 2:  # noqa: PLR2004  # one value has no deviation
         return None
@@ -33,12 +38,19 @@ def mean_interval(
 
 
 def t_quantile(p: float, df: int) -> float:
-    """Return the ``p`` quantile, p above .5, of Student's t with ``df`` degrees of freedom."""
+    """Return the quantile of Student's t at probability ``p``, which must be above 0.5.
+
+    ``df`` is the number of degrees of freedom.
+    """
     return _expansion(p, df) if df > _EXACT_TO else _bisected(p, df)
 
 
 def _bisected(p: float, df: int) -> float:
-    """Find the angle whose tangent is t / sqrt(df): the distribution is a finite sum in it."""
+    """Find the quantile of Student's t at probability ``p`` by bisection.
+
+    The search is over the angle whose tangent is t / sqrt(df), because the distribution function is
+    a finite sum in this angle.
+    """
     low, high = 0.0, math.pi / 2
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -50,7 +62,10 @@ def _bisected(p: float, df: int) -> float:
 
 
 def _two_sided(angle: float, df: int) -> float:
-    """Return P(-t < T < t): Abramowitz & Stegun 26.7.3 (odd) and 26.7.4 (even)."""
+    """Return P(-t < T < t) for Student's t, where ``angle`` is arctan(t / sqrt(df)).
+
+    The sums are Abramowitz & Stegun 26.7.3 (odd ``df``) and 26.7.4 (even ``df``).
+    """
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = df % 2
     term = math.cos(angle) if odd else 1.0
@@ -62,7 +77,10 @@ def _two_sided(angle: float, df: int) -> float:
 
 
 def _expansion(p: float, df: int) -> float:
-    """Return the quantile by the normal one: Abramowitz & Stegun 26.7.5."""
+    """Return the quantile of Student's t at ``p``, expanded from the normal quantile.
+
+    The expansion is Abramowitz & Stegun 26.7.5.
+    """
     x = NormalDist().inv_cdf(p)
     terms = (
         (x**3 + x) / 4,
@@ -75,17 +93,19 @@ def _expansion(p: float, df: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """One metric over a dataset.
+    """The summary of one metric's scores over a dataset.
 
-    ``mean``, ``median`` and ``interval`` are over the ``ok`` scores alone, on the metric's own
-    scale; None where there are none (the interval: fewer than two), never NaN. A mean means little
-    without the counts beside it: ``undefined`` and ``error`` scores are in neither.
+    ``mean``, ``median`` and ``interval`` cover only the scores with status ``ok``, on the metric's
+    own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts with
+    the mean. A value that cannot be computed is None, never NaN. ``median`` is exact. ``interval``
+    is the 95 % confidence interval of the mean by Student's t. Its ends may lie outside the
+    metric's range, and it is None for fewer than two scores. ``normalized_mean`` is the mean on [0,
+    1], for metrics with another scale.
 
-    ``interval`` is the 95 % confidence interval of the mean by Student's t; it is not cut off at
-    the ends of the metric's range. ``median`` is exact. ``normalized_mean`` is the mean on [0, 1],
-    for metrics with another scale. ``passed`` of ``labelled`` scores reached the threshold.
-    ``reasons`` counts the reasons of the scores, ``first_failure`` is the first error message.
-    Scores of several ``versions`` are different measurements, so their mean is of a mixture.
+    ``labelled`` is the number of scores that were compared with a threshold, and ``passed`` the
+    number of scores that reached the threshold. ``reasons`` counts the reasons of the scores.
+    ``first_failure`` is the first error message. If there are several ``versions``, the mean mixes
+    different measurements.
     """
 
     name: str
@@ -103,7 +123,7 @@ class MetricSummary:
     versions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
+        """Return the fields as a dict for JSON."""
         found = asdict(self)
         lists = {name: value for name, value in found.items() if isinstance(value, tuple)}
         return {**found, **{name: list(value) for name, value in lists.items()}}
@@ -111,7 +131,7 @@ class MetricSummary:
 
 @dataclass(slots=True)
 class Moments:
-    """Running mean and deviation of numbers (Welford)."""
+    """Compute the mean and deviation of numbers one by one, by Welford's method."""
 
     count: int = 0
     centre: float = 0.0
@@ -125,7 +145,7 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None without numbers."""
+        """The mean of the numbers so far; None if there are none."""
         return self.centre if self.count else None
 
     @property
@@ -137,7 +157,7 @@ class Moments:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts and sums of the scores of one metric."""
+    """Count and add up the scores of one metric."""
 
     values: Moments = field(default_factory=Moments)
     normalized: Moments = field(default_factory=Moments)
@@ -167,7 +187,10 @@ class Tally:
             self.normalized.add(score.normalized)
 
     def summary(self, name: str, *, median: float | None) -> MetricSummary:
-        """Return the summary of the scores so far, with this ``median``."""
+        """Return the summary of the scores so far.
+
+        The caller computes ``median``, because a tally keeps no values.
+        """
         return MetricSummary(
             name=name,
             mean=self.values.mean,
@@ -190,7 +213,10 @@ _MAX_MESSAGE = 300  # characters of an error message
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return ``rows`` as lines of text; the first ``left`` columns are aligned to the left."""
+    """Return ``rows`` of cells as lines of text with aligned columns.
+
+    The first ``left`` columns are aligned to the left, the others to the right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(_line(row, widths, left=left) for row in rows)
 
@@ -204,7 +230,11 @@ def _line(row: Sequence[str], widths: Sequence[int], *, left: int) -> str:
 
 
 def metrics_table(metrics: Sequence[MetricSummary]) -> str:
-    """Return a line for each metric, a dash for a missing number, and the reasons below."""
+    """Return ``metrics`` as a text table with one line for each metric.
+
+    A missing number is a dash. Remarks, such as the reasons of scores without a value, follow
+    below.
+    """
     lines = [aligned([_COLUMNS, *map(_cells, metrics)])]
     printed: set[str | None] = {None}
     for metric in metrics:
@@ -239,22 +269,23 @@ def _remarks(metric: MetricSummary) -> Iterator[str]:
 
 
 def number(value: float | None) -> str:
-    """Return ``value`` to three places, or a dash."""
+    """Return ``value`` as text with three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def interval(value: tuple[float, float] | None) -> str:
-    """Return both ends, or a dash."""
+    """Return the two ends of an interval as text, or a dash for None."""
     return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Totals:
-    """The summary of a dataset: ``totals["faithfulness"]`` is the summary of one metric.
+    """The summary of a dataset. ``totals["faithfulness"]`` is the summary of that metric.
 
-    ``failed`` is the number of rows with a failed score, ``unscored`` that of rows whose judge
-    replies no metric could use. ``usage`` are the requests and tokens of this run, without those of
-    cached scores. ``judge`` names the models that answered, None if none was asked.
+    ``rows`` is the number of rows, and ``failed`` the number of rows with a failed score.
+    ``unscored`` is the number of rows whose judge replies no metric could use. ``usage`` has the
+    model requests and tokens of this run, without those for cached scores. ``judge`` names the
+    judge models that answered, None if no judge was asked.
     """
 
     rows: int
@@ -265,7 +296,7 @@ class Totals:
     metrics: tuple[MetricSummary, ...]
 
     def __getitem__(self, name: str) -> MetricSummary:
-        """Return the summary of the metric ``name``; `KeyError` lists the names there are."""
+        """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -273,7 +304,7 @@ class Totals:
         raise KeyError(msg)
 
     def __repr__(self) -> str:
-        """Return a table."""
+        """Return the summaries as a table."""
         usage, rows = self.usage, "1 row" if self.rows == 1 else f"{self.rows} rows"
         unscored = f", {self.unscored} without a score" if self.unscored else ""
         head = (
@@ -286,7 +317,7 @@ class Totals:
         return f"{head}\n{metrics_table(self.metrics)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; metrics by name."""
+        """Return the fields as a dict for JSON, with the metrics by name."""
         metrics = {metric.name: metric.to_dict() for metric in self.metrics}
         return {
             "row_count": self.rows,
@@ -299,9 +330,11 @@ class Totals:
 
 
 class Summary:
-    """Sums up evaluations; their values are kept in a temporary SQLite file for the median.
+    """Add up the evaluations of many rows, and return counts, means and medians.
 
-    Memory is bounded by SQLite's page cache (2 MB) for any number of rows. Must be closed.
+    The values of the scores are kept in a temporary SQLite file, from which the medians are
+    computed. Memory is bounded by the page cache of SQLite (2 MB) for any number of rows. Call
+    `close` at the end.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
@@ -327,7 +360,7 @@ class Summary:
         self._values.executemany("INSERT INTO scores VALUES (?, ?)", values)
 
     def totals(self) -> Totals:
-        """Return the summary of the evaluations so far."""
+        """Return the summary of all evaluations added so far."""
         return Totals(
             rows=self._rows,
             failed=self._failed,
@@ -341,7 +374,7 @@ class Summary:
         )
 
     def close(self) -> None:
-        """Delete the temporary file."""
+        """Delete the temporary file of score values."""
         self._values.close()
 
     def _median(self, name: str, count: int) -> float | None:

@@ -1,4 +1,8 @@
-"""Score files: the rows that `evaluate` writes, and the reader of these, tables and OTLP JSON."""
+"""Read and write score files.
+
+`rag-eval-otel evaluate` writes score files. They are tables (JSON Lines, CSV, Parquet) or OTLP
+JSON.
+"""
 
 from rag_eval_otel.results.read import read_scores
 from rag_eval_otel.results.rows import CounterPoint, Row, ScoreRecord, UnscoredTurn

@@ -1,4 +1,7 @@
-"""Rows of data in files, tables and lists: read one at a time, and written whole or not at all."""
+"""Read rows from files, data frames and lists, and write scored rows to files.
+
+Rows are read one at a time. A file is written completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ from rag_eval_otel.results.rows import Row, flat_columns
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.types import Sample
 
-_LONG_CELL = 2**28  # characters; the csv module's own limit is 131,072, too little for contexts
-_BATCH = 256  # rows of Parquet that are read at once
-_ROW_GROUP = 1000  # rows of Parquet that are written at once
+_LONG_CELL = 2**28  # characters; the csv module's own limit of 131,072 is too low for contexts
+_BATCH = 256  # rows to read from a Parquet file at once
+_ROW_GROUP = 1000  # rows to write to a Parquet file at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One row as it was read; ``line`` is the line of its file on which it ends, from 1."""
+    """One row of data, as read from a file, table or list.
+
+    ``line`` is the number, from 1, of the last line of the row in its file.
+    """
 
     cells: Mapping[str, Any] | Sample
     line: int | None = None
@@ -32,16 +38,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Rows that can be read any number of times; ``name`` stands in messages."""
+    """A source of rows that can be read repeatedly. ``name`` names the source in error messages."""
 
     name: str
     records: Callable[[], Iterator[Record]]
 
 
 def source_of(data: object) -> Source:
-    """Return the rows of ``data``: a path, a table, a mapping of columns, or an iterable of rows.
+    """Return the source of the rows in ``data``.
 
-    Raises `ConfigError` for anything else, and for a file that cannot be read.
+    ``data`` is a path, a table, a mapping of columns, or an iterable of rows. Raises `ConfigError`
+    for any other object, and for a file that cannot be read.
     """
     if isinstance(data, str | os.PathLike):
         return _file(Path(data))
@@ -125,7 +132,7 @@ _TABLES: Mapping[str, Callable[[Any], Iterator[Record]]] = {
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise a `ConfigError` for any error in reading ``path``."""
+    """Turn any error that occurs while ``path`` is read into a `ConfigError`."""
     try:
         yield
     except ConfigError:
@@ -133,7 +140,7 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         msg = f"{path} cannot be read: {error}. Save it as UTF-8"
         raise ConfigError(msg) from error
-    except (OSError, ValueError, csv.Error) as error:  # Arrow's errors are of the first two
+    except (OSError, ValueError, csv.Error) as error:  # errors of Arrow are OSError or ValueError
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg) from error
 
@@ -158,7 +165,7 @@ def _json_row(path: Path, number: int, line: str) -> Mapping[str, Any]:
 
 
 def _csv(path: Path) -> Iterator[Record]:
-    csv.field_size_limit(max(csv.field_size_limit(), _LONG_CELL))  # of the process; never lowered
+    csv.field_size_limit(max(csv.field_size_limit(), _LONG_CELL))  # of the process; only raised
     with _readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, [])
@@ -206,7 +213,10 @@ Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
-    """Raise `ConfigError` unless rows can be written to ``path``."""
+    """Raise `ConfigError` if scored rows cannot be written to ``path``.
+
+    The suffix must be known, ``path`` must not be a folder, and a Parquet file needs pyarrow.
+    """
     if path.suffix.lower() not in _WRITERS:
         msg = f"{path}: cannot write {path.suffix or 'without a suffix'}; use {', '.join(_WRITERS)}"
         raise ConfigError(msg)
@@ -219,9 +229,11 @@ def check_output(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path, metrics: Sequence[str]) -> Iterator[Write]:
-    """Return a context that gives a function to write a row; at its end ``path`` is complete.
+    """Return a context manager that gives a function to write one scored row to ``path``.
 
-    Until then the rows are in ``<path>.part``, which is removed if the context ends in an error.
+    Until the context ends, the rows are in ``<path>.part``. If the context ends without an error,
+    this file is renamed to ``path``, otherwise it is removed. ``metrics`` are the names of the
+    metrics.
     """
     check_output(path)
     part = path.with_name(f"{path.name}.part")

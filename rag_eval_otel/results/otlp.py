@@ -1,4 +1,8 @@
-"""Scores in OTLP JSON, as the collector's file exporter writes it: spans, log records, counters."""
+"""Read scores from OTLP JSON, in spans, log records and counters.
+
+The file exporter of the OpenTelemetry Collector writes OTLP JSON. A *turn* is one question of a
+user and its answer.
+"""
 
 from __future__ import annotations
 
@@ -37,26 +41,32 @@ _ERRORS = frozenset(
         *("circuit_open", "budget", "shutdown", "internal"),
     }
 )
-"""The reasons of failed scores. A span has no other mark of a failure."""
+"""The reasons that show that a score failed. No other attribute of a span shows a failure."""
 
 _CUMULATIVE = (2, "AGGREGATION_TEMPORALITY_CUMULATIVE")
 
 
 @dataclass(slots=True)
 class Turns:
-    """Numbers the turns of a file, and notes which scores of each have been read."""
+    """Number the turns in a file, and remember which scores of each turn have been read.
+
+    A turn is one question of a user and its answer. The scores of a turn may be on a span and also
+    in events of that span.
+    """
 
     count: int = 0
     _by_span: dict[tuple[str, str], int] = field(default_factory=dict)
     _read: set[tuple[int, str]] = field(default_factory=set)
 
     def new(self) -> int:
-        """Return the number of a new turn."""
         self.count += 1
         return self.count - 1
 
     def of_span(self, trace: str, span: str) -> int:
-        """Return the number of the turn of this span; a span without an id is always a new turn."""
+        """Return the number of the turn whose scores are on the span with the id ``span``.
+
+        If ``span`` is empty, a new turn is counted.
+        """
         if not span:
             return self.new()
         if (trace, span) not in self._by_span:
@@ -64,23 +74,29 @@ class Turns:
         return self._by_span[trace, span]
 
     def is_first(self, turn: int, name: str) -> bool:
-        """Return True for the first score called ``name`` of ``turn``, on a span or in an event."""
+        """Return True if no score called ``name`` has been read for the turn number ``turn``.
+
+        The score counts as read from now on. So a score that is on a span and in an event is read
+        once.
+        """
         is_first = (turn, name) not in self._read
         self._read.add((turn, name))
         return is_first
 
 
 def is_otlp(message: Mapping[str, Any]) -> bool:
-    """Return True if ``message`` is an export request."""
+    """Return True if ``message`` is an OTLP export request of traces, logs or metrics."""
     return any(signal in message for signal in SIGNALS)
 
 
 def otlp_records(
     message: Mapping[str, Any], turns: Turns, *, metric: str | None = None
 ) -> Iterator[ScoreRecord]:
-    """Yield the records of an export request; a score on both a span and an event comes once.
+    """Yield the scores and counter points in ``message``, an OTLP export request.
 
-    Raises AttributeError, KeyError, TypeError or ValueError for a message that is no OTLP JSON.
+    If a score is on a span and in an event, it is yielded once. ``metric`` restricts the scores to
+    one metric. Raises AttributeError, KeyError, TypeError or ValueError if ``message`` is not valid
+    OTLP JSON.
     """
     for resource in message.get("resourceSpans", ()):
         for span in _parts(resource, "scopeSpans", "spans"):
@@ -152,7 +168,10 @@ def _span(
 
 
 def _metrics(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the metrics that have a score, or a reason for no score, in a span's attributes."""
+    """Return the names of the metrics that a span's attributes report on.
+
+    Such a metric has a score, or a reason why it has none.
+    """
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
     return list(dict.fromkeys(name for name, _, leaf in split if name and leaf in _METRIC_LEAVES))
 

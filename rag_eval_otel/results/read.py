@@ -1,4 +1,4 @@
-"""`read_scores`: the records of a score file, in any of the forms in which scores are written."""
+"""Read the scores in a file, in any form that this library or the Collector writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_eval_otel.results.rows import Row, ScoreRecord, number, score_from_cell
 from rag_eval_otel.types import Evaluation, Sample
 
 _METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
-"""A column with one of these endings shows that the name before it is a metric."""
+"""The endings of column names from which a metric is recognised: ``<metric>.status``, ..."""
 
 _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
@@ -26,11 +26,12 @@ _QUESTIONS = ("question", "user_input")
 def read_scores(
     path: Path, *, metric: str | None = None, stratum: str | None = None
 ) -> Iterator[ScoreRecord]:
-    """Yield the records of ``path``: .jsonl, .csv or .parquet of scores, or OTLP JSON.
+    """Yield the scores and counter points in the file ``path``.
 
-    ``metric`` selects the scores of one metric, and names its column in a table where no other
-    column shows that it is a metric. ``stratum`` names the column of the rows' strata. Raises
-    `ConfigError` for a file that cannot be read and, at its end, for a file without scores.
+    The file is OTLP JSON, or a .jsonl, .csv or .parquet table. ``metric`` selects the scores of one
+    metric. In a table, it also names the column with the scores, if the names of the other columns
+    do not show that this column is a metric. ``stratum`` names the column with the stratum of each
+    row. Raises `ConfigError` if the file cannot be read or, at the end, if it had no scores.
     """
     columns: dict[str, None] = {}
     turns, is_empty = Turns(), True
@@ -62,7 +63,7 @@ def _checked_otlp(
 
 
 def _messages(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows or export requests of a file."""
+    """Yield the rows of a table, or the OTLP export requests of a JSON file."""
     if path.suffix.lower() == ".json":
         yield from _requests(path)
     else:
@@ -72,7 +73,10 @@ def _messages(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _requests(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the export requests of a .json file, which holds a single one or one a line."""
+    """Yield the OTLP export requests of a .json file.
+
+    The file contains one request, or one request in each line.
+    """
     try:
         requests = _parsed(path.read_text(encoding="utf-8-sig"))
     except (OSError, RecursionError, ValueError) as error:
@@ -128,11 +132,16 @@ def _table_row(
 def metric_names(
     cells: Mapping[str, Any], *, metric: str | None = None, default: str = "score"
 ) -> tuple[str, ...]:
-    """Return the names of the metrics in a row, which has one of these forms.
+    """Return the names of the metrics in ``cells``, one row of a table.
 
-    - ``{"score": 0.8, "metric": "faithfulness"}``; ``default`` is the name where there is none;
-    - ``{"scores": {"faithfulness": 0.8}}``, or with a mapping of the fields of `Score` for each;
-    - columns by name: ``{"faithfulness": 0.8, "faithfulness.status": "ok"}``, or ``metric`` alone.
+    A row has one of these forms:
+
+    - ``{"score": 0.8, "metric": "faithfulness"}``. If ``metric`` is missing, the name is
+      ``default``.
+    - ``{"scores": {"faithfulness": 0.8}}``. A mapping of the fields of `Score` may replace the
+      number.
+    - One column for each value: ``{"faithfulness": 0.8, "faithfulness.status": "ok"}``. A column
+      called as the argument ``metric`` needs no further columns.
     """
     if isinstance(cells.get("scores"), Mapping):
         return tuple(cells["scores"])
@@ -148,19 +157,26 @@ def _column_names(columns: tuple[str, ...], metric: str | None) -> tuple[str, ..
 
 
 def metric_cells(cells: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the cells of the metric ``name`` in a row, named as the fields of `Score`."""
+    """Return the cells of the metric ``name`` in ``cells``, one row of a table.
+
+    The keys of the result are the fields of `Score`.
+    """
     scores = cells.get("scores")
     if isinstance(scores, Mapping):
         found = scores.get(name)
         return found if isinstance(found, Mapping) else {"value": found}
-    if "score" in cells:  # a label beside a bare score is often a human's
+    if "score" in cells:  # a label beside a plain score is often the label of a human
         return {**cells, "value": cells["score"], "label": None}
     leaves = {leaf: cells.get(f"{name}.{leaf}") for leaf in _LEAVES}
     return {**leaves, "value": cells.get(name, cells.get(f"{name}.score"))}
 
 
 def moment(value: Any) -> float | None:
-    """Return seconds since the epoch, of a number or an ISO 8601 text (without a zone: UTC)."""
+    """Convert ``value`` to seconds since the epoch.
+
+    ``value`` is a number, a datetime or a text in ISO 8601. A time without a zone is in UTC.
+    Returns None for any other value.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))

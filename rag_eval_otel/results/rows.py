@@ -1,4 +1,7 @@
-"""`Row`: the scores of one turn, as `evaluate` writes them and as score files have them."""
+"""Define `Row`, the scores of one turn, and convert scores to and from dicts and table cells.
+
+A *turn* is one question of a user and its answer.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ _WITHOUT_VALUE = frozenset({"undefined", "error"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The scores of one turn. ``index`` numbers the turns of a dataset or file from 0.
+    """The scores of one turn, which is one question of a user and its answer.
 
-    ``evaluation.usage`` is what this run asked of the judge: nothing, where the scores come from
-    the cache. ``place`` (the row or trace in words), ``time`` (seconds since the epoch),
-    ``service`` and ``stratum`` are known of rows of a score file only; their sample has at most the
-    question. Two rows of a file with one ``index`` hold different scores of the same turn.
+    ``index`` numbers the turns of a dataset or file from 0. If a file has several rows with one
+    ``index``, each has other scores of that turn. ``evaluation.usage`` has the model requests of
+    this run. Scores from the cache need no requests.
+
+    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
+    ``place``, ``time``, ``service`` and ``stratum`` are known only of rows that were read from a
+    score file. The sample of such a row has no more than the question.
     """
 
     index: int
@@ -35,23 +41,23 @@ class Row:
     stratum: str | None = None
 
     def __getitem__(self, name: str) -> Score:
-        """Return the score called ``name``; `KeyError` lists the names there are."""
+        """Return the score called ``name``; a `KeyError` lists the known names."""
         return self.evaluation[name]
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores, in the order of the metrics."""
+        """The scores of the row, in the order of the metrics."""
         return self.evaluation.scores
 
     @property
     def failed(self) -> tuple[Score, ...]:
-        """The scores with status ``error``."""
+        """The scores of the row with status ``error``."""
         return tuple(score for score in self.scores if score.status == "error")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row for JSON, without the texts of the sample.
+        """Return the row as a dict for JSON, without the texts of the sample.
 
-        ``sample`` is a digest of them, the same for the same sample in every run.
+        ``sample`` is a digest of these texts. It is equal for equal samples in every run.
         """
         return {
             **self._head(),
@@ -59,7 +65,11 @@ class Row:
         }
 
     def to_flat(self) -> dict[str, Any]:
-        """Return the row for a table: ``<metric>`` is the value, ``<metric>.<leaf>`` the rest."""
+        """Return the row as the cells of a table.
+
+        The column ``<metric>`` has the value of a score. ``<metric>.status`` and similar columns
+        have its other fields.
+        """
         flat = self._head()
         for score in self.scores:
             flat[score.name] = score.value
@@ -78,7 +88,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnscoredTurn:
-    """A turn whose span was exported without scores, and its ``rag.evaluation.status``."""
+    """A turn whose span was exported without scores.
+
+    A turn is one question of a user and its answer. ``status`` is the ``rag.evaluation.status`` of
+    the span.
+    """
 
     service: str
     status: str
@@ -86,9 +100,10 @@ class UnscoredTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterPoint:
-    """The ``value`` of a counter for these ``attributes`` at some ``time``.
+    """One data point of an OpenTelemetry counter: the ``value`` at ``time``.
 
-    All points of a ``cumulative`` counter with the same ``key`` are one count at different times.
+    ``key`` identifies the time series. All points of a ``cumulative`` counter with an equal ``key``
+    report the total of that series at different times.
     """
 
     name: str
@@ -100,11 +115,11 @@ class CounterPoint:
 
 
 ScoreRecord: TypeAlias = "Row | UnscoredTurn | CounterPoint"
-"""The records of a score file."""
+"""What a score file contains: scored turns, turns without scores, and counter points."""
 
 
 def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
-    """Return the columns of `Row.to_flat` and their types."""
+    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     columns: dict[str, type] = {"row": int, "sample": str, "status": str, "label": str}
     columns["judge"] = str
     for name in metrics:
@@ -114,21 +129,24 @@ def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
 
 
 def score_to_dict(score: Score) -> dict[str, Any]:
-    """Return the fields of ``score`` that are set, without its name; ``value`` is always there."""
+    """Return the fields of ``score`` as a dict, without its name.
+
+    Empty fields are left out, except ``value``.
+    """
     found = {name: getattr(score, name) for name in _SCORE_FIELDS}
     return {name: v for name, v in found.items() if v not in (None, "", {}) or name == "value"}
 
 
 def score_from_dict(name: str, found: Mapping[str, Any]) -> Score:
-    """Return the score that `score_to_dict` wrote."""
+    """Return the score called ``name`` from the dict that `score_to_dict` returned."""
     return Score(name=name, **found)
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
-    """Return the score in ``cells``, which are named as the fields of `Score`.
+    """Return the score called ``name`` from ``cells``, whose keys are fields of `Score`.
 
-    A value that is no finite number is left out. A score without a value is undefined, unless its
-    status is ``error``.
+    A value that is not a finite number is left out. If a score has no value, its status is
+    ``undefined``, unless ``cells`` has the status ``error``.
     """
     value, normalized = number(cells.get("value")), number(cells.get("normalized"))
     if normalized is not None and not 0 <= normalized <= 1:
@@ -153,18 +171,18 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
 
 
 def unit_value(score: Score) -> float | None:
-    """Return the score on the scale 0 to 1, if its metric has one; None without a value."""
+    """Return the score normalized to [0, 1], else its value; None if ``score`` has no value."""
     return score.value if score.normalized is None else score.normalized
 
 
 def digest(*parts: object) -> str:
-    """Return 16 hexadecimal digits that identify the content of ``parts``."""
+    """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
     content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def number(value: object) -> float | None:
-    """Return ``value`` as a finite number, also if it is written as text; None if it is none."""
+    """Convert ``value``, a number or a text, to a finite float; return None if that fails."""
     try:
         found = float(cast("Any", value))
     except (OverflowError, TypeError, ValueError):
@@ -173,5 +191,5 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str | None:
-    """Return ``value`` if it is text that is not empty, else None."""
+    """Return ``value`` if it is a text and not empty, else None."""
     return value if isinstance(value, str) and value else None
