@@ -1,4 +1,9 @@
-"""`watch_canary`: scores a small dataset on a schedule, to detect a change of the judge."""
+"""Score the same small dataset again and again, to find out whether the judge has changed.
+
+Such a dataset is called a *canary set*. Its questions, contexts and answers stay the same, so a
+change of its scores comes from the judge and not from the application. `watch_canary` starts the
+scoring on a schedule.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +28,30 @@ from rag_eval_otel.types import Evaluation, Sample
 
 Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
 
-MAX_ROWS = 64  # each row is a stratum, and a baseline has at most 64
+MAX_ROWS = 64  # each sample is a stratum of the test, and a baseline has at most 64 strata
 _LEARNING_ROUNDS = 5
-_JUDGE_ROUNDS = 20  # rounds after a change of the judge in which it is the cause of other alarms
-_MAX_MINUTES = 60 * 24 * 366  # between rounds; the limit of a thread's timeout is near
+_JUDGE_ROUNDS = 20  # rounds after a change of the judge in which alarms are attributed to the judge
+_MAX_MINUTES = 60 * 24 * 366  # between rounds; the timeout of a thread cannot be much longer
 
 
 @dataclass(slots=True)
 class _CanaryMetric:
-    """One metric in one version: its detector, and the round of its last alarm."""
+    """The drift detector of one metric in one version, and the round of its last alarm."""
 
     detector: BettingDetector
     changed_in_round: int | None = None
 
 
 class CanaryMonitor:
-    """Compares each row of a canary set with its own earlier scores, and attributes changes.
+    """Compare the scores of a canary set with earlier ones, and name the cause of drift alarms.
 
-    The first five rounds are the baseline of each metric and version. The texts stay the same, so a
-    later alarm has the cause ``judge``; it is passed to ``report``. `cause` returns the cause of an
-    alarm on live scores: ``judge`` within twenty rounds after an alarm here, ``system`` if there
-    was none, ``unknown`` while the baseline is learned. Thread-safe.
+    A canary set is a small dataset that is scored again and again. The monitor compares each row
+    with earlier scores of that row. The first five rounds are the baseline of each metric and
+    version.
+
+    The texts of the canary set stay the same. So a later alarm on its scores has the cause
+    ``judge``, and the monitor passes that alarm to ``report``. `cause` returns the cause of an
+    alarm on live scores. The class is thread-safe.
     """
 
     def __init__(
@@ -65,7 +73,7 @@ class CanaryMonitor:
         call_in_child(self._create_lock)
 
     def _create_lock(self) -> None:
-        """Create the lock; also in a forked child, where the parent's may stay locked."""
+        """Create the lock; also in a forked child, where the parent's lock may stay locked."""
         self._lock = threading.RLock()
 
     def begin_round(self) -> None:
@@ -73,7 +81,10 @@ class CanaryMonitor:
             self._rounds += 1
 
     def add(self, row: int, evaluation: Evaluation) -> None:
-        """Add the scores of the ``row``-th row; failed scores are ignored."""
+        """Compare the scores of row number ``row`` of the canary set with its earlier scores.
+
+        Failed scores are ignored. An alarm is passed to the ``report`` function of the monitor.
+        """
         for score in evaluation.scores:
             value = score.value if score.normalized is None else score.normalized
             alarm = self._update((score.name, score.version), value, row)
@@ -92,7 +103,13 @@ class CanaryMonitor:
             return metric.detector.alarm
 
     def cause(self, stream: Stream) -> Cause:
-        """Return the cause of an alarm on the live scores of ``stream``."""
+        """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
+
+        The cause is ``judge`` if the canary set had an alarm for this metric in the last twenty
+        rounds, and ``system`` if the canary set had none in these rounds. It is ``unknown`` while
+        the baseline of the canary set is learned, and for a metric that the canary set does not
+        have.
+        """
         with self._lock:
             metric = self._metrics.get((stream.name, stream.version))
             if metric is None or metric.detector.baseline is None:
@@ -103,10 +120,11 @@ class CanaryMonitor:
 
 
 class Canary:
-    """Scores ``samples`` with ``measure``, one after the other, and passes scores to ``monitor``.
+    """Score the samples of a canary set round after round, and pass the scores to ``monitor``.
 
-    ``edge`` handles exceptions, so that the next round still runs. Rounds end when ``is_over``
-    returns True.
+    ``measure`` scores one sample. The samples of a round are scored one after the other. ``edge``
+    handles exceptions, so that the next round still runs. No round starts after ``is_over`` has
+    returned True.
     """
 
     def __init__(
@@ -126,7 +144,10 @@ class Canary:
         self._sweeper: Sweeper | None = None
 
     def run_once(self) -> None:
-        """Score every sample once, and wait for it; not from within an event loop."""
+        """Score every sample of the canary set once, and return when all have been scored.
+
+        Do not call this method from within an event loop.
+        """
         if self._is_over():
             self.stop()
             return
@@ -141,7 +162,7 @@ class Canary:
             self._monitor.add(row, await self._measure(sample))
 
     def start(self, seconds: float) -> None:
-        """Run a round every ``seconds`` on a thread of its own, until `stop`."""
+        """Start a thread that scores all samples every ``seconds``, until `stop` is called."""
         self._sweeper = Sweeper(self.run_once, seconds=seconds)
         self._sweeper.wake()
 
@@ -151,14 +172,17 @@ class Canary:
 
 
 def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Canary:
-    """Score the samples of ``data`` every ``minutes`` with the metrics and the judge of ``handle``.
+    """Score the samples of ``data`` every ``minutes``, to detect a change of the judge.
 
-    ``data`` is a file, a list or a frame, as for `evaluate_dataset`, with at most 64 samples.
-    Alarms on live scores then report the cause ``judge`` if the canary set has changed, too. Alarms
-    on the canary set itself are reported for ``canary.<metric>``, with the cause ``judge``. The
-    first five rounds are the baseline, and replies are not cached. Rounds end with
-    `Handle.shutdown` or `Canary.stop`. Raises `ConfigError` for invalid data, and if ``handle``
-    does not monitor drift.
+    The metrics and the judge are those of ``handle``. ``data`` is a file, a list or a frame with at
+    most 64 samples, as for `evaluate_dataset`. The first five rounds are the baseline. Replies of
+    the judge are not cached.
+
+    If the scores of these samples change, a drift alarm on live scores reports the cause ``judge``.
+    The change itself is reported as an alarm for ``canary.<metric>``, also with the cause
+    ``judge``. The rounds end with `Handle.shutdown` or `Canary.stop`.
+
+    Raises `ConfigError` for invalid data, and if ``handle`` does not monitor drift.
     """
     if not 0 < minutes < _MAX_MINUTES:
         msg = f"minutes must be above 0 and below {_MAX_MINUTES:,}, not {minutes!r}"

@@ -1,4 +1,4 @@
-"""`RagEvalCallbackHandler`: the LangChain callback handler, which attaches on first use."""
+"""`RagEvalCallbackHandler`: score the LangChain runs to which an application passes the handler."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 
 class RagEvalCallbackHandler(LangChainCapture):
-    """Scores the RAG turns of the LangChain runs it is passed to.
+    """A LangChain callback handler that scores RAG turns (one question and its answer each).
 
     ::
 
         chain.invoke(question, config={"callbacks": [RagEvalCallbackHandler()]})
 
-    Takes the options of `Config`, or a whole ``config``; without any, the environment's. Raises
-    `ConfigError` for options that cannot be used. The tracer provider is looked up at the first
-    run, so the application may set it later than it makes the handler. All handlers on one provider
-    share one pipeline, with the options of the first.
+    The handler takes the options of `Config`, or a whole ``config``. Without arguments, the options
+    are read from the environment. Options that cannot be used raise `ConfigError`.
+
+    The handler looks up the tracer provider at its first run, so the application may set the
+    provider after it has made the handler. All handlers on one provider share one pipeline, which
+    has the options of the first handler.
     """
 
     def __init__(self, config: Config | None = None, **options: Unpack[ConfigOptions]) -> None:
@@ -40,17 +42,25 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     @property
     def handle(self) -> Handle:
-        """The handle of the pipeline that this handler reports to; attaches on first use."""
+        """The `Handle` of the pipeline that scores the runs; the first use attaches it."""
         if self._attached is None:
             self._attached = instrument(self._given)
         return self._attached
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Read what has ended, wait for its scores, and export; see `Handle.flush`."""
+        """Read the runs that have ended, wait for their scores, and export their spans.
+
+        Return False if ``timeout`` seconds passed before all this was done. `Handle.flush` says
+        more.
+        """
         return self.handle.flush(timeout)
 
     def _connect(self) -> RunRecorder:
-        """Attach once: an attempt that fails would fail again at every event of every run."""
+        """Return the recorder of LangChain runs; attach to the tracer provider at the first call.
+
+        After a failed attempt there is no second one, since it would fail at every event of every
+        run.
+        """
         if self._recorder_of_handle is None:
             if self._has_failed:
                 msg = "not attached: the first attempt has failed"

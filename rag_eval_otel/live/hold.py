@@ -1,14 +1,18 @@
-"""`Holdback`: ended spans that wait for their scores. Each is released exactly once.
+"""`Holdback`: keep ended spans back from the exporter until their scores are there.
 
+A *turn* is one question of a user and its answer. An item is an ended span of a turn, or a
+LangChain run tree whose spans are not written yet. Each item is released (passed on) exactly once.
 A held item has one of three states::
 
     collecting ──► scoring ──► released
         └──────────────────────►┘
 
-- ``collecting``: the span has ended; its trace is not complete, or has not been read yet.
-- ``scoring``: a turn was found for it, and the evaluation of that turn is under way.
-- ``released``: it was handed on, with its scores or with the reason why it has none. Scores, the
-  deadline, a flush, a shutdown and an eviction may release it; the first of them does.
+- ``collecting``: the span has ended, but its trace is not complete, or has not been read yet.
+- ``scoring``: a turn was found for the item, and the turn is being evaluated.
+- ``released``: the item was passed on, with its scores or with the reason why it has none.
+
+Scores, the deadline, a flush, a shutdown and an eviction may release an item. Whichever of these
+comes first releases the item.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Literal, Protocol, TypeAlias
 from rag_eval_otel.types import Ending, HoldStatus
 
 Key: TypeAlias = "tuple[int, int]"
-"""Trace id and span id; trace 0 for run trees, whose spans do not exist yet."""
+"""Trace id and span id. LangChain run trees have trace id 0, as their spans do not exist yet."""
 
 State: TypeAlias = Literal["collecting", "scoring", "released"]
 
@@ -31,10 +35,13 @@ CHUNK = 256  # items released between two flushes, so that the next queue does n
 
 
 class Releasable(Protocol):
-    """A span, or the spans of a run tree or of one of its turns, that waits for scores."""
+    """An ended span, or the spans of a LangChain run tree, kept back until scores are there."""
 
     def release(self, ending: Ending) -> None:
-        """End or export the span; called once, outside of any lock. Must not raise."""
+        """End or export the kept span, with the scores or the reason in ``ending``. Must not raise.
+
+        `Holdback` calls this method once, and holds no lock during the call.
+        """
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -47,11 +54,12 @@ class _Held:
 
 
 class Holdback:
-    """Held items by key: at most ``max_spans`` of them, of ``max_bytes`` in total.
+    """A store of items (spans that wait for scores), with a deadline for each item.
 
-    A thread of its own releases each item ``seconds`` after it was held. Until `Releasable.release`
-    has returned the item is in transit, and `release_all` waits for it: otherwise a shutdown could
-    close the exporter before the item reaches it.
+    The store has room for ``max_spans`` items of ``max_bytes`` in total. A thread of the store
+    releases each item ``seconds`` after `hold` took it. While `Releasable.release` runs for an
+    item, the item is in transit, and `release_all` waits for it. Otherwise a shutdown could close
+    the exporter before the item reaches the exporter.
     """
 
     def __init__(
@@ -70,27 +78,30 @@ class Holdback:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all items, after a fork: the parent releases them."""
-        # Reentrant: a garbage collection may end spans while it is held.
+        """Forget all items after a fork, because the parent process releases them."""
+        # Reentrant: a garbage collection may end spans while this thread has the lock.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._held: dict[Key, _Held] = {}  # in order of their deadlines, since all wait as long
+        self._held: dict[Key, _Held] = {}  # by deadline, since every item waits equally long
         self._bytes = 0
         self._next = 0
         self._in_transit: dict[int, int] = {}  # number of the item to identity of the thread
         self._reaper: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """Return the number of held items."""
         return len(self._held)
 
     def count(self, state: State) -> int:
-        """Return the number of held items in this state."""
+        """Return the number of held items whose state is ``state``."""
         with self._lock:
             return sum(held.state == state for held in self._held.values())
 
     def hold(self, key: Key, item: Releasable, *, size: int) -> bool:
-        """Hold ``item``; False if there is no room, or an item has this key already."""
+        """Keep ``item`` back under ``key`` until it is released; return True if this was possible.
+
+        ``size`` is about how many bytes the item keeps in memory. Return False if there is no room,
+        if the store is closed, or if ``key`` already has an item.
+        """
         with self._lock:
             room = len(self._held) < self._max_spans and self._bytes + size <= self._max_bytes
             if not (room and self.is_open and key not in self._held):
@@ -103,7 +114,10 @@ class Holdback:
         return True
 
     def start_scoring(self, key: Key) -> Releasable:
-        """Set the item's state to ``scoring``; return what releases it if it is still held."""
+        """Set the state of the item with this key to ``scoring``.
+
+        Return an object whose ``release`` method releases that item, if it is still held by then.
+        """
         with self._lock:
             held = self._held.get(key)
             if held is not None:
@@ -111,7 +125,7 @@ class Holdback:
         return _HeldKey(self, key)
 
     def release(self, key: Key, ending: Ending) -> bool:
-        """Release the item; False if it has been released already."""
+        """Release the item with this key, with ``ending``; return False if it is no longer held."""
         with self._lock:
             held = self._held.pop(key, None)
             if held is None:
@@ -123,17 +137,18 @@ class Holdback:
             held.item.release(ending)
         finally:
             with self._changed:
-                self._in_transit.pop(held.number, None)  # gone where a fork came between
+                self._in_transit.pop(held.number, None)  # absent after a fork meanwhile
                 self._changed.notify_all()
         return True
 
     def release_all(
         self, status: HoldStatus, *, deadline: float, flush: Callable[[float], object]
     ) -> bool:
-        """Release every item held now, and wait for those in transit; False past ``deadline``.
+        """Release every item held now; return True if all are released by ``deadline``.
 
-        After each `CHUNK` items, ``flush(seconds)`` empties the queue of the next processor.
-        An item that the calling thread itself is releasing is not waited for.
+        Each item gets the ending ``status``. The method also waits for items that other threads are
+        releasing. ``flush(seconds)`` is called after each `CHUNK` items, so that the queue of the
+        next span processor does not overflow.
         """
         this = threading.get_ident()
         with self._changed:
@@ -151,7 +166,7 @@ class Holdback:
             )
 
     def wait_empty(self, timeout: float) -> bool:
-        """Wait until the items held now are released; False if ``timeout`` seconds passed."""
+        """Wait until all items held now are released; False if ``timeout`` seconds passed."""
         with self._changed:
             last = self._next
             return self._changed.wait_for(
@@ -159,7 +174,7 @@ class Holdback:
             )
 
     def close(self) -> None:
-        """Hold nothing from now on; the thread ends once all items are released."""
+        """Refuse further items; the thread ends once all held items are released."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
@@ -168,7 +183,7 @@ class Holdback:
         reaper = threading.Thread(target=self._reap, name="rag-eval-otel-hold", daemon=True)
         try:
             reaper.start()
-        except RuntimeError:  # the interpreter is shutting down: no thread would release it in time
+        except RuntimeError:  # the interpreter shuts down: no thread can release items at deadlines
             return False
         self._reaper = reaper
         return True
@@ -179,18 +194,21 @@ class Holdback:
                 due = self._wait_for_due()
                 if due is not None:
                     self.release(due, Ending("timeout"))
-        finally:  # also where an exporter exits: another reaper must release the others
+        finally:  # if an exporter raises SystemExit, a new thread must release the other items
             with self._lock:
                 self._reaper = None
                 if self._held:
                     self._start_reaper()
 
     def _wait_for_due(self) -> Key | None:
-        """Wait for the first deadline, or a change; return the key of an item that is due."""
+        """Wait for the first deadline or for a change; return the key of an item that is due.
+
+        Return None if no deadline has passed yet.
+        """
         with self._changed:
             first = next(iter(self._held), None)
             if first is None:
-                if self.is_open:  # `hold` does not notify: no new item is due before that
+                if self.is_open:  # `hold` does not notify: a new item is due after this wait
                     self._changed.wait(max(self._seconds, _NAP))
                 return None
             left = self._held[first].deadline - self._clock()

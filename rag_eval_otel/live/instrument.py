@@ -1,4 +1,8 @@
-"""`instrument()`, `Handle`, `RagEvalSpanProcessor`: build a pipeline and attach it to tracing."""
+"""`instrument()`, `Handle` and `RagEvalSpanProcessor`: build a pipeline and attach it to tracing.
+
+A pipeline finds RAG turns (one question of a user and its answer each), scores them in the
+background, and puts the scores on their spans.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +55,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Counts of one pipeline since it was built (in a forked child: since the fork).
+    """Counts of one pipeline since it was built; in a forked child, since the fork.
 
-    - ``turns``: turns by outcome and reason, as ``scored`` or ``skipped no_answer``.
-    - ``released``: held spans by the status with which they left.
-    - ``sources``: spans and turns by the convention in which they were read.
-    - ``failures``: errors of this library by place.
-    - ``held``: spans and run trees that wait now; ``scoring``: those of them that have been read,
-      and wait for scores.
+    - ``turns``: number of turns by outcome and reason, for example ``scored`` or ``skipped
+      no_answer``.
+    - ``released``: number of spans that waited for scores, by the status with which they were
+      exported.
+    - ``sources``: number of spans and turns by the convention in which they were read.
+    - ``failures``: number of errors of this library by the part of it that failed.
+    - ``held``: number of spans and run trees that are being kept back from the exporter now.
+    - ``scoring``: number of kept spans and run trees that have been read and wait for scores.
     """
 
     turns: Mapping[str, int]
@@ -70,9 +76,10 @@ class Stats:
 
 
 class Handle:
-    """An attached pipeline: its callback, counts, flush and shutdown.
+    """An attached scoring pipeline, with its LangChain callback, counts, flush and shutdown.
 
-    Made by `instrument`; ``processor`` is the span processor, None if the provider takes none.
+    `instrument` makes handles. ``processor`` is the span processor of the pipeline. It is None if
+    the tracer provider takes no span processors.
     """
 
     def __init__(
@@ -83,14 +90,14 @@ class Handle:
         attachment: Attachment | None = None,
         logger_provider: LoggerProvider | None = None,
     ) -> None:
-        """Start to listen to log records, and to count for the metrics."""
+        """Start to read log records, and to count held spans for the metrics."""
         self.config = pipeline.config
         self.processor = processor
         if processor is not None:
             processor.handle = self
         self._pipeline = pipeline
         self._attachment = attachment
-        # A log record is read as part of a span: without spans there is none to read.
+        # Log records are read as parts of spans. Without spans, no log record is read.
         logs = logger_provider_or_global(logger_provider) if processor is not None else None
         self._log_tap = log_tap(logs)
         self._log_listener = Listener(
@@ -105,7 +112,10 @@ class Handle:
 
     @cached_property
     def callback(self) -> LangChainCapture:
-        """The LangChain callback handler: ``chain.invoke(..., config={"callbacks": [...]})``."""
+        """The LangChain callback handler that scores runs.
+
+        Pass it to a chain with ``chain.invoke(..., config={"callbacks": [handle.callback]})``.
+        """
         from rag_eval_otel.capture.langchain import LangChainCapture  # noqa: PLC0415
 
         self._record_searches()
@@ -121,7 +131,7 @@ class Handle:
         return VectorStoreSearches()
 
     def _record_searches(self) -> None:
-        """Record searches of LangChain vector stores within runs, if the configuration says so."""
+        """Record searches of LangChain vector stores in runs, if ``vector_stores`` is ``on``."""
         if self.config.vector_stores == "on":
             self._searches.install()
 
@@ -132,20 +142,24 @@ class Handle:
         return LangChainHook()
 
     def install_langchain_hook(self) -> None:
-        """Trace and score every LangChain run of the process, without passing the callback to it.
+        """Trace and score every LangChain run of the process, without passing a callback to it.
 
-        A second call changes nothing; a run that is passed `callback` as well is scored once.
+        A second call changes nothing. A run that also gets `callback` as an argument is scored
+        once.
         """
         self._hook.install(self.callback)
 
     def remove_langchain_hook(self) -> None:
-        """Undo `install_langchain_hook`, as `shutdown` does. Runs under way are finished."""
+        """Undo `install_langchain_hook`. Runs under way are still recorded and scored.
+
+        `shutdown` calls this method.
+        """
         if "_hook" in vars(self):
             self._hook.remove()
 
     @property
     def stats(self) -> Stats:
-        """Counts of turns, held spans and errors."""
+        """The current counts of turns, held spans and errors."""
         pipeline = self._pipeline
         tally = pipeline.instruments.tally
         return Stats(
@@ -158,18 +172,19 @@ class Handle:
         )
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Read what has ended, wait for its scores, and export; False if time ran out.
+        """Read the spans and runs that have ended, wait for their scores, and export them.
 
-        If scores are missing after half of ``timeout`` (5 s at most), their span leaves without
-        them, with status ``flushed``; they go to events and metrics when they come.
+        Return False if ``timeout`` seconds passed before all this was done. If scores are missing
+        after half of ``timeout`` (5 s at most), the span is exported without scores, with the
+        status ``flushed``. Its scores go to events and metrics when they arrive.
         """
         return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for scores under way, release every span, and detach.
+        """Wait up to ``timeout`` seconds for scores, export kept spans, and detach.
 
-        The provider works on as if it had never been instrumented. ``timeout`` defaults to
-        ``shutdown_seconds``.
+        The tracer provider then works as if it had never been instrumented. The default of
+        ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
         if "_searches" in vars(self):
@@ -185,22 +200,26 @@ class Handle:
                 getattr(sink, "close", lambda: None)()
 
     def _drain(self, timeout: float | None = None) -> None:
-        """Finish, score and release all spans; no span is held afterwards.
+        """Finish and score all turns, export the kept spans, and keep no further spans back.
 
-        Runs at exit before the meter and logger providers that existed before us shut down, so that
-        the last scores still become events and metrics.
+        At exit, this method runs before the meter and logger providers of the application shut
+        down, if these providers existed before this handle. So the last scores still become events
+        and metrics.
         """
         self._pipeline.drain(timeout)
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
-    """Return the recorder of LangChain runs of ``handle``; it records vector searches as well."""
+    """Return the recorder of LangChain runs in ``handle``.
+
+    Searches of LangChain vector stores are recorded from now on, if the configuration says so.
+    """
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
 
 
 def pipeline_of(handle: Handle) -> Pipeline:
-    """Return the pipeline of ``handle``, for other modules of this package and for tests."""
+    """Return the pipeline behind ``handle``, for other modules of this package and for tests."""
     return handle._pipeline  # noqa: SLF001
 
 
@@ -212,14 +231,15 @@ class RagEvalSpanProcessor(SpanProcessor):
         exporter = BatchSpanProcessor(OTLPSpanExporter())
         provider.add_span_processor(RagEvalSpanProcessor(exporter, judge="openai/gpt-5-mini"))
 
-    A span that stands for a turn is held until the turn is scored, at most ``hold_seconds``; then a
-    copy with the scores goes on, in the context in which the span ended. Every span goes on exactly
-    once. Add it in place of ``next_processor``, not beside it, and once to a provider.
+    A turn is one question of a user and its answer. The span of a turn is kept back until the turn
+    is scored, for at most ``hold_seconds``. Then a copy with the scores goes to ``next_processor``,
+    in the context in which the span ended. Every span is passed on exactly once. Add this processor
+    in place of ``next_processor``, not beside it, and only once to a provider.
 
-    Takes the options of `Config`, or a whole ``config``; without any, the environment's.
-    ``tracer_provider`` is that of LangChain runs (`Handle.callback`), and names the service.
-    ``handle`` shows counts, flushes, and shuts down. Raises `ConfigError` for options that cannot
-    be used.
+    The processor takes the options of `Config`, or a whole ``config``. Without these, the options
+    are read from the environment. The attribute ``handle`` gives counts, flush and shutdown.
+    ``tracer_provider`` creates the spans of LangChain runs (`Handle.callback`) and gives the
+    service name. Options that cannot be used raise `ConfigError`.
     """
 
     handle: Handle
@@ -249,7 +269,7 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
-        """Return a processor that feeds a pipeline which exists already."""
+        """Return a processor that passes spans to ``pipeline``, which exists already."""
         made = cls.__new__(cls)
         made._connect(next_processor, pipeline)  # noqa: SLF001
         return made
@@ -272,18 +292,22 @@ class RagEvalSpanProcessor(SpanProcessor):
         call_in_child(self._bind)
 
     def _bind(self) -> None:
-        """Keep the methods that every span of the application calls."""
+        """Look up the methods that every span calls, and keep them as attributes for speed."""
         buffer = self._pipeline.buffer
         self._starts = buffer.open_spans.starts
         self._concerns = buffer.concerns
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Note the start of a span, and pass it on."""
+        """Record that ``span`` has started, and call the next processor."""
         self._starts.append(ref(span))
         self._start_next(span, parent_context)
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that its provider has no other pipeline of ours."""
+        """Check at the first span that no other pipeline of this library is on the span's provider.
+
+        If there is another pipeline, this processor logs a warning and passes its spans on without
+        scores.
+        """
         self._start_next = self._next.on_start
         attachment = attachment_of_span(span)
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
@@ -298,10 +322,11 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold ``span`` if it may stand for a turn, else pass it on at once.
+        """Keep ``span`` back if it may be the span of a turn; otherwise pass it on at once.
 
-        Spans that end on the evaluator's threads are those that we write for LangChain runs, and
-        those of the judge's client, if an instrumentation ignores suppression: these are dropped.
+        The threads of the evaluator are treated differently. Spans that this library writes there
+        for LangChain runs are passed on. Other spans there come from the client of the judge, whose
+        instrumentation has ignored suppression. They are dropped.
         """
         if get_ident() in self._own_threads:
             if _is_own(span):
@@ -310,7 +335,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         try:
             concerns = self._concerns(span)
         except (AttributeError, RuntimeError, TypeError):  # the span is not the SDK's
-            concerns = True  # `take` guards against errors, which would cost too much here
+            concerns = True  # `take` handles errors; an error handler here would cost too much time
         if not concerns:
             self._pass_on(span)
             return
@@ -321,11 +346,11 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._pipeline.export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Wait for scores for half of the time (5 s at most), release the spans, and export."""
+        """Wait for scores for half of the time (5 s at most), then export all kept spans."""
         return self._pipeline.force_flush(timeout_millis)
 
     def shutdown(self) -> None:
-        """Wait for scores for ``shutdown_seconds``, release the spans, and shut the next down."""
+        """Wait for scores, export all kept spans, and shut down the next processor."""
         try:
             self._pipeline.drain()
         finally:
@@ -338,7 +363,7 @@ def _is_own(span: ReadableSpan) -> bool:
 
 
 def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
-    """Return the processors of ours that were added to a provider."""
+    """Return the `RagEvalSpanProcessor` objects on the provider of ``attachment``."""
     return [one for one in attachment.others or () if isinstance(one, RagEvalSpanProcessor)]
 
 
@@ -354,18 +379,21 @@ def instrument(
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
 
-    Without ``config`` it is read from the environment; ``options`` take precedence. Without
-    ``tracer_provider`` the global one is used; if the application has set none, one is made from
-    the standard ``OTEL_*`` variables. A provider is instrumented once: a further call returns the
-    handle of the first. Each of ``sinks`` gets every `Evaluation`, in addition to the built-in
-    sinks; a name is that of an entry point in the group ``rag_eval_otel.sinks``.
+    Without ``config``, the options are read from the environment, and ``options`` take precedence.
+    Without ``tracer_provider``, the global tracer provider is used. If the application has set
+    none, a provider is made from the standard ``OTEL_*`` variables.
 
-    With ``wrap`` nothing is attached. Add ``handle.processor`` to a provider in place of ``wrap``::
+    A provider is instrumented once: a further call returns the handle of the first call. Each of
+    ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. If a sink is given as a
+    text, the text is the name of an entry point in the group ``rag_eval_otel.sinks``.
+
+    With ``wrap``, nothing is attached. Add ``handle.processor`` to a provider in place of
+    ``wrap``::
 
         handle = instrument(wrap=BatchSpanProcessor(exporter))
         provider.add_span_processor(handle.processor)
 
-    Raises `ConfigError` for options that cannot be used.
+    Options that cannot be used raise `ConfigError`.
     """
     has_options = config is not None or bool(options)
     config = _config(config, options)
@@ -388,7 +416,7 @@ def instrument(
             sinks=own_sinks,
         )
         processor = _attach(pipeline, attachment, wrap, provider=provider)
-        take_notes(pipeline, provider, attachment)  # first: at exit the last note is written last
+        take_notes(pipeline, provider, attachment)  # before `Handle`: exit handlers run in reverse
         handle = Handle(
             pipeline,
             processor=processor,
@@ -410,7 +438,7 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:
-    """Return the handle of a provider that is instrumented already."""
+    """Return the handle of the provider of ``attachment``; None if it is not instrumented."""
     if attachment is None or isinstance(attachment.owner, Handle):
         return None if attachment is None else attachment.owner  # type: ignore[return-value]
     return next((one.handle for one in _ours(attachment)), None)
@@ -447,7 +475,10 @@ def _attach(
     *,
     provider: TracerProvider,
 ) -> RagEvalSpanProcessor | None:
-    """Return a processor in front of ``wrap``, or of the provider's; None if none is possible."""
+    """Return the span processor of ``pipeline``, attached to the provider or made for ``wrap``.
+
+    Return None if the provider takes no span processors, or if ``OTEL_SDK_DISABLED`` is set.
+    """
     if wrap is not None:
         return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if pipeline.config.sdk_disabled:

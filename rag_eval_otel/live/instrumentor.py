@@ -1,4 +1,4 @@
-"""`RagEvalInstrumentor`: scoring without a code change, by ``opentelemetry-instrument``."""
+"""`RagEvalInstrumentor`: let ``opentelemetry-instrument`` start scoring, without a code change."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ except ImportError as error:  # pragma: no cover  # the extra is installed where
 
 
 class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Attaches to the tracer provider and to every LangChain run of the process.
+    """Attach live scoring to the tracer provider and to every LangChain run of the process.
 
-    ``instrument(...)`` takes the arguments of `rag_eval_otel.instrument`; ``uninstrument()``
-    releases all held spans and detaches from the provider.
+    ``instrument(...)`` takes the arguments of `rag_eval_otel.instrument`. ``uninstrument()``
+    exports all spans that wait for scores, and detaches from the provider.
     """
 
     _handle: Handle | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return the packages that must be installed."""
+        """Return the packages that must be installed for this instrumentor to be used."""
         return ("langchain-core >= 0.3",)
 
     def _instrument(self, **options: Any) -> None:

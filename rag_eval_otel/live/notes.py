@@ -1,8 +1,9 @@
-"""A pipeline's notes on itself for the doctor, where the variable ``RAG_EVAL_DOCTOR`` is set.
+"""Write reports on this process for ``rag-eval-otel doctor``, if ``RAG_EVAL_DOCTOR`` is set.
 
-With ``RAG_EVAL_DOCTOR=1`` the process prints one line to stderr when it ends. With a folder each
-pipeline keeps a file there, which ``rag-eval-otel doctor -- COMMAND`` reads. A note holds counts,
-names, versions and log lines of failures, never texts, arguments or keys.
+A report is called a *note*. With ``RAG_EVAL_DOCTOR=1``, the process prints its note as one line to
+stderr when the process ends. If the variable names a folder, each pipeline writes its note to a
+file there, and ``rag-eval-otel doctor -- COMMAND`` reads the file. A note has counts, names,
+versions and log lines of failures. It never has texts of the application, arguments or keys.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """The state of one pipeline in one process.
+    """The report of one pipeline in one process, for ``rag-eval-otel doctor``.
 
-    ``ended``: written at the end of Python, not at a flush. ``spans``: ended spans of the provider,
-    by scope. ``processors``: class names of the provider's own span processors, None if unknown.
-    ``counts``: the pipeline's tally, by kind and name. ``judge_key``: where the key comes from.
-    ``logged``: log lines of failures, by the doctor's name of their cause.
+    - ``ended``: True if the note was written when Python ended, False if at a flush.
+    - ``spans``: number of ended spans of the provider, by instrumentation scope.
+    - ``processors``: class names of the provider's other span processors; None if they are unknown.
+    - ``counts``: what the pipeline has counted, by kind and name.
+    - ``judge_key``: where the API key of the judge comes from.
+    - ``logged``: log lines of failures, by the name that the doctor gives to their cause.
     """
 
     pid: int
@@ -68,7 +71,7 @@ class Note:
 
 
 def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | None = None) -> None:
-    """Keep notes on ``pipeline`` until the process ends, if ``RAG_EVAL_DOCTOR`` is set."""
+    """Keep a report on ``pipeline`` up to date for the doctor, if ``RAG_EVAL_DOCTOR`` is set."""
     place = doctor_notes()
     if place:
         folder = Path(place) if Path(place).is_absolute() else None
@@ -76,10 +79,10 @@ def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | No
 
 
 class NoteTaker(SpanProcessor):
-    """Counts the spans of a provider, and writes the note of its pipeline.
+    """Count the spans of a provider, and write the report of its pipeline for the doctor.
 
-    It writes when the pipeline is attached, at each flush, and at the end of Python; without a
-    folder it prints one line at the end.
+    With a ``folder``, the report is written to a file when the pipeline is attached, at each flush,
+    and when Python ends. Without a folder, one line is printed when Python ends.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class NoteTaker(SpanProcessor):
         self._spans: Counter[str] = Counter()
 
     def _add_line(self) -> None:
-        if self._ended:  # the provider exports the last spans after our end
+        if self._ended:  # the provider exports the last spans after the last report was written
             self.write()
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -118,19 +121,22 @@ class NoteTaker(SpanProcessor):
         self._spans[scope.name if scope is not None else ""] += 1
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Write the note: the process may end right after a flush."""
+        """Write the report, because the process may end right after a flush."""
         self.write()
         return True
 
     def end(self) -> None:
-        """Write the last note."""
+        """Write the last report, or print it as one line if there is no folder."""
         self._ended = True
         self.write()
         if self._folder is None:
             sys.stderr.write(as_line(self.note()))
 
     def write(self) -> None:
-        """Replace the file of this pipeline and process. A deleted folder is not an error."""
+        """Write the report of this pipeline and process to a file, over the previous report.
+
+        If the folder has been deleted, nothing is written, and no error is raised.
+        """
         if self._folder is None:
             return
         with self._edge:
@@ -143,7 +149,7 @@ class NoteTaker(SpanProcessor):
                 return
 
     def note(self) -> Note:
-        """Return the current state."""
+        """Return a report on the current state of the pipeline."""
         pipeline, config = self._pipeline, self._pipeline.config
         tally = pipeline.instruments.tally
         others = None if self._attachment is None else self._attachment.others
@@ -175,7 +181,7 @@ def _name_of(model: object) -> str:
 
 
 def as_line(note: Note) -> str:
-    """Return ``note`` as one line for people."""
+    """Return the report ``note`` as one line of text for people."""
     turns, read = note.counts.get("turn", {}), note.counts.get("source", {})
     parts = (
         f"judge {note.judge}",
@@ -189,7 +195,7 @@ def as_line(note: Note) -> str:
 
 
 def listed(counts: Mapping[str, int]) -> str:
-    """Return ``counts`` as text, the largest first."""
+    """Return the names and numbers in ``counts`` as text, the largest number first."""
     most = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{name or 'no name'} {number}" for name, number in most)
 
@@ -210,7 +216,10 @@ _CAUSES: Final[Mapping[str, str]] = {
 
 
 class LogListener(logging.Handler):
-    """Keeps the first log lines of each cause, and calls each of ``on_line`` for a new one."""
+    """Keep the first log lines of failures for the doctor's report, by the cause of the failure.
+
+    Each function in ``on_line`` is called when a line was added.
+    """
 
     _LOGGERS: Final = ("opentelemetry", "rag_eval_otel")
 
@@ -222,7 +231,10 @@ class LogListener(logging.Handler):
             logging.getLogger(name).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep ``record`` if it has a cause. Print it if the program has no handler, as Python."""
+        """Keep the log line of ``record`` if a known cause explains it.
+
+        If the program has no log handler, print the line to stderr, as Python would do.
+        """
         cause = _cause_of(record)
         if cause is not None:
             self._keep(cause, _without_reply(record))
@@ -243,7 +255,7 @@ class LogListener(logging.Handler):
 
 @cache
 def _log_listener() -> LogListener:
-    """Return the one listener of the process."""
+    """Return the `LogListener` that all pipelines of the process share."""
     return LogListener()
 
 
@@ -255,7 +267,7 @@ def _cause_of(record: logging.LogRecord) -> str | None:
 
 
 def _without_reply(record: logging.LogRecord) -> str:
-    """Return the start of a log line, without the server's reply."""
+    """Return the start of the log line of ``record``, without the reply of the server in it."""
     text = record.getMessage()
     for mark in (", reason:", ", error details:"):
         text = text.partition(mark)[0]

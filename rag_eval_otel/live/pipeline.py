@@ -1,7 +1,9 @@
-"""`Pipeline`: the way of a turn from a source to its scored span; one for each tracer provider.
+"""`Pipeline`: take ended spans and LangChain runs, find and score RAG turns, and export the spans.
 
-Two sources feed it: `RagEvalSpanProcessor` (ended spans of other instrumentations) and the callback
-handler (run trees of LangChain). The steps, and the thread on which each runs::
+A *turn* is one question of a user and its answer. To *hold* a span is to keep it back from the
+exporter until its turn is scored. To *release* it is to pass it on. Each tracer provider has one
+pipeline. Spans come from `RagEvalSpanProcessor`, run trees of LangChain from the callback handler.
+The methods and jobs, and the thread on which each runs::
 
     application   take(span)        add the span to its trace; hold it if it may stand for a turn
                   finished(tree)    hold a LangChain run tree whose root has ended
@@ -10,8 +12,7 @@ handler (run trees of LangChain). The steps, and the thread on which each runs::
                   TreeJob           write the spans of a run tree, find its turns
                   TurnJob           score a turn, then release its span with the scores
 
-Components return values and `Pipeline` takes the next step. `Holdback` knows the state of each held
-span (``collecting``, ``scoring``, ``released``) and releases it exactly once.
+`Holdback` stores the held spans and releases each exactly once.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span
 
 Fate: TypeAlias = Literal["held", "no room", "passes"]
-"""What happens to an ended span; ``no room``: it should be held, but a limit is reached."""
+"""What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
 
 _MAX_FLUSH_WAIT = 5.0  # seconds that a flush waits for scores
-_MAX_STEPS = 300  # calls and retrievals of a turn; comparing them takes time quadratic in these
+_MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
 
 
 class NextProcessor(Protocol):
-    """The span processor to which spans are passed on."""
+    """The span processor that gets the spans after `RagEvalSpanProcessor`."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Handle the start of a span."""
+        """Handle the start of ``span``."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Handle an ended span."""
+        """Handle ``span``, which has ended."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Export all ended spans."""
@@ -74,7 +75,7 @@ class NextProcessor(Protocol):
 
 
 class Pipeline:
-    """Holds turn spans and run trees, has their turns scored, and releases them."""
+    """Hold the spans of RAG turns, have the turns scored, and then export the spans."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Pipeline:
         scorer: TurnScorer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts; no thread is started. ``scorer`` replaces the one of ``config``."""
+        """Build the parts; no thread is started. ``scorer`` replaces the scorer of ``config``."""
         self.config = config
         self.instruments = instruments
         self._clock = clock
@@ -113,7 +114,10 @@ class Pipeline:
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
-        """Return a context manager that keeps our errors at ``place`` from the application."""
+        """Return a context manager that keeps errors of this library from the application.
+
+        ``place`` names the part of this library in which an error is counted.
+        """
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
 
     def _make_scorer(self, sinks: Sequence[Sink]) -> TurnScorer:
@@ -161,7 +165,7 @@ class Pipeline:
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
     def attach(self, next_processor: NextProcessor) -> None:
-        """Release held spans to ``next_processor``."""
+        """Release held spans to ``next_processor`` from now on."""
         self._next = next_processor
         self.buffer.is_fed = True
 
@@ -174,7 +178,7 @@ class Pipeline:
         """Add an ended span to its trace, and hold it if it may stand for a turn."""
         with self._end_edge:
             return self._take(span)
-        # An exception of ours, which may have come after the span was held.
+        # This library has raised an exception, perhaps after it had stored the span.
         return "held" if self.hold.release(_key_of(span), UNTOUCHED) else "passes"
 
     def _take(self, span: ReadableSpan) -> Fate:
@@ -198,12 +202,15 @@ class Pipeline:
             self._release_held(trace, Ending("skipped", "evicted"))
 
     def release_unheld(self, span: ReadableSpan) -> None:
-        """Export a span that should have been held, but for which there was no room."""
+        """Export a span that should have waited for scores, but for which there was no room."""
         why: HoldStatus = "overload" if self.hold.is_open else "shutdown"
         _HeldSpan(self, span).release(Ending(why))
 
     def export(self, span: ReadableSpan) -> None:
-        """Pass ``span`` on without texts that must not be exported; after an error, without any."""
+        """Export ``span`` without the texts that the configuration excludes.
+
+        If these texts cannot be removed because of an error, export the span without any text.
+        """
         shown = None
         with self._release_edge:
             shown = self.content.shown(span)
@@ -211,7 +218,7 @@ class Pipeline:
             self._next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
-        """Pass on a copy of ``span`` with the attributes of ``ending``."""
+        """Export a copy of ``span`` with the scores or the reason in ``ending``."""
         with self._release_edge:
             if ending.status is not None:
                 self.instruments.tally.add("released", ending.status)
@@ -223,11 +230,10 @@ class Pipeline:
     # --- run trees of LangChain, on the application's thread --------------------------------------
 
     def current_recorder(self) -> RunRecorder:
-        """Return the recorder of LangChain runs."""
         return self.recorder
 
     def finished(self, tree: RunTree) -> None:
-        """Hold a run tree whose runs have ended, and have it read."""
+        """Hold a LangChain run tree whose root has ended, and submit it to be read and scored."""
         job = TreeJob(tree, self._trees, self._use_of(tree))
         why: HoldStatus | None = None
         if not self.hold.hold(job.key, job, size=job.size):
@@ -240,20 +246,20 @@ class Pipeline:
             job.drop("shutdown" if why == "shutdown" else "overload")
 
     def evicted(self, tree: RunTree) -> None:
-        """Write the spans of a run tree that was given up before its root ended."""
+        """Write the spans of a LangChain run tree that was given up before its root had ended."""
         with self._trees.edge:
             self.scorer.refuse("evicted")
         TreeJob(tree, self._trees, "evicted").release(UNTOUCHED)
 
     def waiting(self) -> None:
-        """Start the sweeper: the root of a run tree has ended before runs below it."""
+        """Start the sweeper: a LangChain root run has ended before the runs below it."""
         self.sweeper.wake()
 
     def _use_of(self, tree: RunTree) -> TreeUse:
         """Return whether turns are looked for in ``tree`` alone, or in the trace around it.
 
         A tree without a model call after a retrieval may be part of a turn of the current span. If
-        that span is a step of another instrumentation, that instrumentation decides.
+        another instrumentation made that span, the spans of that instrumentation decide.
         """
         if tree.root.error is not None or tree.lost:
             return "read"
@@ -272,7 +278,7 @@ class Pipeline:
     # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
 
     def sweep(self) -> None:
-        """Submit the run trees and traces that are complete by now."""
+        """Submit the LangChain run trees and the traces that are complete by now."""
         with self._release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
@@ -280,7 +286,7 @@ class Pipeline:
             self._submit_all(self.buffer.sweep())
 
     def submit_ended(self) -> None:
-        """Submit the traces of which no span is open, without waiting for late spans."""
+        """Submit the traces in which no span is open, without waiting for late spans."""
         self._submit_all(self.buffer.flush())
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
@@ -294,7 +300,7 @@ class Pipeline:
                     self._release_held(trace, Ending(why))
 
     def read(self, trace: Trace) -> None:
-        """Submit every turn of ``trace``, and release its other held spans."""
+        """Find the turns of ``trace``, submit each, and release the other held spans."""
         ending = UNTOUCHED
         turns: list[Turn] | None = None
         try:
@@ -315,7 +321,7 @@ class Pipeline:
             self._release_held(trace, ending)
 
     def _find_turns(self, trace: Trace) -> tuple[list[Turn], SkipReason | None]:
-        """Return the turns of ``trace``, or the reason why it has none."""
+        """Return the turns of ``trace``; if there is none, an empty list and the reason."""
         for name, count in Counter(map(dialect_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, count)
@@ -331,7 +337,7 @@ class Pipeline:
         return turns, None if turns else self.scorer.refuse_steps(steps)
 
     def _submit_turn(self, trace: Trace, turn: Turn) -> None:
-        if turn.anchor.end is None:  # a step of it may be missing
+        if turn.anchor.end is None:  # the span has not ended, so a step below it may be missing
             turn = replace(turn, doubt="partial")
         elif len(turn.calls) + len(turn.retrievers) > _MAX_STEPS:
             turn = replace(turn, doubt="ambiguous")
@@ -352,12 +358,12 @@ class Pipeline:
             job.release(Ending("skipped", refusal))
 
     def give_up(self, trace: Trace, why: GivenUp) -> None:
-        """Count the turns of a trace that was not read, and release its spans."""
+        """Count the turns of an unread trace as dropped or failed, and release its spans."""
         self.scorer.count_given_up(why, _count_turns(trace))
         self._release_held(trace, Ending(why))
 
     def _release_held(self, trace: Trace, ending: Ending) -> None:
-        """Release the spans of ``trace`` that are held and belong to no submitted turn."""
+        """Release the held spans of ``trace`` that were not submitted with a turn."""
         held, trace.held = trace.held, {}
         for span_id in held:
             self.hold.release((trace.trace_id, span_id), ending)
@@ -378,7 +384,7 @@ class Pipeline:
         return len(self.hold)
 
     def flush(self, timeout: float) -> bool:
-        """Read what has ended, wait for its scores, and export; False if time ran out."""
+        """Read what has ended, wait for scores, and export; False if ``timeout`` passed."""
         deadline = self._clock() + timeout
         if self.recorder.runs:
             self.recorder.flush()
@@ -386,10 +392,10 @@ class Pipeline:
         return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
-        """Wait for scores for half of the time (5 s at most), release all held spans, and export.
+        """Wait for scores for half of the time (5 s at most), and export all held spans.
 
-        Called on the evaluator's thread, by a judge or a sink, it only exports released spans:
-        scores cannot come while that thread waits.
+        A judge or a sink may call this method on the evaluator's thread. The method then only
+        exports the released spans, because no score can come while that thread waits.
         """
         if self.evaluator.is_current():
             self._flush_next(timeout_millis)
@@ -406,8 +412,8 @@ class Pipeline:
     def drain(self, timeout: float | None = None) -> bool:
         """Wait up to ``timeout`` seconds for scores, release all held spans, and hold no more.
 
-        Spans released without scores have the same time again to be exported in chunks. Evaluations
-        that no span waits for are cancelled after ``timeout`` seconds.
+        Spans without scores have another ``timeout`` seconds to be exported in chunks. Evaluations
+        for which no span waits are cancelled after ``timeout`` seconds.
         """
         timeout = self.config.shutdown_seconds if timeout is None else timeout
         deadline = self._clock() + timeout
@@ -437,14 +443,14 @@ class Pipeline:
         return self.hold.release_all(status, deadline=deadline, flush=flush)
 
     def _after_fork(self) -> None:
-        """Forget the spans of the parent process, which exports them itself."""
+        """Forget the spans of the parent process, because the parent exports them itself."""
         self.buffer.clear()
         self.sweeper.reset()
         self.hold.reset()
 
 
 class _HeldSpan:
-    """An ended span of the application; ``context`` is the one in which it ended."""
+    """An ended span that waits for scores, with the context in which the span ended."""
 
     __slots__ = ("_context", "_pipeline", "_span")
 
@@ -454,7 +460,7 @@ class _HeldSpan:
         self._context = otel_context.get_current()
 
     def release(self, ending: Ending) -> None:
-        """Export the span in its context: instrumentation is suppressed on the releasing thread."""
+        """Export the span in the context in which it ended, not in that of this thread."""
         token = otel_context.attach(self._context)
         try:
             self._pipeline.export_enriched(self._span, ending)
@@ -464,7 +470,7 @@ class _HeldSpan:
 
 @dataclass(slots=True, eq=False)
 class _TraceJob:
-    """The reading of one trace, as a job of the evaluator."""
+    """A job of the evaluator that finds the turns of one trace."""
 
     pipeline: Pipeline
     trace: Trace
@@ -473,7 +479,7 @@ class _TraceJob:
         self.pipeline.read(self.trace)
 
     async def run(self) -> None:
-        """Do nothing: the turns are jobs of their own."""
+        """Do nothing, because each turn is scored by a job of its own."""
 
     @property
     def size(self) -> int:
@@ -489,5 +495,5 @@ def _key_of(span: ReadableSpan) -> Key:
 
 
 def _count_turns(trace: Trace) -> int:
-    """Return the probable number of turns of a trace that is not read."""
+    """Return the probable number of turns in a trace whose spans were not read."""
     return max(len(trace.held), len(trace.turns))

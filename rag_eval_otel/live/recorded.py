@@ -1,8 +1,9 @@
-"""`record_question`, `record_retrieval`, `record_answer`: an application records its own turns.
+"""`record_question`, `record_retrieval`, `record_answer`: let an application record its own turns.
 
-For hand-written RAG, and for retrievers that no instrumentation covers or that run in another
-process. A call belongs to the LangChain run in which it is made, if our callback handler records
-that run, else to the current span. It takes precedence over observed texts.
+A *turn* is one question of a user and its answer. The functions are for hand-written RAG, and for
+retrievers that no instrumentation covers or that run in another process. A call belongs to the
+LangChain run in which it is made, if the callback handler records that run. Otherwise the call
+belongs to the current span. Recorded texts take precedence over observed texts.
 """
 
 from __future__ import annotations
@@ -42,21 +43,24 @@ _ACCEPTED = (
 
 
 def record_question(text: str) -> None:
-    """Record what the user asked, on the active LangChain run or the current span.
+    """Record the question of the user on the active LangChain run, or else on the current span.
 
-    The last call counts. A span is one turn: start a span for each question. Without a run and a
-    span, a warning is logged once. A span that is not sampled records nothing. An argument that is
-    not a str is a `TypeError`, which is raised under pytest and with ``RAG_EVAL_ERRORS=raise``;
-    otherwise it is logged once and counted, and the application continues.
+    A span is one turn (one question and its answer), so start a span for each question. If the
+    function is called several times, the last call counts. If there is no run and no span, a
+    warning is logged once. A span that is not sampled records nothing.
+
+    If ``text`` is not a str, a `TypeError` is raised under pytest and with
+    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged once and counted, and the application
+    continues.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
 
 
 def record_answer(text: str) -> None:
-    """Record the answer, on the active LangChain run or the current span.
+    """Record the answer to the user on the active LangChain run, or else on the current span.
 
-    The last call counts. For a stream, record the whole text before the run or span ends. Errors
-    are those of `record_question`.
+    If the function is called several times, the last call counts. For a streamed answer, record the
+    whole text before the run or span ends. Errors are handled as in `record_question`.
     """
     _record_text("record_answer", text, part="output", attribute=semconv.ANSWER)
 
@@ -64,11 +68,17 @@ def record_answer(text: str) -> None:
 def record_retrieval(query: str, documents: Collection[object]) -> None:
     """Record a query and its documents, best first, on the active LangChain run or current span.
 
-    ``documents`` are the contexts of the turn, as the model gets them; ``[]`` if there are none.
-    Each is a text, a `Passage`, a dict with ``text``, ``content`` or ``page_content`` (and ``id``,
-    ``score``), a document of LangChain or Haystack, a node of LlamaIndex, or a pair of one of these
-    and its score. Several calls in a turn, on one span or on spans below it, all count, in order,
-    each text once. Errors are those of `record_question`.
+    ``documents`` are the contexts of the turn (one question and its answer), as the model gets
+    them. Pass ``[]`` if there are none. Each document is one of these:
+
+    - a text or a `Passage`;
+    - a dict with ``text``, ``content`` or ``page_content``, and perhaps ``id`` and ``score``;
+    - a document of LangChain or Haystack, or a node of LlamaIndex;
+    - a pair of one of the above and its score.
+
+    If a turn has several calls, on its span or on spans below that span, the documents of all calls
+    count, in the order of the calls. A repeated text counts once. Errors are handled as in
+    `record_question`.
     """
     with _edge(error_mode()):
         asked = _text("record_retrieval", query)
@@ -102,7 +112,7 @@ def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
 
 
 def _active_run() -> Run | None:
-    """Return the LangChain run in which the caller runs, if a handler of ours records it."""
+    """Return the LangChain run in which the caller runs; None if no callback handler records it."""
     langchain = sys.modules.get("rag_eval_otel.capture.langchain")  # else there is no handler
     active = None if langchain is None else langchain.active_run()
     return None if active is None else active[1]
@@ -127,7 +137,7 @@ def _warn_lost(caller: str) -> None:
 
 @cache
 def _edge(mode: ErrorMode) -> Edge:
-    """Return the guard of these functions; one for each mode, since it logs an error once."""
+    """Return the error handler of the ``record_...()`` functions, which logs an error only once."""
     return Edge("record", on_error=_count, mode=mode)
 
 
@@ -207,5 +217,5 @@ def _score(document: object) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    """Return True if ``value`` is a number of Python or, as vector stores return them, of numpy."""
+    """Return True if ``value`` is a number of Python, or a number of numpy from a vector store."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")

@@ -1,4 +1,8 @@
-"""`TurnScorer`: evaluates turns on the background thread and passes the scores to the sinks."""
+"""`TurnScorer`: evaluate RAG turns on the background thread, and pass the scores to the sinks.
+
+A *turn* is one question of a user and its answer. A *sink* is an object that gets each evaluation,
+for example to write an event or a metric.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ _log = logging.getLogger("rag_eval_otel")
 
 _MINUTE = 60.0
 _INTENDED = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
-"""Reasons that are not logged: the configuration asks for them, or the turn is scored elsewhere."""
+"""Reasons that are not logged: the configuration wants them, or the turn is scored elsewhere."""
 
 
 class Admission:
-    """Decides which turns are evaluated, by sampling on the trace id and by a limit a minute."""
+    """Decide which RAG turns are evaluated, by trace id and by a limit of turns a minute."""
 
     def __init__(
         self,
@@ -67,11 +71,11 @@ class Admission:
         call_in_child(self._reset_lock)
 
     def _reset_lock(self) -> None:
-        """Create the lock; the parent's may be locked for ever in a forked child."""
+        """Create the lock; also in a forked child, where the parent's lock may stay locked."""
         self._lock = threading.RLock()
 
     def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated; None if it is."""
+        """Return why a turn of this trace is not evaluated, or None if it is evaluated."""
         if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
             return "sample_rate"
         return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
@@ -88,15 +92,19 @@ class Admission:
 
 
 def _sampling_point(trace_id: int) -> float:
-    """Return a number in [0, 1) for a trace, independent of the bits that trace samplers use."""
+    """Return a number in [0, 1) for ``trace_id``, the same number at each call.
+
+    The number does not depend on the bits of the trace id that trace samplers use.
+    """
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
 class TurnScorer:
-    """Evaluates turns on ``evaluator`` and passes the scores to ``sinks``.
+    """Evaluate RAG turns in the background, and pass the scores to ``sinks``.
 
-    Every turn is counted once. ``metadata_keys``: the metadata of a turn that is passed on with its
-    scores. ``errors`` says what a failure of a sink does.
+    A turn is one question of a user and its answer. Each turn is counted once, with its outcome.
+    ``metadata_keys`` names the metadata of a turn that goes to the sinks together with the scores.
+    ``errors`` says whether an error of a sink is logged or raised.
     """
 
     def __init__(
@@ -122,14 +130,17 @@ class TurnScorer:
         self._logged: set[str | None] = set()
 
     def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated, and count it; None if it is."""
+        """Return why a turn of this trace is not evaluated, or None if it is evaluated.
+
+        A turn that is not evaluated is counted as skipped.
+        """
         refusal = None if self._admission.admits_all else self._admission.refusal(trace_id)
         if refusal is not None:
             self.instruments.turn("skipped", refusal)
         return refusal
 
     def refuse(self, reason: SkipReason) -> None:
-        """Count a turn that is not evaluated; log each reason once."""
+        """Count a turn as skipped for ``reason``, and log each reason once."""
         self.instruments.turn("skipped", reason)
         if reason not in self._logged and reason not in _INTENDED:
             self._logged.add(reason)
@@ -138,9 +149,9 @@ class TurnScorer:
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count steps that look like a turn and are none.
+        """Count ``steps`` that look like a turn but are none, and return the reason for the span.
 
-        Return the reason to write on the span; None for a plain chat, which is only counted.
+        ``steps`` are the calls of one trace. For a plain chat without retrieval, return None.
         """
         reason = why_none(steps)
         if reason is None:
@@ -152,7 +163,10 @@ class TurnScorer:
         return reason
 
     def submit(self, job: TurnJob) -> bool:
-        """Have a turn evaluated; if there is no room, count and release it, and return False."""
+        """Have a turn evaluated; return False if there is no room for it.
+
+        If there is no room, the turn is counted as dropped, and its span is released (passed on).
+        """
         is_taken = self.evaluator.submit(job)
         if not is_taken:
             why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
@@ -161,12 +175,12 @@ class TurnScorer:
         return is_taken
 
     def drop(self, reason: DropReason, turns: int = 1) -> None:
-        """Count turns for which there was no room, or no time before the shutdown."""
+        """Count ``turns`` turns as dropped, for lack of room or of time before the shutdown."""
         for _ in range(turns):
             self.instruments.turn("dropped", reason)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Log each reason for failing scores once; the counters count them all."""
+        """Log each reason for failing scores once; the counters count every failure."""
         if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
             self._logged.add(key)
             _log.warning(
@@ -181,7 +195,7 @@ class TurnScorer:
                 _log.warning("scores are failing (%s): %s; said once", score.reason, error)
 
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
-        """Count turns that a shutdown has cancelled, or whose job has raised an exception."""
+        """Count turns that a shutdown cancelled, or whose evaluation raised an exception."""
         for _ in range(turns):
             if why == "shutdown":
                 self.instruments.turn("dropped", "shutdown")
@@ -189,7 +203,10 @@ class TurnScorer:
                 self.instruments.turn("error", "internal")
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
-        """Evaluate ``turn``, which ended at ``ended`` ns; return what to write on its span."""
+        """Evaluate ``turn``, pass scores to the sinks, and return what its span records.
+
+        ``ended`` is the time in ns at which the turn ended.
+        """
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
@@ -221,9 +238,9 @@ class TurnScorer:
         return failed_evaluation(self._measurement.metrics, "internal")
 
     def _emit(self, result: Evaluation) -> Ending:
-        """Pass ``result`` to the sinks."""
+        """Pass ``result`` to the sinks, and return what to write on the turn's span."""
         self._log_failures(result)
-        shown = replace(result, question_embedding=None)  # it gives the question away
+        shown = replace(result, question_embedding=None)  # the question may be guessed from it
         for sink in self.sinks:
             with self._sink_edge:
                 sees_embedding = getattr(sink, "takes_question_embeddings", False)
@@ -234,7 +251,7 @@ class TurnScorer:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class TurnJob:
-    """The evaluation of one turn, as a job of the evaluator; ``held`` waits for its scores."""
+    """A job of the evaluator that scores one turn, then releases ``held``, the span of the turn."""
 
     scorer: TurnScorer
     turn: Turn
@@ -247,7 +264,7 @@ class TurnJob:
         return self.turn.size
 
     def begin(self) -> None:
-        """Do nothing: the whole evaluation needs the judge."""
+        """Do nothing, because the whole evaluation has to wait for the judge."""
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self.turn, self.span, ended=self.ended))
@@ -273,15 +290,15 @@ def _seconds_since(ended: int) -> float:
 _MAX_EQUAL = 64  # remembered turns with the same question and answer
 
 _Record: TypeAlias = "tuple[str, int, int]"
-"""The instrumentation that recorded a turn, and the start and the end of the turn."""
+"""The name of the instrumentation that recorded a turn, and start and end of the turn in ns."""
 
 
 class RecentTurns:
-    """The last ``max_turns`` turns, by question and answer, to find duplicates.
+    """The last ``max_turns`` turns by question and answer, to find turns that were recorded twice.
 
-    The callback handler and an instrumentation, or two instrumentations, may both record a turn:
-    the first record counts. Two equal requests at the same time that one instrumentation recorded
-    are two turns.
+    The callback handler and an instrumentation may both record the same turn, and so may two
+    instrumentations. Then the record that comes first counts. If one instrumentation records two
+    equal requests at the same time, these are two turns.
     """
 
     def __init__(self, max_turns: int = 1024) -> None:
@@ -307,12 +324,12 @@ class RecentTurns:
 
 
 def _is_duplicate(record: _Record, other: _Record) -> bool:
-    """Return True if two instrumentations made the records, of turns that overlap in time."""
+    """Return True if two instrumentations made the records, and the turns overlap in time."""
     return record[0] != other[0] and record[1] <= other[2] and other[1] <= record[2]
 
 
 def build_measurement(config: Config) -> Measurement:
-    """Return the metrics, judge and embedder that ``config`` asks for."""
+    """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
     metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     return Measurement(

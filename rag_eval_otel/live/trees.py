@@ -1,8 +1,9 @@
-"""Finished LangChain run trees: their spans, and the scoring of their turns, in the background.
+"""Write the spans of finished LangChain run trees, and have the turns in them scored.
 
-The application's thread submits one `TreeJob` when a root run has ended. On the evaluator's thread
-the job finds the turns, writes the spans with the noted times (`SpanWriter`), and has the turns
-scored. The span of a turn is ended after its scores; until then the tree is held.
+A run tree is a root run of LangChain and all runs below it. A *turn* is one question of a user and
+its answer. When a root run has ended, the application's thread submits one `TreeJob`. On the
+evaluator's thread, the job finds the turns, writes the spans with the recorded times
+(`SpanWriter`), and has the turns scored. The span of a turn ends after the turn is scored.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     Attributes = Mapping[str, AttributeValue | None]
 
 TreeUse: TypeAlias = Literal["read", "joined", "evicted"]
-"""How a tree is used: ``read`` by itself, ``joined`` to the trace around it, where its turns are
-looked for, or ``evicted``: its spans are written, and no turn is looked for."""
+"""How a run tree is used. ``read``: turns are looked for in the tree alone. ``joined``: turns are
+looked for in the trace around it. ``evicted``: its spans are written, no turn is looked for."""
 
 _OVERHEAD = 4096  # bytes of a held tree without its texts
 
@@ -61,9 +62,10 @@ _OVERHEAD = 4096  # bytes of a held tree without its texts
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The steps of a tree, its turns by the run that stands for each, and the root's ending.
+    """The steps (calls) of a run tree, its turns, and how its root span ends.
 
-    ``root`` is written on the root's span if the tree has no turns.
+    ``steps`` are by the id of the run. ``turns`` are by the id of the run whose span gets the
+    scores. ``root`` is written on the root's span if the tree has no turns.
     """
 
     steps: Mapping[Hashable, Step]
@@ -76,7 +78,7 @@ _FAILED = _Reading({}, {}, Ending("error"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeParts:
-    """The parts of a pipeline that its run trees share."""
+    """The parts of a pipeline that the jobs for all LangChain run trees share."""
 
     writer: SpanWriter
     scorer: TurnScorer
@@ -88,10 +90,12 @@ class TreeParts:
 
 
 class TreeJob:
-    """One finished run tree: a job of the evaluator, and an item that is held.
+    """A job of the evaluator that writes the spans of one finished LangChain run tree.
 
-    The first of job, deadline, flush and shutdown writes the spans, once. The spans of turns stay
-    open until `end_turn`; when the last has ended, the tree is released.
+    The tree is also an item of `Holdback`, which waits for scores until a deadline. The spans are
+    written once: by the job, or at the deadline, a flush or a shutdown, whichever comes first. The
+    spans of turns stay open until `end_turn`. When the last of them has ended, the tree is
+    released.
     """
 
     __slots__ = ("_contexts", "_lock", "_open", "_parts", "_reading", "_uncounted", "_use", "tree")
@@ -108,16 +112,16 @@ class TreeJob:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Its key while it is held."""
+        """The key of this tree in `Holdback`."""
         return (0, id(self))
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive."""
+        """About how many bytes this tree keeps in memory."""
         return _OVERHEAD + self.tree.size
 
     def begin(self) -> None:
-        """Write the spans; those of turns stay open."""
+        """Write the spans of the tree; the spans of its turns stay open."""
         self._write()
         if self._open:
             self._parts.hold.start_scoring(self.key)
@@ -125,7 +129,7 @@ class TreeJob:
             self._parts.hold.release(self.key, UNTOUCHED)
 
     async def run(self) -> None:
-        """Have the turns scored: the first by this job, the others by jobs of their own."""
+        """Have the turns of the tree scored: the first by this job, others by own jobs."""
         first: TurnJob | None = None
         for run_id, turn in self._write().turns.items():
             job = self._turn_job(run_id, turn)
@@ -140,7 +144,7 @@ class TreeJob:
             self._uncounted -= 1
 
     def _turn_job(self, run_id: Hashable, turn: Turn) -> TurnJob | None:
-        """Return the job that scores ``turn``; None if it is not evaluated."""
+        """Return the job that scores ``turn``; None if the turn is not evaluated."""
         scorer, held = self._parts.scorer, _TurnSpan(self, run_id)
         around = get_current_span(self.tree.context).get_span_context()
         context = self._contexts.get(run_id, around)
@@ -156,23 +160,23 @@ class TreeJob:
         return TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
 
     def give_up(self, why: GivenUp) -> None:
-        """Count the turns of a job that was cancelled or failed, and end their spans."""
+        """Count the turns of this job as dropped or failed, and end their spans."""
         self.release(Ending(why))
         self._parts.scorer.count_given_up(why, self._uncounted)
         self._uncounted = 0
 
     def drop(self, why: DropReason) -> None:
-        """Count the turns of a tree for which there was no room."""
+        """Count the turns of this tree as dropped, because there was no room for the tree."""
         self._parts.scorer.drop(why, self._uncounted)
         self._uncounted = 0
 
     def release(self, ending: Ending) -> None:
-        """Write the spans that are not written, and end those that are open with ``ending``."""
+        """Write the spans that are not written yet, and end the open spans with ``ending``."""
         for run_id in self._write().turns:
             self.end_turn(run_id, ending)
 
     def _write(self) -> _Reading:
-        """Read the tree and write its spans, once; keep the spans of its turns open."""
+        """Read the tree and write its spans, at the first call; the spans of turns stay open."""
         with self._lock:
             if self._reading is not None:
                 return self._reading
@@ -224,7 +228,10 @@ class TreeJob:
                     end_span(span, run)
 
     def end_turn(self, run_id: Hashable, ending: Ending) -> None:
-        """End the span of a turn, once, in the context in which the root started."""
+        """End the span of one turn, with its scores, in the context in which the root run started.
+
+        A second call for the same turn does nothing.
+        """
         found = self._open.pop(run_id, None)
         if found is None:
             return
@@ -247,7 +254,7 @@ class TreeJob:
 
 @dataclass(frozen=True, slots=True)
 class _TurnSpan:
-    """The open span of one turn of a tree."""
+    """The open span of one turn in a LangChain run tree."""
 
     tree: TreeJob
     run_id: Hashable
@@ -265,7 +272,7 @@ _CLIENT = frozenset({"llm", "retriever"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanWriter:
-    """Writes the spans of run trees by the GenAI conventions, with ``tracer``.
+    """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``.
 
     Texts are written on the spans only if ``content`` is ``span``.
     """
@@ -284,10 +291,10 @@ class SpanWriter:
         also: Iterable[Hashable],
         edge: Edge,
     ) -> dict[int, Span]:
-        """Start a span for every visible run of ``tree`` and for those in ``also``, parents first.
+        """Start a span for each visible run of ``tree`` and each run in ``also``, parents first.
 
-        ``steps`` has the steps of the runs that could be read. A span that cannot be started is
-        missing; ``edge`` handles the error.
+        Return the spans by run id. ``steps`` has the steps of the runs that could be read. If a
+        span cannot be started, it is missing from the result, and ``edge`` handles the error.
         """
         if self.spans == "none":
             return {}
@@ -347,7 +354,10 @@ class SpanWriter:
 
 
 def end_span(span: Span, run: Run) -> None:
-    """End ``span`` at the end of ``run``, with its error; a run that has not ended: of its root."""
+    """End ``span`` at the time when ``run`` ended, with the run's error, if there is one.
+
+    If the run has not ended, the span ends at the time when the root run ended.
+    """
     if run.error is not None:
         span.set_attribute(semconv.ERROR_TYPE, run.error)
         span.set_status(Status(StatusCode.ERROR))
@@ -365,7 +375,7 @@ def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
 
 
 def operation_of(run: Run) -> str | None:
-    """Return the GenAI operation of ``run``; None for an inner chain."""
+    """Return the GenAI operation name of ``run``; None for a chain that is not the root."""
     if run.kind == "llm":
         is_chat = isinstance(run.asked, list)
         return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
@@ -387,7 +397,7 @@ def _calls_tools(run: Run) -> bool:
 
 
 def span_name(run: Run, operation: str | None) -> str:
-    """Return the span's name: the operation, and the model or the name of the run."""
+    """Return the name of a run's span: the operation, and the model or the name of the run."""
     target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
     return " ".join(str(part) for part in (operation, target) if part) or run.name
 
