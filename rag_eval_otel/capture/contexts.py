@@ -1,6 +1,8 @@
-"""Find the contexts of a turn: the retrieved documents that its generator was shown.
+"""Find the contexts of a turn: the retrieved documents that the model was shown for its answer.
 
-The *generator* is the LLM call that wrote the answer.
+A *turn* is one question of a user and its answer. The *generator* is the LLM call that wrote the
+answer. A retrieved document may be missing from the prompt of the generator, or be reordered, cut
+or reformatted there.
 """
 
 from __future__ import annotations
@@ -20,24 +22,29 @@ from rag_eval_otel.types import Passage, SkipReason
 
 _Placed: TypeAlias = "tuple[Place, Passage]"
 _Shown: TypeAlias = "tuple[Place | None, Passage]"
-"""The place of a passage in the prompts, None if unknown, and the passage as it stands there."""
+"""The position of a passage in the prompts, or None if unknown, and the passage as shown there."""
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
-_BEGINNING = 40  # characters by which a document that was cut is recognised
+_BEGINNING = 40  # characters at its beginning by which a document that was cut is recognised
 _END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # text that may follow a passage that was cut
-_ROOM = 200  # the least number of letters and digits of rewritten long documents
-_LINK = 20  # an LLM output of this length in a later prompt is no coincidence
-_SHORT = 8  # the same for an output that is a message, a line or in quotes
+_ROOM = 200  # the least number of letters and digits that rewritten long documents take
+_LINK = 20  # an LLM output of this length is not in a later prompt by chance
+_SHORT = 8  # the same length for an output that is a whole message, a line or in quotes
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
 def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the passages that the generator was shown, or the reason why they are not known.
+    """Return the passages that the ``generator`` was shown, or why they are not known.
 
-    A passage is shown in the generator's own prompt, or in that of an earlier call whose output is
-    in the prompt (refine, map-reduce, a chain used as a tool). A passage of which only a part is
-    there was reformatted, and counts as it was retrieved. A passage of which nothing is there was
-    left out, if others are there. If no passage is there, all were rewritten, and all count.
+    The ``generator`` is the LLM call that wrote the answer of ``turn`` (a question and its answer).
+
+    A passage counts if it is in the prompt of the generator. It also counts if it is in the prompt
+    of an earlier LLM call whose output is in the prompt of the generator, as in refine and
+    map-reduce chains and chains used as tools.
+
+    If only a part of a passage is there, the passage was reformatted, and its retrieved text is
+    returned. If nothing of a passage is there but other passages are, it was left out. If no
+    passage is there at all, the application rewrote them, and all are returned.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     lost = _loss_of(turn.retrievers if explicit is None else (explicit,))
@@ -63,9 +70,11 @@ def _loss_of(retrievers: Sequence[Step]) -> SkipReason | None:
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the documents below a heading or in a template variable of the prompt.
+    """Return the documents in the prompt of the ``generator``, the LLM call that wrote the answer.
 
-    Their number must be that of the documents that were retrieved.
+    This is used if the retrievals were recorded without texts. The documents are read from a
+    template variable such as ``context``, or below a heading such as "Context:". If the number of
+    retrieved documents is known, as many must be found.
     """
     counts = [one.document_count for one in turn.retrievers if one.documents is None]
     count = None if None in counts else sum(one or 0 for one in counts)
@@ -84,7 +93,11 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return those of ``retrieved`` that the prompt shows, in its order and in its length."""
+    """Return the retrieved passages that the prompt shows, ordered and cut as in the prompt.
+
+    The prompt is that of the ``generator``, the LLM call that wrote the answer. If the passages
+    cannot be determined, return the reason.
+    """
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if lacks_prompt(generator):
         if any(one.windows for one in turn.retrievers):
@@ -110,7 +123,12 @@ def _shown(
 
 
 def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
-    """Return the documents whose ids the last step with ids returned; None without such a step."""
+    """Return the retrieved passages that a later step selected by their ids.
+
+    If several steps returned ids of documents, the last step counts. If an id is unknown or not
+    unique, return ``ambiguous``. If no step returned ids, return the last output that lists only
+    retrieved documents, or None.
+    """
     steps = [step for step in turn.steps if step.kept_ids]
     if not steps:
         return _listed_last(turn, retrieved)
@@ -122,7 +140,10 @@ def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] |
 
 
 def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
-    """Return the output of the last step that returned only known documents."""
+    """Return the documents of the last step that returned only documents from ``retrieved``.
+
+    Return None if there is no such step.
+    """
     known = {normalised(passage.text): passage for passage in retrieved}
     listing = [
         step
@@ -138,9 +159,11 @@ def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...
 def _verbatim(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
-    """Return the passages that are in a prompt verbatim.
+    """Return the passages that the generator (the LLM call with the answer) was shown verbatim.
 
-    A passage that only an earlier call was shown stands at the place of that call's output.
+    ``behind``: the texts of prompts, first those of the generator, then those of earlier LLM calls
+    whose output the generator was shown. A passage that only an earlier call was shown gets the
+    position of that call's output in the generator's prompt.
     """
     messages = Messages(text for _, text in behind)
     count = sum(at is None for at, _ in behind)
@@ -156,10 +179,12 @@ def _verbatim(
 def _rewritten(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return all passages, as the prompt may show them rewritten, or the reason to refuse.
+    """Return all ``retrieved`` passages if the prompt may show them rewritten.
 
-    They were rejected if another call was shown them and the generator was not. They cannot be
-    there if the prompt is too short, or if it is about another question.
+    Otherwise return ``ambiguous``. The prompt cannot show the passages if it is too short. If
+    another LLM call was shown the passages verbatim, the application rejected them after that call.
+    If the turn was found below a span such as that of a web request, a query must be in the prompt,
+    because the prompt may be about another question.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     if turn.anchor.flat and not any(is_in(one, text) for one in queries for text in shown.texts):
@@ -173,7 +198,7 @@ def _rewritten(
 
 
 def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mapping[Passage, _Shown]:
-    """Return ``found`` without passages that are there only as a part of another passage."""
+    """Return ``found`` without passages that occur only within another, longer passage."""
     around = {
         inner: outer
         for inner in found
@@ -189,7 +214,10 @@ def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mappi
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
-    """Return the passages ``found``, each once, by their places, or by retrieval without places."""
+    """Return the passages in ``found``, each text once, in the order in which they were shown.
+
+    If the position of a passage is not known, return all in the order of retrieval.
+    """
     shown = [found[passage] for passage in retrieved if passage in found]
     placed = [(at, passage) for at, passage in shown if at is not None]
     if len(placed) == len(shown):
@@ -203,7 +231,10 @@ def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> t
 def _altered(
     left: Iterable[Passage], messages: Messages, *, known: Sequence[str]
 ) -> dict[Passage, _Shown]:
-    """Return those of ``left`` of which a part is there that is in none of the ``known`` texts."""
+    """Return the passages in ``left`` that the ``messages`` show in part or reworded.
+
+    Words and parts that are also in one of the texts ``known`` do not count.
+    """
     found: dict[Passage, _Shown] = {}
     for passage in left:
         at = messages.place_of_part(passage.text, known)
@@ -213,12 +244,16 @@ def _altered(
 
 
 def _asked(turn: Turn) -> Iterator[str]:
-    """Yield the questions and queries of the turn, which a document may quote."""
+    """Yield the questions and queries of ``turn``, which a document may repeat."""
     yield from (step.input for step in (*turn.path, *turn.retrievers) if step.input)
 
 
 def _lacks_passages(turn: Turn, generator: Step) -> bool:
-    """Return True if the generator was shown the output of a call without known passages."""
+    """Return True if the ``generator`` was shown an LLM output whose own passages are unknown.
+
+    The ``generator`` is the LLM call that wrote the answer. If no span can be missing from the
+    trace, return False.
+    """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
     shown = Messages(generator.prompt)
@@ -236,9 +271,9 @@ def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
-    """Return the passages ``shown``, each replaced by a longer text around it that was shown.
+    """Return the ``shown`` passages, each replaced by a longer text around it if that was shown.
 
-    Longer texts are in the metadata of documents, or are the output of a reranker.
+    Such longer texts are in the metadata of documents, or are documents that a reranker returned.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [
@@ -256,9 +291,10 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[P
 def _truncated(
     passages: Sequence[Passage], messages: Messages, *, known: Mapping[Passage, _Shown]
 ) -> dict[Passage, _Shown]:
-    """Return those of ``passages`` of which only the beginning was shown, cut at a length.
+    """Return those of ``passages`` of which the ``messages`` show only the beginning.
 
-    A beginning that ends with a sentence may be a quotation, and does not count.
+    The text of each returned passage is cut to what was shown. A beginning that ends with a
+    sentence does not count, because it may be a quotation.
     """
     taken = {at for at, _ in known.values()}
     found: dict[Passage, _Shown] = {}
@@ -279,7 +315,7 @@ def _truncated(
 
 
 def lacks_prompt(generator: Step) -> bool:
-    """Return True if the prompt, or a tool result in it, is not recorded."""
+    """Return True if the prompt of ``generator``, or a tool result in it, is not recorded."""
     return not any(generator.prompt) or not all(one.text for one in generator.tool_results)
 
 
@@ -294,14 +330,18 @@ def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:
 
 
 def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
-    """Return the generator's prompt and those of the earlier calls whose output it was shown."""
+    """Return the prompt of ``generator`` and the prompts of LLM calls whose output it shows.
+
+    The ``generator`` is the LLM call that wrote the answer.
+    """
     return tuple(text for _, text in _behind(turn, generator))
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the prompts behind the generator: its own, and those of calls whose output it saw.
+    """Return the texts of the prompts that led to the output of ``generator``, with positions.
 
-    Each comes with the place of that output in the generator's prompt, None for its own prompt.
+    These are the prompt of ``generator``, with None as position, and the prompts of earlier LLM
+    calls whose output is in its prompt, with the position of that output.
     """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
@@ -316,7 +356,11 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return the place of the LLM output ``said`` in the prompts, unless by coincidence."""
+    """Return the position of the LLM output ``said`` in the prompts, or None if it is not there.
+
+    A short output counts only as a message, a line or a quotation of its own, and one word never
+    does, because it may be there by chance.
+    """
     if len(said) >= _LINK:
         return messages.place(said)
     if len(said) < _SHORT or len(said.split()) == 1:

@@ -1,8 +1,9 @@
-"""Find the LLM call that wrote the answer of a turn, and the reasons to refuse the turn.
+"""Find the LLM call that wrote the answer of a turn, and reasons not to score the turn.
 
-That call is the turn's *generator*. A turn is refused if its parts contradict each other or allow
-for several readings. Whether a part is missing is checked only for spans, which may be dropped or
-lost; all runs below a LangChain root are known.
+A *turn* is one question of a user and its answer. The LLM call that wrote the answer is the
+*generator* of the turn. A turn is not scored if its parts contradict each other or can be read in
+several ways. Spans may be lost, so for traces of spans it is also checked whether a part of the
+turn is missing. LangChain runs are recorded completely, so this is not checked for them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _DEMANDS_VERDICT = re.compile(
 
 
 def unnamed_answer(turn: Turn) -> str | None:
-    """Return the answer that the turn returned under an unusual key: the output of an LLM call.
+    """Return the answer that ``turn`` returned under an unusual key, or None.
 
-    Of several such texts, verdicts on the others are left out.
+    Such an answer is a text in the output of a chain that is also the output of an LLM call. Texts
+    that are the question are left out, and so are verdicts on other texts. If several texts are
+    left, return None.
     """
     asked = [step.input for step in (*turn.path, *turn.retrievers)]
     for step in reversed(turn.path):
@@ -46,12 +49,12 @@ def unnamed_answer(turn: Turn) -> str | None:
 
 
 def _grades(call: Step, texts: Sequence[str]) -> bool:
-    """Return True if ``call`` was shown one of ``texts`` and its output is short."""
+    """Return True if the LLM ``call`` was shown one of ``texts`` and its output is short."""
     return is_short(call) and any(place(text, call.prompt) is not None for text in texts)
 
 
 def has_answer(turn: Turn) -> bool:
-    """Return True if a step of the turn's path returned the answer, not only an LLM call."""
+    """Return True if a chain or agent of ``turn`` returned the answer, not only an LLM call."""
     told = "output" in turn.recorded or any((step.output or "").strip() for step in turn.path)
     return told or unnamed_answer(turn) is not None
 
@@ -59,9 +62,10 @@ def has_answer(turn: Turn) -> bool:
 def generator_of(turn: Turn, answer: str) -> Step | None:
     """Return the LLM call that wrote ``answer``, or None if its span may be missing.
 
-    In this order: the last call whose output is the answer; the call with the longest output that
-    is part of the answer; a call whose output contains the answer, such as a structured output;
-    the last call whose output the application may have transformed into the answer.
+    It is the last call whose output is the answer. If there is none, it is the call with the
+    longest output that is a part of the answer. If there is none, it is the last call whose output
+    contains the answer, such as a structured output. Otherwise it is the last call whose output the
+    application may have transformed into the answer.
     """
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
@@ -75,7 +79,7 @@ def generator_of(turn: Turn, answer: str) -> Step | None:
 
 
 def with_prompts_of_coauthors(generator: Step, turn: Turn, answer: str) -> Step:
-    """Return ``generator`` with the prompts of other calls whose output is part of the answer."""
+    """Return ``generator`` with the prompts of other LLM calls that wrote a part of ``answer``."""
     if is_in(answer, generator.output or ""):
         return generator
     others = [
@@ -90,9 +94,10 @@ def with_prompts_of_coauthors(generator: Step, turn: Turn, answer: str) -> Step:
 
 
 def is_demanded_verdict(generator: Step, turn: Turn) -> bool:
-    """Return True if the output is a verdict that the prompt demanded, and not the user.
+    """Return True if the output of ``generator`` is a yes or no that its prompt demanded.
 
-    Then the turn only grades the answer of another turn.
+    If the user did not ask for a yes or no, the LLM call only grades an answer that another LLM
+    call wrote.
     """
     if not is_verdict(generator.output or ""):
         return False
@@ -107,10 +112,10 @@ def _length(call: Step) -> int:
 
 
 def _possible_generators(turn: Turn) -> list[Step]:
-    """Return the calls whose output the application may have transformed into the answer.
+    """Return the LLM calls whose output the application may have transformed into the answer.
 
-    Calls that grade, or that wrote a query or notes for another call, are left out. A short output
-    counts only if no span can be missing.
+    Calls that grade another output are left out, and so are calls whose output another call used as
+    a query or as notes. A short output counts only if no span can be missing.
     """
     least = 1 if turn.is_complete else ANSWER_LENGTH
     if turn.calls and not (turn.calls[-1].output or "").strip():
@@ -122,7 +127,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step joined the output of ``call`` with that of another call."""
+    """Return True if a step joined the output of ``call`` with that of another LLM call."""
     told = [text for step in turn.steps[1:] for text in (step.output, *step.output_texts) if text]
     texts = [text for text in told if is_in(call.output or "", text)]
     others = [one.output or "" for one in turn.calls if one.id != call.id]
@@ -130,12 +135,18 @@ def _is_part_of_notes(call: Step, turn: Turn) -> bool:
 
 
 def _led_to_retrieval(call: Step, turn: Turn) -> bool:
-    """Return True if a retrieval followed the tool calls of ``call``: another call answered."""
+    """Return True if ``call`` called tools and a retrieval followed.
+
+    Then another LLM call wrote the answer.
+    """
     return call.calls_tools and any(one.start > call.start for one in turn.retrievers)
 
 
 def is_used(call: Step, turn: Turn) -> bool:
-    """Return True if a later step was shown the output of ``call``, other than to grade it."""
+    """Return True if the output of ``call`` was shown to a later LLM call or was searched for.
+
+    A later call that only graded the output does not count.
+    """
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     made = [one for one in later if one.kind != "llm" or not one.output or not is_short(one)]
     return place(call.output or "", list(_asked(made))) is not None
@@ -150,7 +161,10 @@ def _asked(steps: Iterable[Step]) -> Iterable[str]:
 def doubt_of(
     turn: Turn, generator: Step, answer: str, *, contexts: Sequence[Passage]
 ) -> SkipReason | None:
-    """Return the reason to refuse ``turn``, or None."""
+    """Return the reason why ``turn`` cannot be scored, or None if it can.
+
+    ``generator``: the LLM call that wrote ``answer``. ``contexts``: the passages it was shown.
+    """
     said = turn.recorded
     if said >= {"documents", "output"}:
         return None
@@ -164,9 +178,9 @@ def doubt_of(
 
 
 def _lacks_part(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
-    """Return True if a span of ``turn`` seems to be missing."""
+    """Return True if a span of ``turn`` seems to be missing from the trace."""
     around = any(step.kind == "tool" for step in turn.path[:-1])
-    if around or generator.id in turn.tool_calls:  # the caller of the tool answered, too
+    if around or generator.id in turn.tool_calls:  # the LLM that called the tool answered, too
         return True
     prompts = prompts_behind(turn, generator)
     if "documents" in turn.recorded:
@@ -184,7 +198,8 @@ def _lacks_tool(turn: Turn, generator: Step) -> bool:
 def _kept_unknown_documents(turn: Turn) -> bool:
     """Return True if a step returned ids of documents whose texts are not known.
 
-    As many as there are other LLM calls may be answers to sub-questions instead of documents.
+    Unknown ids may also stand for answers to sub-questions. So there must be more of them than LLM
+    calls beside the one that wrote the answer.
     """
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
@@ -195,9 +210,10 @@ def _kept_unknown_documents(turn: Turn) -> bool:
 
 
 def _queries_with_an_answer(turn: Turn) -> bool:
-    """Return True if an LLM output is part of a later query, without being that query.
+    """Return True if the output of an LLM call is a part of a later query.
 
-    These may be two turns in a row or one turn of two steps.
+    The trace may then contain two questions in a row, or one question that is answered in two
+    steps. An output that is the whole query does not count.
     """
     return any(
         one.start > call.start
@@ -210,7 +226,10 @@ def _queries_with_an_answer(turn: Turn) -> bool:
 
 
 def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
-    """Return True if the generator was shown documents that no known retrieval returned."""
+    """Return True if the prompts show documents that no known retrieval returned.
+
+    The documents are known from the inputs and outputs of chains.
+    """
     known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
     shown = chain.from_iterable(step.documents_seen for step in turn.steps)
     unknown = {p.text for p in shown if normalised(p.text) not in known}
@@ -218,9 +237,10 @@ def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
 
 
 def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
-    """Return True if another call wrote a long text that no other step used.
+    """Return True if another LLM call wrote a long text that no other step used.
 
-    This does not matter if the turn returned exactly the output of the generator.
+    Return False if the application returned exactly the output of ``generator``, the LLM call that
+    wrote the answer.
     """
     if has_answer(turn) and is_same(generator.output, answer):
         return False
@@ -237,13 +257,14 @@ def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
 
 
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if the documents not shown to the generator were left out on purpose.
+    """Return True if the application left out the retrieved documents that were not shown.
 
-    Then a step returned exactly the documents that were shown, or an LLM call rejected the others.
+    This is known if a step returned exactly the documents that were shown (``contexts``), or if an
+    LLM call was shown the others to grade them. Otherwise a span may be missing.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
-    seen = "\n".join(kept)  # a passage within a longer text that was shown
+    seen = "\n".join(kept)  # contains also passages within a longer text that was shown
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
     if not left or not prompts:
         return True
@@ -263,7 +284,11 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
 
 
 def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
-    """Return the documents of each step; steps of one name with one document each count as one."""
+    """Return the texts of the documents in the input and output of each step, as sets.
+
+    Steps of one name and parent with at most one document each, such as the iterations of a loop,
+    form one set.
+    """
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
         shown = {normalised(passage.text) for passage in step.documents_seen}
@@ -275,7 +300,7 @@ def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
 
 
 def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
-    """Return True if ``step`` saw the documents ``left`` out, and returned only the others."""
+    """Return True if ``step`` received the documents ``left`` and returned only ``kept``."""
     handed = {normalised(passage.text) for passage in step.documents_seen}
     written = (step.output or "",)
     return all(

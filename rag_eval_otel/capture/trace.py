@@ -1,4 +1,7 @@
-"""`Trace`: the spans of one trace until it is complete; `OpenSpans`: the spans that are open."""
+"""Keep the ended spans of one trace (`Trace`), and know which spans are open (`OpenSpans`).
+
+A *turn* is one question of a user and its answer; its *anchor* is the span that gets the scores.
+"""
 
 from __future__ import annotations
 
@@ -39,27 +42,27 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-_OPEN = 4096  # open spans that are kept; some never end
-_ENDED = 256  # ended spans that are kept, of traces without a step of RAG so far
-_STARTED = 4096  # started spans that are kept until the next refresh
-_NEWEST = 64  # spans that are searched on the application's thread
-_DEPTH = 100  # ancestors that are searched
+_OPEN = 4096  # the most open spans that are kept; some spans never end
+_ENDED = 256  # the most ended spans that are kept of traces in which no RAG was found
+_STARTED = 4096  # the most started spans that are kept until the next refresh
+_NEWEST = 64  # the most spans that are searched on the application's thread
+_DEPTH = 100  # the most ancestors that are searched
 
 
 class OpenSpans:
-    """The open spans of all traces; only the newest are kept.
+    """Knows the newest open spans of all traces.
 
-    Started spans are referenced weakly. Keeping ended spans alive would cost the application's
-    thread as much as creating them.
+    Started spans are referenced weakly. If they were kept alive after their end, this would cost
+    the application's thread as much time as creating them.
     """
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
-        """The spans started since the last refresh, of the whole application."""
+        """All spans of the application that have started since the last refresh."""
         self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
-        """Recently ended spans without marks; their trace may get a step of RAG later."""
+        """Recently ended spans that are no part of RAG; RAG may follow in their trace."""
         self._open: dict[int, list[ReadableSpan]] = {}
-        self._ending: frozenset[int] = frozenset()  # those that had ended at the last refresh
+        self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.Lock()
 
     def __iter__(self) -> Iterator[ReadableSpan]:
@@ -70,7 +73,7 @@ class OpenSpans:
         self.starts.append(ref(span))
 
     def note_current(self, trace_id: int) -> None:
-        """Note the current span if it belongs to this trace: its start may have been dropped."""
+        """Add the current span if it is of this trace, as its start may have been dropped."""
         span: Any = get_current_span()
         while hasattr(span, "__wrapped__"):  # OpenInference's proxy
             span = span.__wrapped__
@@ -78,10 +81,11 @@ class OpenSpans:
             self.note_start(span)
 
     def refresh(self) -> None:
-        """Add the spans started since the last refresh, and drop those that had ended before it.
+        """Add the spans that have started since the last refresh, and drop ended spans.
 
-        Spans that ended since are kept until the next refresh: a span gets its end time shortly
-        before the processor is called, and would be missing in between.
+        A span that has ended since the last refresh is kept until the next one. The SDK sets the
+        end time of a span shortly before it calls the span processor. The span would be missing in
+        between.
         """
         with self._refreshing:  # not the buffer's lock, for which the application's threads wait
             seen = self.starts.copy()
@@ -97,13 +101,12 @@ class OpenSpans:
             self._drop(seen)
 
     def _drop(self, seen: deque[ref[ReadableSpan]]) -> None:
-        """Remove the ``seen`` starts from the queue."""
         known = set(map(id, seen))
         while self.starts and id(self.starts[0]) in known:
             self.starts.popleft()
 
     def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the recently ended spans of a trace that had no step of RAG."""
+        """Return the recently ended spans of a trace in which no RAG was found until then."""
         lately = islice(reversed(self.ended.copy()), _NEWEST)
         return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
 
@@ -112,11 +115,11 @@ class OpenSpans:
         return self._open.get(trace_id, [])
 
     def of(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the spans of a trace that were open at the last refresh, and still are."""
+        """Return the spans of a trace that were open at the last refresh, and still are open."""
         return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the newest open spans of a trace, without a refresh; there may be more."""
+        """Return the newest open spans of a trace. Some may be missing: nothing is refreshed."""
         found = [span for span in self._newest() if trace_of(span) == trace_id]
         newest = [span for span in found if span.end_time is None]
         return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
@@ -130,14 +133,17 @@ class OpenSpans:
 
 
 def is_bystander(view: SdkSpan) -> bool:
-    """Return True if an open span is no step of RAG, and its instrumentation writes none."""
+    """Return True if ``view`` is no part of RAG and its scope is of no RAG instrumentation."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
 def ids_above(
     start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
 ) -> Iterator[int]:
-    """Yield ``start`` and its ancestors, by id; ``opened`` holds the parents of open spans."""
+    """Yield the span id ``start`` and the ids of its ancestors, nearest first.
+
+    ``ended``: the ended spans by id. ``opened``: the parent ids of open spans by id.
+    """
     seen: set[int] = set()
     while start is not None and start not in seen and len(seen) < _DEPTH:
         seen.add(start)
@@ -147,15 +153,15 @@ def ids_above(
 
 
 def trace_of(span: ReadableSpan) -> int:
-    """Return the trace of ``span``; 0 if it has none."""
+    """Return the trace id of ``span``, or 0 if it has none."""
     context = span.context
     return context.trace_id if context is not None else 0
 
 
 OVERHEAD = 2600
-"""The size of a span in bytes, without its attributes and events, estimated."""
+"""The estimated size in bytes of a span without its attributes and events."""
 
-_ENTRY = 100  # bytes of an attribute without its value, estimated
+_ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
 _FLAT: Final = frozenset({str, bool, int, float})
 
@@ -164,13 +170,14 @@ AnyView: TypeAlias = "SdkSpan | Bystander"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """The time, in seconds, after which a trace is complete, and the limits of memory.
+    """When a trace is complete, in seconds, and how much memory traces may take.
 
-    A trace is complete ``root_quiet`` after its last span if the root has ended, ``slow_quiet``
-    after it if spans are exported late or the root is unknown, and ``max_age`` after its first
-    span. A turn below an open span is complete after ``quiet``. Over ``max_traces`` or
-    ``max_bytes`` the oldest traces are evicted, as is a trace with more than ``max_spans`` or a
-    quarter of ``max_bytes``.
+    A trace is complete when ``root_quiet`` has passed since its last span ended. If its root has
+    not ended, or spans are exported late, ``slow_quiet`` must have passed. At the latest, a trace
+    is complete ``max_age`` after its first span. A question with its answer below an open span is
+    complete after ``quiet``. Over ``max_traces`` or ``max_bytes`` the oldest traces are removed. A
+    single trace is removed if it has more than ``max_spans`` or takes more than a quarter of
+    ``max_bytes``.
     """
 
     quiet: float = 0.5
@@ -184,10 +191,11 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """The first retrieval (``searched``) and the last LLM call (``called``) below a span.
+    """The start times of the first retrieval and the last LLM call at or below a span.
 
-    Calls that have an anchor are not counted. ``shown``: the retrieval is known only from documents
-    in a prompt, and its own span may be further up.
+    These are ``searched`` and ``called``. LLM calls that already belong to an answer further down
+    are not counted. ``shown``: the retrieval is known only from documents in the input or output of
+    a chain. Its own span may be elsewhere.
     """
 
     searched: int | None = None
@@ -195,7 +203,7 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        """Add the subtree of a span below this one."""
+        """Add what was found below a child of this span."""
         searched, called = other.searched, other.called
         if searched is not None:
             self.shown = other.shown and (self.shown or self.searched is None)
@@ -206,47 +214,48 @@ class Subtree:
 
     @property
     def is_turn(self) -> bool:
-        """Whether an LLM call follows a retrieval."""
+        """Whether an LLM call follows a retrieval, so that this span may get scores."""
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     @property
     def above(self) -> Subtree:
-        """The part of a turn's subtree that counts for the span above it."""
+        """The subtree without LLM calls that wrote an answer: they do not count for the parent."""
         return self if self.shown else Subtree(self.searched)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Trace:
-    """The spans of a trace so far, and which of them are held back. Times are of the clock."""
+    """The ended spans of one trace until it is scored. Times are seconds of the buffer's clock."""
 
     trace_id: int
     first: float
     last: float
     spans: dict[int, AnyView] = field(default_factory=dict)
-    """By id, in the order in which they ended."""
+    """The ended spans by span id, in the order in which they ended."""
     arrivals: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """The time at which each span ended, and its size in bytes."""
+    """By span id, the time at which a span ended, and its size in bytes."""
     early: dict[int, ReadableSpan] = field(default_factory=dict)
-    """Spans that ended before the trace had a step of RAG, and were not read yet."""
+    """Spans that ended before any RAG was found in the trace, and were not read yet."""
     held: dict[int, SdkSpan] = field(default_factory=dict)
+    """The spans that are kept back from the exporter until they are scored, by span id."""
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
-    """LangChain run trees without a turn of their own, with the id of the span around each."""
+    """LangChain runs that are scored only together with spans, with the id of the span around."""
     subtrees: dict[int, Subtree] = field(default_factory=dict)
     turns: set[int] = field(default_factory=set)
     """The ids of the spans below which an LLM call follows a retrieval."""
     size: int = 0
     unheld: int = 0
-    """The bytes added since a span was held back last."""
+    """The number of bytes added since a span was last kept back from the exporter."""
     is_slow: bool = False
     root_ended: bool = False
     is_lost: bool = False
-    """Whether it was evicted; later spans of it are ignored."""
+    """Whether the trace was removed to limit memory. Its later spans are ignored."""
     is_doubled: bool = False
-    """Whether two spans have the same id."""
+    """Whether two different spans have the same span id."""
 
     def add(self, view: AnyView, *, size: int, now: float) -> None:
-        """Add an ended span."""
+        """Add the ended span ``view``, which has ``size`` bytes."""
         self.last = now
         self.spans[view.span_id] = view
         self.arrivals[view.span_id] = (now, size)
@@ -256,12 +265,12 @@ class Trace:
         self.is_slow = self.is_slow or is_exported_late(view)
 
     def hold(self, anchor: SdkSpan) -> None:
-        """Note that ``anchor`` is held back until the trace has been read."""
+        """Record that the span ``anchor`` is kept back from the exporter until it is scored."""
         self.held[anchor.span_id] = anchor
         self.unheld = 0
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
-        """Add LangChain runs that ran below the open span ``span_id``."""
+        """Add the LangChain runs ``tree``, which ran within the open span ``span_id``."""
         self.last = now
         self.trees.append((span_id, tree))
         self.size += size
@@ -269,7 +278,7 @@ class Trace:
         note_above(self, span_id, Subtree(tree.searched, tree.called))
 
     def add_bystander(self, view: Bystander) -> int:
-        """Add a span around the others, unless it is known; return the bytes added."""
+        """Add a span that is no part of RAG, unless known. Return the bytes added."""
         if view.span_id in self.spans:
             return 0
         self.spans[view.span_id] = view
@@ -278,7 +287,7 @@ class Trace:
         return OVERHEAD
 
     def add_early(self, span: ReadableSpan) -> int:
-        """Add a span that ended early, unless it is known; return the bytes added."""
+        """Add a span that ended before RAG was found, unless known. Return the bytes added."""
         span_id = span.context.span_id if span.context is not None else 0
         if span_id in self.spans or span_id in self.early:
             return 0
@@ -287,7 +296,7 @@ class Trace:
         return OVERHEAD
 
     def add_bystanders(self) -> None:
-        """Read the spans that ended early, and add those that are no steps."""
+        """Read the spans that ended before RAG was found. Add those that are no part of RAG."""
         while self.early:
             view = SdkSpan(self.early.popitem()[1])
             if view.scope != semconv.SCOPE and kind_of(view) == "other":
@@ -295,7 +304,7 @@ class Trace:
                 self.arrivals[view.span_id] = (self.last, OVERHEAD)
 
     def part(self, ids: Iterable[int]) -> Trace:
-        """Remove the spans with these ``ids``, and return them as a trace."""
+        """Remove the spans with these ``ids`` from this trace, and return them as a trace."""
         taken = Trace(
             trace_id=self.trace_id,
             first=self.first,
@@ -321,14 +330,14 @@ class Trace:
         return taken
 
     def empty(self) -> None:
-        """Delete the spans; later ones are ignored."""
+        """Delete all spans, and mark the trace as lost, so that later spans are ignored."""
         self.is_lost = True
         self.spans, self.arrivals, self.early, self.subtrees = {}, {}, {}, {}
         self.trees, self.size = [], 0
 
 
 def size_of(view: SdkSpan) -> int:
-    """Return the size of ``view`` in bytes, estimated."""
+    """Return the estimated size of a span in bytes, with its attributes, events and logs."""
     written = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(written) + sum(map(getsizeof, written))
     size += sum(_weight(value) for value in written if type(value) not in _FLAT)
@@ -338,7 +347,6 @@ def size_of(view: SdkSpan) -> int:
 
 
 def size_of_log(record: LogView) -> int:
-    """Return the size of ``record`` in bytes, estimated."""
     return OVERHEAD // 2 + _weight(record.attributes) + _weight(record.body)
 
 
@@ -365,10 +373,11 @@ def stands_for_turn(
     spans: OpenSpans,
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> bool:
-    """Return True if ``view`` may be an anchor: a retrieval and a later LLM call are below it.
+    """Return True if the span ``view`` may get scores.
 
-    If it ended before the spans below it, as with a streamed answer, an open retrieval or an open
-    call after a retrieval counts, too. With ``contexts_from_prompt`` each LLM call may be a turn.
+    That is so if a retrieval and a later LLM call are below it. A streamed answer may still be
+    written when the span has ended. So an open retrieval, or an open span that started after a
+    retrieval, counts, too. With ``contexts_from_prompt="on"``, every LLM call may get scores.
     """
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
@@ -389,7 +398,7 @@ def stands_for_turn(
         up = own
         may_go_on = own.searched is not None or kind != "other"
         is_turn = own.is_turn or (may_go_on and _is_open_below(trace, view, own, spans=spans))
-        is_turn = is_turn or is_recorded(view)  # its span gets the reason if the turn is refused
+        is_turn = is_turn or is_recorded(view)  # the span gets the reason if it cannot be scored
         if own.is_turn:
             trace.turns.add(view.span_id)
             up = own.above
@@ -398,10 +407,7 @@ def stands_for_turn(
 
 
 def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
-    """Return True if ``view`` may be a retrieval: a tool, or a step that returns documents.
-
-    Its content is read later. A span that was held back without need is released then.
-    """
+    """Return True if ``view`` may be a retrieval: a tool, or a chain that returns documents."""
     if kind == "tool":
         return True
     if kind != "chain" or own.called is not None:
@@ -412,7 +418,10 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Add ``up`` to the subtree of the span ``above``, and to those of its ended ancestors."""
+    """Add ``up`` to the subtrees of the span ``above`` and of its ended ancestors.
+
+    ``up`` is the first retrieval and the last LLM call that were found below the span ``above``.
+    """
     for _ in range(_DEPTH):
         if above is None or (up.searched is None and up.called is None):
             return
@@ -430,7 +439,7 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
 
 
 def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtree:
-    """Return the subtree that is recorded by hand on a span that started at ``start``."""
+    """Return the retrieval and the answer that the application recorded itself on a span."""
     searched = start if "documents" in said else None
     known = searched if own.searched is None else own.searched
     return Subtree(searched, (start if known is None else known) if "output" in said else None)
@@ -454,10 +463,12 @@ def _is_open_below(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpan
 def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the span ids of each complete part of ``trace`` that holds a turn.
+    """Yield the span ids of each part of ``trace`` that is complete and can be scored.
 
-    A part is complete if its top has no parent within a turn, all its spans have ended, and none of
-    them has ended since ``until``.
+    A part is an ended span without an ended parent, and all spans below it. It is complete if no
+    span below it is open, none has ended after the time ``until``, and the parent, if there is one
+    in this process, is an open span that is no part of RAG. ``opened``: the open spans of the
+    trace.
     """
     if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
         return
@@ -478,7 +489,7 @@ def completed_parts(
 
 
 def _top(start: int, trace: Trace) -> int:
-    """Return the outermost of the spans that have ended at or above ``start``."""
+    """Return the id of the outermost ended span at or above the span ``start``."""
     top = start
     for above in ids_above(start, trace.spans, {}):
         if above in trace.spans:
