@@ -1,4 +1,4 @@
-"""The metrics: pure definitions over typed judge replies and embeddings."""
+"""The metrics: each one computes a score from typed replies of the judge and embeddings."""
 
 from __future__ import annotations
 

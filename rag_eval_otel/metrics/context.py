@@ -38,27 +38,30 @@ from rag_eval_otel.metrics.outcome import (
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NEEDS = frozenset({"question", "contexts"})
-_HIGHEST = 2  # rating of the dual judges
-_MARKS = 4  # of the rubric
+_HIGHEST = 2  # rating of a judge
+_MARKS = 4  # most points of `ContextRelevancyRubric`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRelevance:
     """How relevant the contexts, taken together, are to the question (NVIDIA, in ragas).
 
-    A judge rates 0, 1 or 2; the score is the rating over 2, in {0, .5, 1}. ``judges=2``, as in the
-    source: two judges with prompts of different wording, which do not see each other's replies; the
-    score is their mean, in {0, .25, .5, .75, 1}. ``rating="logprobs"`` takes the mean of the scale
-    under each judge's own probabilities, any number in [0, 1]. Needs question and contexts.
-    ``judges`` requests.
+    A judge gives the rating 0, 1 or 2; the score is half of the rating: 0, .5 or 1. With
+    ``judges=2``, as in ragas, two prompts of different wording are answered independently. The
+    score is then the mean of the two: 0, .25, .5, .75 or 1. With ``rating="logprobs"``, the rating
+    is the mean of 0, 1 and 2, weighted by the probabilities that the judge gives them, so that the
+    score may be any number in [0, 1]. The metric needs question and contexts. It takes as many
+    requests as ``judges``.
 
-    Edges: no question: 0 ``missing_question``; no context: 0 ``no_context``, both without a
-    request. If one of two judges gives no valid rating, the rating of the other counts
-    (``partial``). If the server returns no probabilities, the ratings count (``no_logprobs``).
+    Special cases: If there is no question, the score is 0 (``missing_question``). If there is no
+    context, the score is 0 (``no_context``). In neither case is the judge asked. If one of two
+    judges gives no valid rating, the rating of the other judge counts (``partial``). If the server
+    returns no probabilities, the plain ratings count (``no_logprobs``).
 
-    Source: ragas 0.4.3 ``ContextRelevance``. Differs: a context that is part of the question is
-    judged as any other; either judge may fail; the judge is asked again for a rating off the scale,
-    which is not rounded; 2 means that the contexts allow a full answer.
+    Source: ``ContextRelevance`` of ragas 0.4.3. Unlike in ragas, one judge is the default, a
+    context that is a part of the question is judged like any other context, and either of the two
+    judges may fail. The judge is asked again for a rating that is not 0, 1 or 2; such a rating is
+    not rounded. The rating 2 means that the contexts allow a full answer.
     """
 
     judges: Literal[1, 2] = 1
@@ -90,23 +93,26 @@ class ContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementContextRelevance:
-    """Whether the contexts hold what the question needs, or which share of them does (Haystack).
+    """Whether the contexts hold what the question needs, or what share of them does (Haystack).
 
-    ``rule="binary"``: the judge names the contexts that hold a sentence needed to answer the
-    question; the score is 1 if there is one, else 0. With ``form="full"``, the form of the source,
-    it copies these sentences. ``rule="proportion"``, the same in both forms: the judge breaks the
-    contexts into statements and says for each whether it helps::
+    With ``rule="binary"``, the judge names the contexts that hold a sentence needed to answer the
+    question. The score is 1 if there is such a context, else 0. With ``form="full"``, as in
+    Haystack, the judge copies these sentences instead. With ``rule="proportion"``, the judge breaks
+    up the contexts into statements and says for each statement whether it helps to answer the
+    question; ``form`` makes no difference::
 
         score = statements that help / statements
 
-    Range [0, 1]. Needs question and contexts. 1 judge request.
+    The range is [0, 1]. The metric needs question and contexts. It takes 1 judge request.
 
-    Edges: no question: undefined ``missing_question``; no context: 0 ``no_context`` without a
-    request; no statement (``proportion``): undefined ``no_claims``; the number of a context that
-    does not exist: undefined ``judge_incomplete``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no context, the score is 0 (``no_context``), and the judge is not asked. If the judge finds
+    no statement (``rule="proportion"``), the score is undefined (``no_claims``). If the judge names
+    a context that does not exist, the score is undefined (``judge_incomplete``).
 
-    Source: haystack-ai 3.4.1 ``ContextRelevanceEvaluator``, whose code does ``binary`` and whose
-    documentation says ``proportion``. Differs: blank sentences do not count.
+    Source: ``ContextRelevanceEvaluator`` of haystack-ai 3.4.1. The code of Haystack computes
+    ``binary``; its documentation describes ``proportion``. Unlike in Haystack, blank sentences do
+    not count.
     """
 
     rule: Literal["binary", "proportion"] = "binary"
@@ -174,15 +180,17 @@ class StatementContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRelevancyRubric:
-    """Up to two points each for contexts on the subject, and for contexts that suffice.
+    """Up to two points for contexts on the subject, and up to two points for contexts that suffice.
 
-    ``score = points / 4``, range [0, 1]. Needs question and contexts. 1 judge request.
+    ``score = points / 4``, in the range [0, 1]. The metric needs question and contexts. It takes 1
+    judge request.
 
-    Edges: no question: undefined ``missing_question``; no context: 0 ``no_context``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no context, the score is 0 (``no_context``).
 
-    Source: LlamaIndex 0.14 ``ContextRelevancyEvaluator``. Differs: the judge replies with two
-    numbers of a schema, from 0 to 2; LlamaIndex searches its text for a number. All contexts are
-    judged in one request.
+    Source: ``ContextRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge
+    replies with two numbers from 0 to 2 that match a schema; LlamaIndex searches the judge's text
+    for a number. All contexts are judged in one request.
     """
 
     threshold: float | None = 0.5
@@ -211,22 +219,26 @@ class ContextRelevancyRubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPrecision:
-    """Whether the useful contexts are ranked above the others, by a reference answer (ragas).
+    """Whether contexts that are useful for the reference answer are ranked first (ragas).
 
-    For each context the judge says whether it was useful to arrive at the reference. It sees the
-    question, the reference and that context. With the flags ``v_k`` in rank order::
+    The judge says for each context whether it was useful to arrive at the reference answer. The
+    judge sees the question, the reference and this context. With the verdicts ``v_k`` (1 or 0) in
+    the order of the ranks ``k``::
 
         score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
 
-    Range [0, 1]; 0 if no context is useful. Needs question, contexts and reference. 1 judge request
-    for each context, fused 1.
+    The range is [0, 1]; the score is 0 if no context is useful. The metric needs question, contexts
+    and reference. It takes 1 judge request for each context, or 1 in all with fusion (if questions
+    may share a request).
 
-    Edges: no question: undefined ``missing_question``; no reference: undefined
-    ``missing_reference``; no context: undefined ``no_context``; a verdict missing: undefined
-    ``judge_incomplete``, with the other verdicts in the detail.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no reference, the score is undefined (``missing_reference``). If there is no context, the
+    score is undefined (``no_context``). If a verdict is missing, the score is undefined
+    (``judge_incomplete``), and its ``detail`` has the other verdicts.
 
-    Source: ragas 0.4.3 ``LLMContextPrecisionWithReference``. Differs: no 1e-10 in the denominator,
-    so that a perfect ranking is 1; the judge is asked again for a verdict other than 0 and 1.
+    Source: ``LLMContextPrecisionWithReference`` of ragas 0.4.3. Unlike in ragas, 1e-10 is not added
+    to the denominator, so that a perfect ranking scores 1. The judge is asked again for a verdict
+    that is not 0 or 1.
     """
 
     threshold: float | None = 0.5
@@ -253,14 +265,22 @@ class ContextPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextUtilization:
-    """Whether the contexts that were useful for the answer are ranked above the others (ragas).
+    """Whether contexts that were useful for the answer are ranked first (ragas).
 
-    As `ContextPrecision`, with the answer instead of a reference. Range [0, 1]. Needs question,
-    contexts and answer. 1 judge request for each context, fused 1.
+    The judge says for each context whether it was useful to arrive at the answer. The judge sees
+    the question, the answer and this context. The score is the average precision of the verdicts,
+    as for `ContextPrecision`. The range is [0, 1]. The metric needs question, contexts and answer.
+    It takes 1 judge request for each context, or 1 in all with fusion (if questions may share a
+    request).
 
-    Edges: no answer: undefined ``empty_answer``; otherwise as `ContextPrecision`.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is undefined (``empty_answer``). If there is no context, the score is
+    undefined (``no_context``). If a verdict is missing, the score is undefined
+    (``judge_incomplete``), and its ``detail`` has the other verdicts.
 
-    Source: ragas 0.4.3 ``LLMContextPrecisionWithoutReference``; differs as `ContextPrecision`.
+    Source: ``LLMContextPrecisionWithoutReference`` of ragas 0.4.3. Unlike in ragas, 1e-10 is not
+    added to the denominator, so that a perfect ranking scores 1. The judge is asked again for a
+    verdict that is not 0 or 1.
     """
 
     threshold: float | None = 0.5
@@ -286,7 +306,11 @@ class ContextUtilization:
 
 
 async def _ranked(metric: Labelled, tasks: Sequence[Task[Useful]], ask: AskLike) -> Score:
-    """Return the average precision of the verdicts on contexts in rank order."""
+    """Ask ``tasks``, one for each context in rank order, and return the average precision.
+
+    If some replies do not parse, the score is undefined (``judge_incomplete``). If all replies do
+    not parse, or a request fails, raises the first error.
+    """
     replies = await ask.each(tasks)
     judged = [reply for reply in replies if isinstance(reply, Useful)]
     errors = [reply for reply in replies if isinstance(reply, BaseException)]
@@ -306,9 +330,10 @@ async def _ranked(metric: Labelled, tasks: Sequence[Task[Useful]], ask: AskLike)
 
 
 def average_precision(flags: Sequence[float]) -> float:
-    """Return the mean, over the ranks with a 1, of the share of 1s so far; 0 without any.
+    """Return the average precision of ``flags`` (1 for a useful context) in rank order.
 
-    Of flags between 0 and 1, each rank counts as much as its flag.
+    It is the mean of the precision at each rank with a flag of 1, and 0 if there is none. Flags may
+    be probabilities between 0 and 1; each rank is then weighted by its flag.
     """
     hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
     return sum(hits) / sum(flags) if hits else 0.0
@@ -318,18 +343,20 @@ def average_precision(flags: Sequence[float]) -> float:
 class ContextRecall:
     """The share of the reference's claims that the contexts hold (ragas).
 
-    The judge breaks the reference into claims and says for each whether the contexts hold it::
+    The judge breaks up the reference into claims and says for each claim whether the contexts hold
+    it::
 
         score = claims in the contexts / claims
 
-    Range [0, 1]. Needs contexts and reference; a question is shown if there is one. 1 judge
-    request.
+    The range is [0, 1]. The metric needs contexts and reference; the judge also sees the question
+    if there is one. It takes 1 judge request.
 
-    Edges: no reference: undefined ``missing_reference``; no context: 0 ``no_context`` without a
-    request; no claim: undefined ``no_claims``.
+    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
+    there is no context, the score is 0 (``no_context``), and the judge is not asked. If the judge
+    finds no claim, the score is undefined (``no_claims``).
 
-    Source: ragas 0.4.3 ``LLMContextRecall``. Differs: flags other than 0 and 1 are refused, so that
-    the score stays in its range; the judge is not asked without a context.
+    Source: ``LLMContextRecall`` of ragas 0.4.3. Unlike in ragas, verdicts other than 0 and 1 are
+    refused, so that the score stays in its range. The judge is not asked if there is no context.
     """
 
     threshold: float | None = 0.5

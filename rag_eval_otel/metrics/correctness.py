@@ -50,20 +50,22 @@ _MODES: Mapping[str, Callable[[Vectors, Vectors], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticSimilarity:
-    """The similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
+    """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    ``mode="cosine"``: in [-1, 1]; ``"dot_product"``: any number; ``"euclidean"``: the negative
-    distance, at most 0, with ``normalized`` 1 / (1 + distance). With ``rule="threshold"`` the score
-    is 1 if the similarity reaches ``threshold``, else 0; in the mode ``euclidean`` the threshold is
-    compared with ``normalized``. Needs answer and reference. No judge request, 1 embedding request.
+    With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, it may be any
+    number. With ``mode="euclidean"``, it is the negative distance, at most 0, and ``normalized`` is
+    1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the similarity reaches
+    ``threshold``, else 0. In the mode ``euclidean``, ``normalized`` is compared with the threshold.
+    The metric needs answer and reference. It takes no judge request and 1 embedding request.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: undefined ``empty_answer``; the
-    cosine of a zero vector: undefined ``zero_vector``. Raises `ConfigError` for
-    ``rule="threshold"`` without a threshold.
+    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
+    there is no answer, the score is undefined (``empty_answer``). If the cosine is wanted and a
+    vector is zero, the score is undefined (``zero_vector``). ``rule="threshold"`` without a
+    threshold raises `ConfigError`.
 
-    Source: ragas 0.4.3 ``SemanticSimilarity`` (``rule="threshold"`` is its ``threshold``) and
-    LlamaIndex 0.14 ``SemanticSimilarityEvaluator``. Differs: a threshold of 0 is not ignored; blank
-    texts are not embedded.
+    Source: ``SemanticSimilarity`` of ragas 0.4.3, whose ``threshold`` is ``rule="threshold"`` here,
+    and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike there, a threshold of 0 is not
+    ignored, and blank texts are not embedded.
     """
 
     mode: Literal["cosine", "dot_product", "euclidean"] = "cosine"
@@ -71,7 +73,7 @@ class SemanticSimilarity:
     threshold: float | None = 0.8
     name: str = "semantic_similarity"
     cut: float | None = field(init=False, default=None, repr=False)
-    """The threshold where it makes the score, so that it is part of the version."""
+    """The threshold if ``rule="threshold"``, else None; it is part of the version of the score."""
 
     needs = _NEEDS
     asks = ()
@@ -79,7 +81,7 @@ class SemanticSimilarity:
     range = "[-1, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse an unknown mode, and the threshold rule without one."""
+        """Raise `ConfigError` for an unknown mode or rule, and for a missing threshold."""
         check_options(self)
         if self.rule == "threshold":
             if self.threshold is None:
@@ -107,17 +109,19 @@ class SemanticSimilarity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEncoderSimilarity:
-    """The similarity of answer and reference by a function of both (Haystack's SAS).
+    """Similarity of answer and reference, computed by a function of your own (Haystack's SAS).
 
     ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
-    cross-encoder; ``model`` names it in the version of the scores. ``activation="sigmoid"`` maps
-    logits to (0, 1); ``"identity"`` keeps the number. Needs answer and reference. No judge request.
-    The function runs on the evaluator's thread.
+    cross-encoder. ``model`` is its name; the version of the scores contains it.
+    ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number. The metric
+    needs answer and reference. It takes no judge request. The function runs on the evaluator's
+    thread.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: undefined ``empty_answer``.
+    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
+    there is no answer, the score is undefined (``empty_answer``).
 
-    Source: haystack-ai 3.4.1 ``SASEvaluator``. Differs: the activation is an option; Haystack
-    applies it to each batch with a score above 1.
+    Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
+    Haystack applies the sigmoid to each batch that contains a score above 1.
     """
 
     score: Callable[[str, str], float] = field(compare=False)
@@ -146,13 +150,13 @@ class CrossEncoderSimilarity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerExactMatch:
-    """1 if answer and reference are the same string, else 0 (Haystack).
+    """Whether answer and reference are the same string: 1 or 0 (Haystack).
 
-    White space and case count. Needs answer and reference. No requests.
+    White space and case count. The metric needs answer and reference. It takes no request.
 
-    Edges: no reference: undefined ``missing_reference``.
+    Special cases: If there is no reference, the score is undefined (``missing_reference``).
 
-    Source: haystack-ai 3.4.1 ``AnswerExactMatchEvaluator``.
+    Source: ``AnswerExactMatchEvaluator`` of haystack-ai 3.4.1.
     """
 
     threshold: float | None = 0.5
@@ -169,26 +173,30 @@ class AnswerExactMatch:
         return measured(self, float(sample.answer == sample.reference))
 
 
-_HIGHEST = 4  # rating of accuracy
-_MAX_BETA = 1e6  # recall alone, but for a hair
+_HIGHEST = 4  # rating of `AnswerAccuracy`
+_MAX_BETA = 1e6  # nearly recall alone
 _PAIR = 2
-_SCALE = (1, 5)  # of correctness
+_SCALE = (1, 5)  # lowest and highest grade of `Correctness`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerAccuracy:
     """How far the answer agrees with the reference (NVIDIA, in ragas).
 
-    Two judges with prompts of different wording rate 0, 2 or 4. The second one sees answer and
-    reference exchanged. The score is the mean rating over 4, in {0, .25, .5, .75, 1}. Needs
-    question, answer and reference. 2 judge requests (1 with ``judges=1``). ``rating`` as for
-    `ContextRelevance`.
+    Two prompts of different wording are answered independently with a rating of 0, 2 or 4. In the
+    second prompt, answer and reference are exchanged. The score is the mean rating over 4: 0, .25,
+    .5, .75 or 1. With ``judges=1``, only the first prompt is used. With ``rating="logprobs"``, each
+    rating is the mean of 0, 2 and 4, weighted by the probabilities that the judge gives them. The
+    metric needs question, answer and reference. It takes as many judge requests as ``judges``.
 
-    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``. If one
-    judge gives no valid rating, the rating of the other counts (``partial``).
+    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
+    there is no answer, the score is 0 (``empty_answer``). If one judge gives no valid rating, the
+    rating of the other judge counts (``partial``). If the server returns no probabilities, the
+    plain ratings count (``no_logprobs``).
 
-    Source: ragas 0.4.3 ``AnswerAccuracy``, with the exchange of its ``collections`` version.
-    Differs: either judge may fail; the ratings 1 and 3 are refused.
+    Source: ``AnswerAccuracy`` of ragas 0.4.3, with answer and reference exchanged as in its
+    ``collections`` version. Unlike in ragas, either of the two judges may fail, and the ratings 1
+    and 3 are refused.
     """
 
     judges: Literal[1, 2] = 2
@@ -221,26 +229,29 @@ class AnswerAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCorrectness:
-    """The claims that answer and reference share, and the similarity of the two (ragas).
+    """The agreement of the claims of answer and reference, and the similarity of the two (ragas).
 
-    The judge breaks up both and says for each claim whether the other side states it. ``tp``:
-    claims of the answer that are in the reference; ``fp``: those that are not; ``fn``: claims of
-    the reference that are not in the answer::
+    The judge breaks up answer and reference into claims and says for each claim whether the other
+    text states it too. ``tp`` is the number of claims of the answer that the reference states,
+    ``fp`` the number of claims of the answer that the reference does not state, and ``fn`` the
+    number of claims of the reference that the answer does not state::
 
         P = tp / (tp + fp)    R = tp / (tp + fn)    F = (1 + beta^2) P R / (beta^2 P + R)
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
-    A quotient with the denominator 0 is 0. Range [-w2, 1] for ``weights`` ``(w1, w2)`` that add up
-    to 1. Needs question, answer and reference. 1 judge request, none with ``w1 = 0``; 1 embedding
-    request, none with ``w2 = 0``.
+    A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if they add up to 1, the
+    range is [-w2, 1]. The metric needs question, answer and reference. It takes 1 judge request
+    (none if ``w1`` is 0) and 1 embedding request (none if ``w2`` is 0).
 
-    Edges: no reference: undefined ``missing_reference``; no answer: 0 ``empty_answer``; no claim on
-    either side: undefined ``no_claims``; none on one side: F is 0; a zero vector: undefined
-    ``zero_vector``. Raises `ConfigError` for a ``beta`` not above 0, and for weights that are
-    negative or both 0.
+    Special cases: If there is no reference, the score is undefined (``missing_reference``). If
+    there is no answer, the score is 0 (``empty_answer``). If neither text makes a claim, the score
+    is undefined (``no_claims``). If only one of the two makes a claim, F is 0. If a vector is zero,
+    the score is undefined (``zero_vector``). A ``beta`` that is not above 0, and weights that are
+    negative or both 0, raise `ConfigError`.
 
-    Source: ragas 0.4.3 ``AnswerCorrectness``. Differs: one request instead of three, so that the
-    counts agree with the claims; an answer and a reference without claims are not a success.
+    Source: ``AnswerCorrectness`` of ragas 0.4.3. Unlike in ragas, the judge is asked once, not
+    three times, so that the counts agree with the claims. An answer and a reference without claims
+    are not counted as a success.
     """
 
     beta: float = 1.0
@@ -255,7 +266,7 @@ class AnswerCorrectness:
     range = "[-.25, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse a ``beta`` not above 0, weights that can't be used, examples that do not fit."""
+        """Raise `ConfigError` for a ``beta``, weights or examples that cannot be used."""
         if not 0 < self.beta <= _MAX_BETA:
             msg = f"beta must be a number above 0, at most {_MAX_BETA:g}, not {self.beta!r}"
             raise ConfigError(msg)
@@ -280,7 +291,7 @@ class AnswerCorrectness:
         return measured(self, value, detail=detail)
 
     async def _factual(self, sample: Sample, ask: AskLike) -> tuple[float | None, dict[str, Any]]:
-        """Return F and its counts; None if neither side has a claim."""
+        """Return F and the counts of claims behind F; F is None if neither text has a claim."""
         if not self.weights[0]:
             return 0.0, {}
         reply = await ask(task_about(sample, COMPARED_STATEMENTS, examples=self.examples))
@@ -299,7 +310,10 @@ class AnswerCorrectness:
 
 
 def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
-    """Return the F score, in [0, 1]; 0 where precision or recall has nothing to divide by."""
+    """Return the F-beta score of ``tp``, ``fp`` and ``fn``, in [0, 1].
+
+    Precision, recall and the score are 0 if their denominator is 0.
+    """
     precision = tp / (tp + fp) if tp + fp else 0.0
     recall = tp / (tp + fn) if tp + fn else 0.0
     bottom = beta**2 * precision + recall
@@ -308,17 +322,20 @@ def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correctness:
-    """How correct and relevant the answer is as a whole, graded from 1 to 5 (LlamaIndex).
+    """How correct and relevant the answer is as a whole, as a grade from 1 to 5 (LlamaIndex).
 
-    ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. Needs question
-    and answer; a reference is shown if there is one. 1 judge request. ``rating="logprobs"`` takes
-    the mean of the whole grades under the judge's probabilities.
+    ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. With
+    ``rating="logprobs"``, the grade is the mean of the whole grades, weighted by the probabilities
+    that the judge gives them. The metric needs question and answer; the judge also sees the
+    reference if there is one. It takes 1 judge request.
 
-    Edges: no question: undefined ``missing_question``; no answer: 1, the lowest grade,
-    ``empty_answer``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 1, the lowest grade (``empty_answer``). If the server returns no
+    probabilities, the plain grade counts (``no_logprobs``).
 
-    Source: LlamaIndex 0.14 ``CorrectnessEvaluator``. Differs: the judge replies with a number of a
-    schema, which is checked to be on the scale; LlamaIndex reads the first line of a text.
+    Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
+    with a number that matches a schema, and the number must be on the scale; LlamaIndex reads the
+    first line of the judge's text.
     """
 
     rating: Rated = "integer"

@@ -1,4 +1,4 @@
-"""A metric of the user's own: instructions to the judge, typed inputs and outputs."""
+"""`LLMMetric`: a metric of the user's own, with instructions to the judge and typed outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rag_eval_otel.metrics.outcome import (
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = frozenset({"context", "example"})  # tags that stand for something else in a request
+_TAKEN = frozenset({"context", "example"})  # names with another meaning in a request
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
     bool: StrictBool,
@@ -38,22 +38,27 @@ _PLAIN: Mapping[Any, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMMetric:
-    """A metric by instructions to the judge, in your own words (Haystack's ``LLMEvaluator``).
+    """A metric that asks the judge in your own words (Haystack's ``LLMEvaluator``).
 
-    - ``instructions``: the question to the judge. It sees the texts in tags named as ``inputs``.
+    - ``instructions``: the question to the judge. The judge sees the text of each input under the
+      name of the input.
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
     - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the values allowed.
-    - ``value``: the output that is the score, a number within ``bounds`` or a bool (1 or 0). For a
-      list of values the bounds are its lowest and highest.
-    - ``examples``: ``{"inputs": {...}, "outputs": {...}}``, shown to the judge.
+      ``float``, ``str``, or a list of the allowed values.
+    - ``value``: the name of the output that is the score: a number within ``bounds``, or a bool (1
+      or 0).
+    - ``bounds``: the lowest and the highest score. They are ignored for a bool, and for a list of
+      allowed values.
+    - ``examples``: ``{"inputs": {...}, "outputs": {...}}``, which are shown to the judge.
 
-    ``normalized`` is the score brought to [0, 1], if the bounds are others; all outputs are in
-    ``detail``. 1 judge request, which it may share with questions of other metrics.
+    If the bounds are not 0 and 1, ``normalized`` is the score brought to [0, 1]. All outputs are in
+    the ``detail`` of the score. The metric takes 1 judge request, which may also carry questions of
+    other metrics.
 
-    Edges: the sample lacks an input: undefined, with the reason of that field or ``missing_input``.
-    Raises `ConfigError` for names, types, bounds or examples that cannot be used.
+    Special cases: If the sample lacks an input, the score is undefined, for the reason that belongs
+    to the field (such as ``empty_answer``) or for ``missing_input``. Names, types, bounds or
+    examples that cannot be used raise `ConfigError`.
     """
 
     name: str
@@ -69,7 +74,7 @@ class LLMMetric:
     range = "its bounds"
 
     def __post_init__(self) -> None:
-        """Check what was given."""
+        """Raise `ConfigError` for names, types, bounds or examples that cannot be used."""
         if not self.instructions.strip() or not self.inputs or isinstance(self.inputs, str):
             msg = f"{self.name} needs instructions to the judge and inputs, as in ('answer',)"
             raise ConfigError(msg)
@@ -104,7 +109,7 @@ class LLMMetric:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of the sample, or keys of its ``extra``, that it reads."""
+        """The fields of the sample, or keys of ``Sample.extra``, that the metric reads."""
         return frozenset(self.inputs)
 
     @property
@@ -120,7 +125,10 @@ class LLMMetric:
         )
 
     def _told(self) -> str:
-        """Return the instructions, with the bounds of the score: no schema holds judges to them."""
+        """Return the instructions, followed by the bounds of a score that is a free number.
+
+        The schema of the reply does not limit the number, so the prompt must state the bounds.
+        """
         if self.outputs[self.value] not in (int, float):
             return self.instructions
         low, high = self.scale
@@ -150,7 +158,11 @@ def _frozen(given: Any) -> Any:
 
 
 def _check_type(name: str, given: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``given`` is a type, or a list of values, that an output has."""
+    """Raise `ConfigError` unless ``given`` can be the type of the output ``name``.
+
+    ``given`` must be ``bool``, ``int``, ``float``, ``str``, or a list of values. If ``is_value``,
+    the output is the score, and texts are not allowed.
+    """
     allowed = (int, float) if is_value else (int, float, str)
     listed = isinstance(given, list | tuple) and all(
         isinstance(v, allowed) and not isinstance(v, bool) for v in given
@@ -168,7 +180,11 @@ def _check_type(name: str, given: Any, *, is_value: bool) -> None:
 def _reply(
     types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
 ) -> type[Reply]:
-    """Return the model of a reply with these outputs; the same class for the same ones."""
+    """Return a pydantic model of a reply with outputs of ``types``.
+
+    The output ``value`` must be within ``bounds`` if it is a number. Equal arguments give the same
+    class.
+    """
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     members: dict[str, Any] = {name: (_annotation(given), ...) for name, given in types}
     if dict(types)[value] in (int, float):

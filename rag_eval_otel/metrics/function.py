@@ -1,4 +1,4 @@
-"""A plain function as a metric."""
+"""`FunctionMetric`: a plain function of the sample as a metric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREADS = 4
 
 
 class _DefaultThreshold(float):
-    """A threshold that was not set: it does not label a `Score` that the function returns."""
+    """The threshold if the user sets none. It does not label a `Score` from the function."""
 
     def __repr__(self) -> str:
         return f"usually {float(self):g}"
@@ -36,27 +36,32 @@ class _DefaultThreshold(float):
 class FunctionMetric:
     """The result of a function of the sample: a number, a bool (1 or 0), or a `Score`.
 
-    A function among ``metrics`` becomes one, under its own name; `FunctionMetric` gives it another
-    ``name``, ``threshold`` or ``timeout`` (in seconds). ``async def`` functions run on the
-    evaluator's event loop, others on at most four worker threads for each metric. No judge request.
+    If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
+    from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
+    ``async def`` functions run on the evaluator's event loop; other functions run on at most four
+    worker threads for each metric. The metric takes no judge request.
 
-    The result is the score, labelled by ``threshold`` (None: no label). For a scale other than
-    [0, 1], or an explanation, return a `Score`; its name is set. A `Score` keeps its label and its
-    threshold. One without both is labelled by ``threshold`` if you set it, here or in the
-    ``thresholds`` of a configuration; the default of 0.5 does not label it.
+    A number or bool becomes a score with a pass or fail label by ``threshold``, or without a label
+    if ``threshold`` is None. To use another scale than [0, 1] or to add an explanation, return a
+    `Score`; its name is replaced by the name of the metric. A returned `Score` keeps its own label
+    and threshold. If it has neither, it is labelled by the ``threshold`` that you set, here or in
+    the ``thresholds`` of a configuration; the default of 0.5 does not label it.
 
-    A function that raises, returns anything else (NaN, a string, None), or takes more than
-    ``timeout`` seconds gives a score with the status ``error``, for the reason ``internal`` or
-    ``timeout``; ``detail["error"]`` says more. A function that never returns keeps its thread.
-    Raises `ConfigError` for a function without a name, or that does not take one argument.
+    Special cases: If the function raises an exception or returns anything else (NaN, a string,
+    None), the score has the status ``error`` (``internal``). If it takes more than ``timeout``
+    seconds, the score has the status ``error`` (``timeout``). ``detail["error"]`` has the message.
+    A function that never returns keeps its worker thread. A function without a name, or one that
+    does not take exactly one argument, raises `ConfigError`.
 
-    The version of the score, and with it the key in a cache, has a digest of the function's source
-    (of its compiled code without a source), its defaults, the arguments bound by a ``partial`` and
-    the variables of outer functions that it uses: numbers, texts, lists, sets and dicts of these,
-    functions, and the fields of dataclasses, as they are when the metric is made. An object that is
-    called, or whose method is, counts by the source of that method and its attribute ``revision``.
-    Not in the digest: other attributes of objects, arrays, models, module-level variables, and
-    functions that the function calls. Change the ``revision`` or the name if these change.
+    The version of the score, and with it the key in a cache, contains a digest of the function. The
+    digest covers the source of the function (or its compiled code if there is no source), its
+    defaults, the arguments bound by a ``partial``, and the variables of outer functions that it
+    uses, as they are when the metric is made. Of these values, it covers numbers, texts, lists,
+    sets and dicts of these, functions, and the fields of dataclasses. For an object with
+    ``__call__``, or a bound method, the digest covers the source of the method and the attribute
+    ``revision`` of the object. The digest does not cover other attributes of objects, arrays,
+    models, module-level variables, and functions that the function calls. If these change, change
+    the ``revision`` or the name.
     """
 
     function: MetricFunction = field(compare=False)
@@ -74,7 +79,7 @@ class FunctionMetric:
     range = "its own"
 
     def __post_init__(self) -> None:
-        """Check the function, and name the metric."""
+        """Raise `ConfigError` for an unusable function; else set name and digest of the metric."""
         function = _plain(self.function)
         name = self.name or getattr(function, "__name__", "")
         if not name.isidentifier():
@@ -114,7 +119,10 @@ class FunctionMetric:
         return measured(self, number)
 
     def _labelled(self, given: Score) -> Score:
-        """Label a score that the function returned, if it has no label and a threshold was set."""
+        """Label ``given``, a score that the function returned, by a threshold that the user set.
+
+        A score that has a label or a threshold of its own is not changed.
+        """
         own = given.label is not None or given.threshold is not None
         if own or given.value is None or isinstance(self.threshold, _DefaultThreshold | None):
             return given
@@ -127,7 +135,7 @@ class FunctionMetric:
 
 
 def _plain(function: Any) -> Any:
-    """Return the function that a ``partial`` binds arguments of."""
+    """Return the function inside a ``partial``, or ``function`` itself if it is none."""
     while isinstance(function, partial):
         function = function.func
     return function
@@ -158,7 +166,8 @@ def _digest(function: Any) -> str:
 def _described(value: Any, within: tuple[int, ...] = ()) -> object:
     """Return a description of ``value`` that is the same in every process.
 
-    ``within``: the ids of the objects that hold ``value``, which may refer back to them.
+    ``within`` has the ids of the objects that contain ``value``, because ``value`` may refer back
+    to them.
     """
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
@@ -175,7 +184,10 @@ def _described(value: Any, within: tuple[int, ...] = ()) -> object:
 
 
 def _contents(values: Any, inner: Callable[[object], object]) -> object:
-    """Return the type and the members of a collection; those of a set or mapping are sorted."""
+    """Return the type of a collection and descriptions of its members, sorted for sets and dicts.
+
+    ``inner`` describes a member.
+    """
     if isinstance(values, dict):
         return "dict", sorted(((inner(k), inner(held)) for k, held in values.items()), key=repr)
     held = [inner(one) for one in values]
@@ -184,7 +196,10 @@ def _contents(values: Any, inner: Callable[[object], object]) -> object:
 
 
 def _function(function: Any, inner: Callable[[object], object]) -> object:
-    """Return the code of ``function`` and the values that it binds."""
+    """Return descriptions of the code of ``function`` and of the values that the function binds.
+
+    ``inner`` describes a value.
+    """
     if isinstance(function, partial):
         return inner(function.func), inner(function.args), inner(function.keywords)
     if inspect.ismethod(function):
@@ -196,12 +211,15 @@ def _function(function: Any, inner: Callable[[object], object]) -> object:
 
 
 def _compiled(function: object) -> tuple[str, str]:
-    """Return the names of a function that is written in C."""
+    """Return the names of the type and of ``function``, for a function that is written in C."""
     return type(function).__qualname__, getattr(function, "__qualname__", "")
 
 
 def _closure(function: FunctionType) -> list[object]:
-    """Return the values of the variables of outer functions, apart from those not set yet."""
+    """Return the values of the outer functions' variables that ``function`` uses.
+
+    Variables without a value yet are left out.
+    """
     found: list[object] = []
     for cell in function.__closure__ or ():
         with suppress(ValueError):
@@ -210,9 +228,9 @@ def _closure(function: FunctionType) -> list[object]:
 
 
 def _code(code: CodeType, inner: Callable[[object], object]) -> object:
-    """Return the source; the compiled code if there is none, and both of a lambda.
+    """Return the source of ``code``, or its compiled form if there is no source.
 
-    One line of source may hold several lambdas.
+    For a lambda, both are returned, because one line of source may hold several lambdas.
     """
     compiled = (code.co_code, code.co_names, inner(code.co_consts))
     try:
@@ -223,14 +241,17 @@ def _code(code: CodeType, inner: Callable[[object], object]) -> object:
 
 
 def _state(value: object, inner: Callable[[object], object]) -> object:
-    """Return the type of an object, its ``revision``, and the fields of a dataclass."""
+    """Return the type of an object, its ``revision``, and the fields if it is a dataclass.
+
+    ``inner`` describes the value of a field.
+    """
     names = [one.name for one in fields(value) if one.compare] if is_dataclass(value) else []
     held = [(name, inner(getattr(value, name, None))) for name in ("revision", *names)]
     return type(value).__qualname__, held
 
 
 def _number(given: object) -> float | None:
-    """Return ``given`` as a finite float; numbers of NumPy are numbers."""
+    """Return ``given`` (a number, also of NumPy) as a float; None if it is not a finite number."""
     if isinstance(given, str | bytes) or not hasattr(given, "__float__"):
         return None
     try:
@@ -241,5 +262,5 @@ def _number(given: object) -> float | None:
 
 
 def _shown(given: object) -> str:
-    """Describe what the function returned without quoting texts, which may be the user's."""
+    """Describe what the function returned, without quoting texts, which may be private."""
     return repr(given) if isinstance(given, float) else f"a {type(given).__name__}"

@@ -39,10 +39,10 @@ from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 _NEEDS = frozenset({"question", "answer", "contexts"})
 _NO_CLAIM = 2  # the verdict on a sentence that claims nothing
-_MOST_SENTENCES = 40  # that a judge is given; of more, neighbours are put together
+_MOST_SENTENCES = 40  # that a judge is shown; if there are more, neighbours are joined
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
 _SPACES = re.compile(r"[^\S\r\n]+")
-_LAST = 12  # characters before a full stop: more than any abbreviation that is known
+_LAST = 12  # characters before a full stop: longer than any known abbreviation
 _END = re.compile(
     r"(?<=[.!?\u2026\u061f\u06d4])[\"'\u2019\u201d\u00bb)\]*]*\s+"
     r"|(?<=[\u3002\uff01\uff1f\u0964\u0965])[\u300d\u300f\u201d\uff09]*\s*|\s*[\r\n]+\s*"
@@ -58,23 +58,23 @@ _UNENDED = re.compile(
 class Faithfulness:
     """The share of the answer's claims that follow from the contexts (ragas' faithfulness).
 
-    ``form="short"``: the claims are the sentences of the answer, at most 40, which this library
-    numbers; the judge replies with one digit for each. ``form="full"``, the form of the source: the
-    judge breaks the answer into claims, seeing question and answer; then it decides for each
-    whether it follows from the contexts::
+    ``score = supported claims / claims``, in the range [0, 1]. If the judge gives probabilities,
+    the score is the mean of the probabilities.
 
-        score = supported claims / claims
+    With ``form="short"``, the claims are the sentences of the answer, at most 40, which this
+    library numbers. The judge replies with one digit for each sentence, in 1 request. With
+    ``form="full"``, as in ragas, the judge first breaks up the answer into claims; it sees question
+    and answer. Then the judge decides for each claim whether the claim follows from the contexts.
+    The full form takes 2 requests, one after the other, and about ten times as many reply tokens.
+    The metric needs question, answer and contexts.
 
-    If the judge gives probabilities, the score is their mean. Range [0, 1]. Needs question, answer
-    and contexts. 1 judge request; in the full form 2, one after the other, with about ten times
-    the reply tokens.
+    Special cases: If there is no answer, the score is undefined (``empty_answer``). If the answer
+    makes no claim, such as a refusal, the score is undefined (``no_claims``). If there is no
+    context, the score is 0 (``no_context``), and the judge is not asked to decide. If the judge
+    leaves out a claim, the score is undefined (``judge_incomplete``). The question may be empty.
 
-    Edges: no answer: undefined ``empty_answer``; no claim, as in a refusal: undefined
-    ``no_claims``; no context: 0 ``no_context`` (the judge is not asked to decide); a verdict
-    missing: undefined ``judge_incomplete``. The question may be empty.
-
-    Source: ragas 0.4.3 ``Faithfulness``. Differs: verdicts belong to claims by number, and the
-    score is divided by the number of claims, not by the number of verdicts that came back.
+    Source: ``Faithfulness`` of ragas 0.4.3. Unlike in ragas, each verdict names the number of its
+    claim. The score is divided by the number of claims, not by the number of verdicts in the reply.
     """
 
     form: Form = "short"
@@ -114,10 +114,10 @@ class Faithfulness:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences and list items of ``text``, in any script; at most forty pieces.
+    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces.
 
-    What has no letter and no digit belongs to the sentence before. A text in a script that ends no
-    sentences, as Thai, is broken at line ends alone.
+    A part without a letter or a digit is added to the sentence before it. A text in a script
+    without marks at the end of sentences, such as Thai, is split only at line breaks.
     """
     text = _SPACES.sub(" ", text)
     found: list[list[str]] = []
@@ -138,12 +138,15 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _goes_on(last: str, following: str) -> bool:
-    """Tell whether a full stop ended an abbreviation, an initial or an ordinal, not a sentence."""
+    """Tell whether a full stop ended an abbreviation, an initial or an ordinal, not a sentence.
+
+    ``last`` is the text that ends with the full stop, ``following`` the next character.
+    """
     return following.islower() or bool(_UNENDED.search(last))
 
 
 def _put_together(sentences: Sequence[str]) -> list[str]:
-    """Return at most `_MOST_SENTENCES` pieces: sentences, or neighbours put together."""
+    """Join neighbours if there are more than `_MOST_SENTENCES` sentences, and return the pieces."""
     size = -(-len(sentences) // _MOST_SENTENCES) or 1
     return [" ".join(sentences[i : i + size]) for i in range(0, len(sentences), size)]
 
@@ -151,7 +154,7 @@ def _put_together(sentences: Sequence[str]) -> list[str]:
 async def _by_sentence(
     metric: Faithfulness | StatementFaithfulness, sample: Sample, ask: AskLike
 ) -> Score:
-    """Return the share of the sentences that are supported, of those that claim something."""
+    """Return the share of supported sentences; sentences that claim nothing do not count."""
     sentences = sentences_of(sample.answer)
     if not sentences:
         return undefined(metric.name, "no_claims")
@@ -170,7 +173,7 @@ async def _by_sentence(
 
 
 def _unsupported(metric: Labelled, claims: Sequence[str]) -> Score:
-    """Return 0 for claims without a context to support them."""
+    """Return the score 0 with the remark ``no_context`` for claims of a sample without contexts."""
     detail = {"statements": claims, "verdicts": [0] * len(claims)}
     return measured(metric, 0.0, reason="no_context", detail=detail)
 
@@ -178,7 +181,11 @@ def _unsupported(metric: Labelled, claims: Sequence[str]) -> Score:
 async def _judge_claims(
     sample: Sample, claims: Sequence[str], ask: AskLike, *, examples: Examples
 ) -> dict[int, Verdict]:
-    """Return the verdicts by position of their claim; missing verdicts are asked for once more."""
+    """Ask the judge whether each of ``claims`` follows from the contexts of ``sample``.
+
+    Returns the verdicts by the position of the claim in ``claims``, from 0. Claims without a
+    verdict are asked once more.
+    """
     found: dict[int, Verdict] = {}
     for draw in range(2):
         missing = [i for i in range(len(claims)) if i not in found]
@@ -197,15 +204,22 @@ async def _judge_claims(
 class StatementFaithfulness:
     """The share of the answer's claims that follow from the contexts, in one request (Haystack).
 
-    ``score = supported claims / claims``, range [0, 1]. Needs question, answer and contexts. 1
-    judge request. ``form="short"`` is the same as for `Faithfulness`. ``form="full"``, the form of
-    the source: the judge breaks up the answer and decides on the claims in one reply. It sees the
-    contexts while it does, which may influence the claims.
+    ``score = supported claims / claims``, in the range [0, 1]. The metric needs question, answer
+    and contexts. It takes 1 judge request.
 
-    Edges: as `Faithfulness`.
+    With ``form="short"``, the metric is the same as `Faithfulness`: the claims are the sentences of
+    the answer. With ``form="full"``, as in Haystack, the judge breaks up the answer into claims and
+    decides on each claim in the same reply. The judge sees the contexts while it breaks up the
+    answer, which may influence the claims.
 
-    Source: haystack-ai 3.4.1 ``FaithfulnessEvaluator``. Differs: an answer without claims is
-    undefined, not 0; each claim comes with its verdict, so that their numbers always agree.
+    Special cases: If there is no answer, the score is undefined (``empty_answer``). If the answer
+    makes no claim, such as a refusal, the score is undefined (``no_claims``). If there is no
+    context, the score is 0 (``no_context``). If the judge leaves out a sentence in the short form,
+    the score is undefined (``judge_incomplete``). The question may be empty.
+
+    Source: ``FaithfulnessEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the score of an
+    answer without claims is undefined (there: 0). In the full form the judge writes each claim
+    together with its verdict, so that there are as many verdicts as claims.
     """
 
     form: Form = "short"
@@ -258,22 +272,27 @@ def _supported_share(
     )
 
 
-_HIGHEST = 2  # rating of the dual judges
+_HIGHEST = 2  # rating of a judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseGroundedness:
     """How far the contexts support the answer as a whole (NVIDIA, in ragas).
 
-    A judge rates 0, 1 or 2; the score is the rating over 2, in {0, .5, 1}. ``judges`` and
-    ``rating`` as for `ContextRelevance`. Needs answer and contexts; the question is not shown.
-    ``judges`` requests.
+    A judge gives the rating 0, 1 or 2; the score is half of the rating: 0, .5 or 1. With
+    ``judges=2``, two prompts of different wording are answered independently, and the score is the
+    mean of the two. With ``rating="logprobs"``, the rating is the mean of 0, 1 and 2, weighted by
+    the probabilities that the judge gives them. The metric needs answer and contexts; the judge
+    does not see the question. It takes as many requests as ``judges``.
 
-    Edges: no answer: 0 ``empty_answer``; no context: 0 ``no_context``, both without a request. If
-    one of two judges gives no valid rating, the rating of the other counts (``partial``).
+    Special cases: If there is no answer, the score is 0 (``empty_answer``). If there is no context,
+    the score is 0 (``no_context``). In neither case is the judge asked. If one of two judges gives
+    no valid rating, the rating of the other judge counts (``partial``). If the server returns no
+    probabilities, the plain ratings count (``no_logprobs``).
 
-    Source: ragas 0.4.3 ``ResponseGroundedness``. Differs: an answer that is part of the contexts
-    is judged as any other; otherwise as `ContextRelevance`.
+    Source: ``ResponseGroundedness`` of ragas 0.4.3. Unlike in ragas, one judge is the default, an
+    answer that is a part of the contexts is judged like any other answer, either of the two judges
+    may fail, and the judge is asked again for a rating that is not 0, 1 or 2.
     """
 
     judges: Literal[1, 2] = 1
@@ -307,13 +326,16 @@ class ResponseGroundedness:
 class ResponseSupported:
     """Whether the contexts support the answer: 1 or 0 (LlamaIndex's faithfulness).
 
-    Needs answer and contexts; the question is not shown. 1 judge request.
+    The metric needs answer and contexts; the judge does not see the question. It takes 1 judge
+    request.
 
-    Edges: no answer: undefined ``empty_answer``; no context: 0 ``no_context``.
+    Special cases: If there is no answer, the score is undefined (``empty_answer``). If there is no
+    context, the score is 0 (``no_context``).
 
-    Source: LlamaIndex 0.14 ``FaithfulnessEvaluator``. Differs: the judge replies with a boolean of
-    a schema; LlamaIndex searches its text for "yes". A reply that does not parse is undefined, not
-    0. All contexts are judged in one request, not in groups of which the last one decides.
+    Source: ``FaithfulnessEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
+    with a boolean that matches a schema; LlamaIndex searches the judge's text for "yes". If the
+    reply does not parse, the score is undefined (there: 0). All contexts are judged in one request;
+    LlamaIndex judges them in groups, and the last group decides.
     """
 
     threshold: float | None = 0.5
@@ -339,12 +361,17 @@ class ResponseSupported:
 class ResponseRelevancy:
     """Whether question and answer agree with the contexts: 1 or 0 (LlamaIndex's relevancy).
 
-    It does not measure whether the answer addresses the question, as `AnswerRelevancy` does. Needs
-    question, answer and contexts. 1 judge request.
+    The metric does not measure whether the answer addresses the question; `AnswerRelevancy` does.
+    It needs question, answer and contexts. It takes 1 judge request.
 
-    Edges: no question: undefined ``missing_question``; otherwise as `ResponseSupported`.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is undefined (``empty_answer``). If there is no context, the score is 0
+    (``no_context``).
 
-    Source: LlamaIndex 0.14 ``RelevancyEvaluator``; differs as `ResponseSupported`.
+    Source: ``RelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies with
+    a boolean that matches a schema; LlamaIndex searches the judge's text for "yes". If the reply
+    does not parse, the score is undefined (there: 0). All contexts are judged in one request;
+    LlamaIndex judges them in groups, and the last group decides.
     """
 
     threshold: float | None = 0.5

@@ -1,4 +1,8 @@
-"""What metrics share: the protocol, checks of options, edge cases, and how scores are built."""
+"""What metrics share: the protocol `Metric`, checks of options, special cases, building of scores.
+
+Functions here return the score of a sample that lacks a field, put questions to the judge, and
+build scores from the judge's replies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
-"""Worked examples shown to the judge: each ``{"inputs": {...}, "outputs": {...}}``."""
+"""Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
 
 R = TypeVar("R", bound=Reply)
 G = TypeVar("G", bound=Graded)
@@ -23,26 +27,29 @@ MISSING: Mapping[str, Reason] = {
     "answer": "empty_answer",
     "reference": "missing_reference",
 }
-"""The reason of a score by the field of the sample that is blank or absent."""
+"""The reason of a score if a field of the sample is blank or absent, by the name of the field."""
 
 
 class Metric(Protocol):
-    """A definition: computes one `Score` from a sample, judge replies and embeddings."""
+    """Computes one `Score` of a sample from replies of the judge and embeddings."""
 
     @property
     def name(self) -> str:
-        """The metric's name, snake case: ``[a-z][a-z0-9_]*``."""
+        """The metric's name, in snake case: ``[a-z][a-z0-9_]*``."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """The required fields of `Sample`, or keys of its ``extra``."""
+        """The fields of `Sample`, or keys of ``Sample.extra``, that a sample must have."""
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kinds of question it puts to the judge; part of its definition."""
+        """The kinds of question to the judge; they are a part of the version of a score."""
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        """Return the score. A `JudgeError` that it raises becomes a failed score."""
+        """Return the score of ``sample``. A `JudgeError` raised here becomes a failed score.
+
+        ``ask`` puts a question to the judge, ``embed`` embeds texts.
+        """
 
 
 class Labelled(Protocol):
@@ -53,11 +60,11 @@ class Labelled(Protocol):
 
     @property
     def threshold(self) -> float | None:
-        """The lowest score that passes; None: no label."""
+        """The lowest score that passes, or None if scores get no label."""
 
 
 class Indexed(Protocol):
-    """An entry of a reply that names, by number from 1, the text it is about."""
+    """An entry of a judge's reply; its ``index``, from 1, is the number of the text it judges."""
 
     @property
     def index(self) -> int: ...
@@ -67,7 +74,7 @@ E = TypeVar("E", bound=Indexed)
 
 
 def check_options(metric: Metric) -> None:
-    """Raise `ConfigError` for an option outside its choices, and for examples that do not fit."""
+    """Raise `ConfigError` for options of ``metric`` that are not allowed, or unfit examples."""
     kind = type(metric)
     for name, choices in _choices(kind).items():
         given = getattr(metric, name)
@@ -79,7 +86,7 @@ def check_options(metric: Metric) -> None:
 
 @cache
 def _choices(kind: type[Metric]) -> Mapping[str, tuple[object, ...]]:
-    """Return the allowed values of the options that are typed as a ``Literal``."""
+    """Return the allowed values of each option of ``kind`` whose type is a ``Literal``."""
     hints = get_type_hints(kind).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
@@ -88,10 +95,10 @@ def _choices(kind: type[Metric]) -> Mapping[str, tuple[object, ...]]:
 
 
 def edge_score(metric: Labelled, sample: Sample, **scores: float | None) -> Score | None:
-    """Return the score of a sample without one of the fields named; None if it has them all.
+    """Return the score of a sample that lacks one of the named fields, or None if it has them all.
 
-    ``scores`` maps fields, which are checked in this order, to the score of a sample without that
-    field; None: undefined.
+    ``scores`` maps the names of fields, which are checked in this order, to the score of a sample
+    without the field, or to None if that score is undefined.
     """
     for name, value in scores.items():
         if not shown_text(sample, name):
@@ -103,9 +110,9 @@ def edge_score(metric: Labelled, sample: Sample, **scores: float | None) -> Scor
 
 
 def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """Return a field of ``sample`` as a judge is shown it; empty if it is blank or absent.
+    """Return the field ``name`` of ``sample`` as the judge sees it; empty if it is blank or absent.
 
-    ``name`` is a key of `MISSING`, or of ``sample.extra``.
+    ``name`` is a key of `MISSING` or of ``sample.extra``.
     """
     if name == "contexts":
         return sample.context_texts
@@ -125,7 +132,7 @@ def measured(
     explanation: str | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> Score:
-    """Return an ok score, labelled pass if ``value`` reaches the metric's threshold."""
+    """Return the score ``value``, with a pass or fail label by the threshold of ``metric``."""
     return Score(
         name=metric.name,
         value=value,
@@ -139,19 +146,19 @@ def measured(
 
 
 def label_of(value: float | None, threshold: float | None) -> Label | None:
-    """Return pass from ``threshold`` on, fail below; None without a threshold or a value."""
+    """Return ``pass`` if ``value`` reaches ``threshold``, else ``fail``; None if either is None."""
     if value is None or threshold is None:
         return None
     return "pass" if value >= threshold else "fail"
 
 
 def undefined(name: str, reason: Reason, *, detail: Mapping[str, Any] | None = None) -> Score:
-    """Return a score without a number, which the definition does not give here."""
+    """Return an undefined score of the metric ``name``: it has a ``reason`` and no number."""
     return Score(name=name, status="undefined", reason=reason, detail=detail or {})
 
 
 def decided(metric: Labelled, decision: Decision) -> Score:
-    """Return 1 for a yes of the judge and 0 for a no."""
+    """Return the score 1 if the judge decided yes, and 0 if it decided no."""
     return measured(metric, float(decision.passing), explanation=decision.reason)
 
 
@@ -166,7 +173,10 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    """Return the question of ``kind`` about the fields of ``sample``, and about other ``texts``."""
+    """Return the task that puts the question ``kind`` to the judge, with the fields of ``sample``.
+
+    ``texts`` are further texts for the judge by name; they replace fields of the same name.
+    """
     shown: dict[str, str | Sequence[str]] = {
         "question": sample.question,
         "contexts": sample.context_texts,
@@ -177,7 +187,10 @@ def task_about(
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
-    """Put ``tasks`` at once and return the valid replies; raise the first error if none is."""
+    """Ask all ``tasks`` at once and return the valid replies, or raise the first error.
+
+    An error is raised only if no reply is valid.
+    """
     replies = await ask.each(tasks)
     valid = [reply for reply in replies if not isinstance(reply, BaseException)]
     if not valid:
@@ -186,9 +199,9 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
 
 
 def in_order(entries: Sequence[E], count: int) -> list[E] | None:
-    """Return the entries about texts 1 to ``count``; None if one is missing.
+    """Return one of ``entries`` for each text from 1 to ``count``, or None if a text has no entry.
 
-    The first entry about a text counts.
+    If a text has several entries, the first one counts.
     """
     found = {entry.index: entry for entry in reversed(entries)}
     numbers = range(1, count + 1)
@@ -196,12 +209,12 @@ def in_order(entries: Sequence[E], count: int) -> list[E] | None:
 
 
 def claims_in(judged: Iterable[JudgedStatement]) -> list[JudgedStatement]:
-    """Return the claims that are not blank."""
+    """Return the ``judged`` claims without the blank ones."""
     return [claim for claim in judged if claim.statement.strip()]
 
 
 def share_of(judged: Sequence[Judged]) -> float:
-    """Return the mean probability of a yes: the share of yeses, where each is 0 or 1."""
+    """Return the mean probability of a yes: the share of yes verdicts if each verdict is 0 or 1."""
     return sum(one.probability for one in judged) / len(judged)
 
 
@@ -214,14 +227,15 @@ def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
 
 
 def rating_of(rating: Graded) -> float:
-    """Return the mean under the judge's probabilities if they are known, else the number."""
+    """Return the mean of the scale under the judge's probabilities, or else the plain rating."""
     return rating.rating if rating.expected is None else rating.expected
 
 
 def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
-    """Return how ``ratings`` were read: ``integer`` as soon as one had no probabilities.
+    """Return how ``ratings`` were computed: by probabilities, or (``integer``) as plain numbers.
 
-    ``graded``: by the probabilities of a judge that gives them without being asked to.
+    ``integer``: at least one rating has no probabilities. ``logprobs``: by the probabilities that
+    were wanted. ``graded``: by probabilities that the judge gives without being asked.
     """
     if any(rating.expected is None for rating in ratings):
         return "integer"
@@ -229,14 +243,17 @@ def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "grade
 
 
 def _rating_remark(wanted: Rated, ratings: Sequence[Graded]) -> Reason | None:
-    """Return ``no_logprobs`` if probabilities were wanted and the server gave none."""
+    """Return ``no_logprobs`` if probabilities were wanted, but some rating has none."""
     return "no_logprobs" if wanted == "logprobs" != how_rated(wanted, ratings) else None
 
 
 def grade_score(
     metric: Labelled, grade: Graded, *, scale: tuple[float, float], rated: Rated
 ) -> Score:
-    """Return a grade as the score; ``normalized`` is its place between the ends of ``scale``."""
+    """Return ``grade``, the judge's rating on ``scale`` (lowest, highest), as the score.
+
+    ``normalized`` is the grade brought to [0, 1].
+    """
     value, (low, high) = rating_of(grade), scale
     return measured(
         metric,
@@ -251,10 +268,10 @@ def grade_score(
 async def dual_score(
     metric: Labelled, tasks: Sequence[Task[G]], ask: AskLike, *, top: float
 ) -> Score:
-    """Return the mean rating of one or two judges over ``top``, the highest rating, in [0, 1].
+    """Return the mean rating of one or two judges, divided by ``top``, the highest rating.
 
-    The score is ``partial`` if one of two judges gave no valid rating. If none did, the first
-    judge's error is raised.
+    The score is ``partial`` if one of two judges gave no valid rating. If no judge gave a valid
+    rating, raises the first judge's error.
     """
     ratings = await valid_replies(tasks, ask)
     values = [rating_of(rating) for rating in ratings]

@@ -1,9 +1,10 @@
 """Were the right documents retrieved and ranked first, by their ids?
 
-No judge is asked. Ranks count from 1. A document retrieved twice is credited once, at its first
-rank, and keeps its other places. Every metric needs the ids retrieved (``retrieved_ids``, or the
-ids of the contexts) and the relevant ids; ids graded 0 are not relevant. ``k`` limits a metric to
-the first ``k`` ids retrieved.
+No judge is asked. Ranks count from 1. If a document was retrieved more than once, only its first
+rank counts as a hit, and the repetitions still take up ranks. Every metric needs the retrieved ids
+(``retrieved_ids``, or the ids of the contexts) and the relevant ids. Ids with the grade 0 are not
+relevant. ``k`` limits a metric to the first ``k`` retrieved ids; a ``k`` below 1 raises
+`ConfigError`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NEEDS = frozenset({"retrieved_ids", "relevant_ids"})
 
 
 class _Ranked(Metric, Protocol):
-    """A metric of the first ``k`` ids retrieved."""
+    """A metric of ranked ids that may be limited to the first ``k`` retrieved ids."""
 
     @property
     def k(self) -> int | None: ...
@@ -36,13 +37,16 @@ def _check(metric: _Ranked) -> None:
 
 
 def relevant_of(sample: Sample) -> frozenset[str]:
-    """Return the ids that are relevant: all that are named, but for those graded 0."""
+    """Return the ids in ``sample.relevant_ids``, without the ids that have the grade 0."""
     grades = sample.grades or (1.0,) * len(sample.relevant_ids)
     return frozenset(one for one, grade in zip(sample.relevant_ids, grades, strict=True) if grade)
 
 
 def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
-    """Return the ranks at which each wanted id is first retrieved, in ascending order."""
+    """Return the rank of the first occurrence of each id of ``wanted`` in ``retrieved``, ascending.
+
+    Ids that were not retrieved have no rank in the list.
+    """
     first: dict[str, int] = {}
     for rank, one in enumerate(retrieved, start=1):
         if one in wanted:
@@ -51,7 +55,7 @@ def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
 
 
 def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
-    """Return the score of a sample without relevant or retrieved ids; None if it has both."""
+    """Return the score of a sample that lacks relevant or retrieved ids, or None if it has both."""
     if not relevant_of(sample):
         return undefined(metric.name, "missing_reference")
     if not sample.ranked_ids:
@@ -63,12 +67,14 @@ def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
 class HitRate:
     """Whether a relevant document was retrieved: 1 or 0.
 
-    With ``mode="granular"``, the share of the relevant documents that were retrieved, in [0, 1].
+    With ``mode="granular"``, the score is the share of the relevant documents that were retrieved,
+    in [0, 1].
 
-    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
-    Raises `ConfigError` for a ``k`` below 1, as all metrics by ids do.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
 
-    Source: LlamaIndex 0.14 ``HitRate``. Differs: duplicates are credited once.
+    Source: ``HitRate`` of LlamaIndex 0.14. Unlike in LlamaIndex, a document that was retrieved more
+    than once is counted once.
     """
 
     k: int | None = None
@@ -96,12 +102,15 @@ class HitRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MRR:
-    """The reciprocal rank of the first relevant document; 0 without one.
+    """The reciprocal rank of the first relevant document, or 0 if none was retrieved.
 
-    The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the mean of the
-    reciprocal ranks of all relevant documents retrieved. Range [0, 1]. Edges as `HitRate`.
+    The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the score is the
+    mean of the reciprocal ranks of all relevant documents that were retrieved. The range is [0, 1].
 
-    Source: LlamaIndex 0.14 ``MRR``, haystack-ai 3.4.1 ``DocumentMRREvaluator``.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
+
+    Source: ``MRR`` of LlamaIndex 0.14, ``DocumentMRREvaluator`` of haystack-ai 3.4.1.
     """
 
     k: int | None = None
@@ -129,14 +138,15 @@ class MRR:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalPrecision:
-    """The share of the retrieved documents that are relevant; with ``k``, hits over ``k``.
+    """The share of the retrieved documents that are relevant.
 
-    Range [0, 1].
+    With ``k``, the score is the number of relevant documents among the first ``k``, divided by
+    ``k``. The range is [0, 1].
 
-    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: undefined
-    ``no_context``.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is undefined (``no_context``).
 
-    Source: LlamaIndex 0.14 ``Precision``; precision@k as in TREC evaluation.
+    Source: ``Precision`` of LlamaIndex 0.14; precision@k as in TREC evaluation.
     """
 
     k: int | None = None
@@ -166,9 +176,13 @@ class RetrievalPrecision:
 class RetrievalRecall:
     """The share of the relevant documents that were retrieved.
 
-    With ``mode="single_hit"``, 1 if any was retrieved, else 0. Range [0, 1]. Edges as `HitRate`.
+    With ``mode="single_hit"``, the score is 1 if any relevant document was retrieved, else 0. The
+    range is [0, 1].
 
-    Source: haystack-ai 3.4.1 ``DocumentRecallEvaluator``, LlamaIndex 0.14 ``Recall``.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
+
+    Source: ``DocumentRecallEvaluator`` of haystack-ai 3.4.1, ``Recall`` of LlamaIndex 0.14.
     """
 
     k: int | None = None
@@ -196,13 +210,18 @@ class RetrievalRecall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePrecision:
-    """The mean, over the relevant documents, of the precision at the rank of each.
+    """The mean of the precision at the ranks of the relevant documents.
 
-    ``score = sum over hits (hits so far / rank) / relevant documents``; a document that was not
-    retrieved adds 0. Range [0, 1]. The mean over samples is MAP. Edges as `HitRate`.
+    ``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document that
+    was not retrieved adds 0. The range is [0, 1]. The mean over samples is the mean average
+    precision (MAP).
 
-    Source: LlamaIndex 0.14 ``AveragePrecision``, haystack-ai 3.4.1 ``DocumentMAPEvaluator``.
-    Differs: duplicates are credited once, so that the score is at most 1.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
+
+    Source: ``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.
+    Unlike there, a document that was retrieved more than once is counted once, so that the score is
+    at most 1.
     """
 
     k: int | None = None
@@ -229,14 +248,19 @@ class AveragePrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NDCG:
-    """Normalized discounted cumulative gain: relevant documents early, the best ones first.
+    """Normalized discounted cumulative gain: are relevant documents ranked early, the best first?
 
-    ``score = sum over hits gain / log2(rank + 1)``, over the same sum for the ideal ranking, cut at
-    ``k``. The gain is the grade of the document (``Sample.grades``; 1 without grades), or with
-    ``gain="exponential"`` 2^grade - 1. Range [0, 1]. Edges as `HitRate`.
+    The discounted gain is the ``sum over hits gain / log2(rank + 1)``. The score is the discounted
+    gain of the retrieved ids, divided by the discounted gain of the ideal ranking; both are cut at
+    ``k``. The gain of a document is its grade (``Sample.grades``), or 1 if there are no grades.
+    With ``gain="exponential"``, the gain is 2^grade - 1. The range is [0, 1].
 
-    Source: LlamaIndex 0.14 ``NDCG``, haystack-ai 3.4.1 ``DocumentNDCGEvaluator``. Differs:
-    duplicates are credited once in both sums, so that the score is at most 1.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
+
+    Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike
+    there, a document that was retrieved more than once is counted once in both sums, so that the
+    score is at most 1.
     """
 
     k: int | None = None
@@ -262,7 +286,10 @@ class NDCG:
         return measured(self, min(1.0, _discounted(hits) / ideal))
 
     def _gains(self, sample: Sample) -> dict[str, float]:
-        """Return the gain of each relevant id over the highest; of one named twice, the higher."""
+        """Return the gain of each relevant id, divided by the gain of the highest grade.
+
+        If an id is listed twice, its higher gain counts.
+        """
         grades = sample.grades or (1.0,) * len(sample.relevant_ids)
         top = max(grades)
         gains: dict[str, float] = {}
@@ -273,7 +300,7 @@ class NDCG:
 
 
 def _exponential(grade: float, top: float) -> float:
-    """Return (2^grade - 1) / (2^top - 1), of which neither may fit a float."""
+    """Return (2^grade - 1) / (2^top - 1), computed without powers that may not fit into a float."""
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
 
@@ -286,12 +313,12 @@ def _discounted(hits: Iterable[tuple[int, float]]) -> float:
 class IDContextPrecision:
     """The share of the retrieved ids that are relevant: |retrieved & relevant| / |retrieved|.
 
-    Range [0, 1].
+    The range is [0, 1].
 
-    Edges: nothing retrieved: undefined ``no_context``; no relevant id: 0. (`RetrievalPrecision` is
-    undefined then.)
+    Special cases: If nothing was retrieved, the score is undefined (``no_context``). If there is no
+    relevant id, the score is 0; `RetrievalPrecision` is then undefined.
 
-    Source: ragas 0.4.3 ``IDBasedContextPrecision``.
+    Source: ``IDBasedContextPrecision`` of ragas 0.4.3.
     """
 
     threshold: float | None = 0.5
@@ -314,11 +341,12 @@ class IDContextPrecision:
 class IDContextRecall:
     """The share of the relevant ids that were retrieved: |retrieved & relevant| / |relevant|.
 
-    Range [0, 1].
+    The range is [0, 1].
 
-    Edges: no relevant id: undefined ``missing_reference``; nothing retrieved: 0 ``no_context``.
+    Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
+    nothing was retrieved, the score is 0 (``no_context``).
 
-    Source: ragas 0.4.3 ``IDBasedContextRecall``.
+    Source: ``IDBasedContextRecall`` of ragas 0.4.3.
     """
 
     threshold: float | None = 0.5

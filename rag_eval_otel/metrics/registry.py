@@ -1,4 +1,4 @@
-"""Metrics by name: ours, sets of them, and those of other packages."""
+"""Find metrics by name: built-in metrics, sets of metrics, and metrics of other packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rag_eval_otel.registry import Registry
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset({"status", "label", "judge", "duration", "reason", "version"})
-"""The attributes of a whole evaluation: on a span they stand beside the names of metrics."""
+"""Names that no metric can have: on a span, they name attributes of the whole evaluation."""
 
 
 def _default() -> tuple[Metric, ...]:
@@ -86,11 +86,11 @@ METRIC_SETS: Mapping[str, Callable[[], tuple[Metric, ...]]] = {
     "reference": _reference,
     "retrieval": _retrieval,
 }
-"""Named sets. Fused judge requests a sample: 2, 4, 3, 2, 3, 4 and 0.
+"""Named sets of metrics. With fusion, they take 2, 4, 3, 2, 3, 4 and 0 judge requests a sample.
 
-``dual`` has the metrics of ``default`` as their sources define them: two judges, and claims that
-the judge finds. ``full`` has them under names that end in ``_full``, to be measured beside the
-short ones. ``lean`` is another name of ``default``.
+``dual`` has the metrics of ``default`` as their sources define them, with two judges and with
+claims that the judge finds. ``full`` has three of these metrics under names that end in ``_full``,
+so that they can be measured beside the short ones. ``lean`` is another name of ``default``.
 """
 
 _REGISTRY = Registry(
@@ -133,19 +133,20 @@ _REGISTRY = Registry(
     },
     also=tuple(METRIC_SETS),
 )
-"""Where each metric is defined. It is called without arguments, as is one of another package."""
+"""The class of each metric, built in or of another package. It is called without arguments."""
 
 METRICS: Mapping[str, Callable[[], Metric]] = {
     name: _REGISTRY.find(name) for name in _REGISTRY.built_in
 }
-"""Every metric of ours by name, with its default parameters."""
+"""The built-in metrics by name. Calling a value makes the metric with its default parameters."""
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics meant by names of metrics, names of sets, metrics, and functions.
+    """Return the metrics that ``wanted`` names or contains.
 
-    Raises `ConfigError` for an unknown name, for an object that is not a metric, for two metrics of
-    one name, and for an empty list.
+    ``wanted`` has names of metrics, names of sets, metrics, or functions of a sample. Raises
+    `ConfigError` for an unknown name, for an object that is not a metric, for two metrics of one
+    name, and for an empty list.
     """
     found: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
@@ -164,9 +165,10 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
 def with_thresholds(
     metrics: Iterable[Metric], thresholds: Mapping[str, float]
 ) -> tuple[Metric, ...]:
-    """Return ``metrics`` with other ``thresholds``, by name.
+    """Return ``metrics`` with the ``thresholds`` that are given by name of the metric.
 
-    Raises `ConfigError` for a threshold of another metric, and for one outside the metric's range.
+    Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, and for a threshold
+    outside the metric's range.
     """
     found = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
@@ -176,7 +178,10 @@ def with_thresholds(
 
 
 def require_measured(told: str, name: str, measured: Collection[str]) -> None:
-    """Raise `ConfigError` unless ``name``, for which there is ``told``, is ``measured``."""
+    """Raise `ConfigError` unless the metric ``name`` is in ``measured``.
+
+    ``told`` says in the message what there is for the metric, such as "a threshold".
+    """
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
@@ -199,7 +204,7 @@ def _with_threshold(metric: Metric, threshold: float) -> Metric:
 
 
 def bounds_of(metric: Metric) -> tuple[float, float]:
-    """Return the lowest and the highest score that ``metric`` says it gives; infinite if unsaid."""
+    """Return the lowest and the highest score of ``metric``, or infinities if it states none."""
     scale = getattr(metric, "scale", None) or getattr(metric, "levels", None)
     if scale:
         return float(min(scale)), float(max(scale))
@@ -208,7 +213,7 @@ def bounds_of(metric: Metric) -> tuple[float, float]:
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return the names of all metrics: ours, then those of other packages."""
+    """Return the names of all metrics: built-in metrics first, then metrics of other packages."""
     return _REGISTRY.names()
 
 
@@ -219,7 +224,11 @@ def _named(name: str) -> tuple[Metric, ...]:
 
 
 def _checked(given: Metric | MetricFunction) -> Metric:
-    """Return ``given`` as a metric, after checking the parts of a user's own."""
+    """Return ``given`` as a metric; a function becomes a `FunctionMetric`.
+
+    Raises `ConfigError` for a class, an object that lacks a part of a metric, and a name that
+    cannot be used.
+    """
     metric: Any = given
     if callable(given) and not isinstance(given, type) and not hasattr(given, "measure"):
         metric = FunctionMetric(function=given)

@@ -47,7 +47,7 @@ _BANDS = (
     (0.4, "The answer is somewhat related, but misses key aspects of the question."),
     (0.0, "The answer does not address the question."),
 )
-"""The least score and its explanation."""
+"""The lowest relevancy score of each band, and the explanation of the scores in the band."""
 
 
 def _check_strictness(strictness: int) -> None:
@@ -57,30 +57,36 @@ def _check_strictness(strictness: int) -> None:
 
 
 def band(value: float) -> str:
-    """Return what a relevancy in [0, 1] means, in words."""
+    """Return the explanation of a relevancy score ``value`` in [0, 1]: the sentence of its band."""
     return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRelevancy:
-    """How close the question is to the questions that the answer would answer (ragas).
+    """How similar the question is to questions that the judge generates from the answer (ragas).
 
-    The judge sees the answer alone. It writes ``strictness`` questions ``g_i`` that the answer
-    would answer, and says with each whether the answer is evasive::
+    The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
+    answer would be a reply. With each question it says whether the answer is evasive
+    (noncommittal)::
 
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
-    Range [-1, 1], in practice [0, 1]; not clipped. Needs question and answer. ``strictness`` judge
-    requests unfused, 1 fused; 1 embedding request.
+    The range is [-1, 1]; negative cosines are rare and are not clipped. The metric needs question
+    and answer. It takes ``strictness`` judge requests, or 1 with fusion (if questions may share a
+    request), and 1 embedding request.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; always
-    evasive: 0 ``noncommittal``; only blank questions written: undefined ``no_questions``; no vector
-    of a length above 0: undefined ``zero_vector``; replies that do not parse are left out
-    (``partial``). Raises `ConfigError` for a ``strictness`` below 1.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``). If every reply of the judge says that the
+    answer is evasive, the score is 0 (``noncommittal``). If the judge generates only blank
+    questions, the score is undefined (``no_questions``). If no similarity can be computed because
+    vectors are zero, the score is undefined (``zero_vector``). Replies that do not parse, blank
+    questions and zero vectors are left out of the mean, and the score has the remark ``partial``. A
+    ``strictness`` below 1 raises `ConfigError`.
 
-    Source: ragas 0.4.3 ``AnswerRelevancy``. Differs: a blank question is left out but its evasive
-    flag counts; an empty answer is not sent to the judge; a failure is never a number. In a fused
-    request the judge is asked for questions that differ.
+    Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
+    mean, but its evasive flag counts. An empty answer is not sent to the judge, and a failure never
+    becomes a number. In a fused request the judge is asked for questions that differ from each
+    other.
     """
 
     strictness: int = 3
@@ -129,9 +135,9 @@ class AnswerRelevancy:
 async def draw_questions(
     answer: str, count: int, ask: AskLike, *, examples: Examples
 ) -> list[ReverseQuestion]:
-    """Ask for ``count`` questions that ``answer`` would answer, and return the valid replies.
+    """Ask the judge for ``count`` questions to which ``answer`` would be a reply.
 
-    Raises the first error if no reply is valid.
+    Returns the valid replies. If no reply is valid, raises the first error.
     """
     shown = {"answer": answer}
     tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=examples) for i in range(count)]
@@ -140,14 +146,17 @@ async def draw_questions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRelevancyRubric:
-    """Two points for an answer: it is on the subject, and it takes the perspective asked for.
+    """Two points for the answer: it is on the subject, and it takes the perspective asked for.
 
-    ``score = points / 2``, in {0, .5, 1}. Needs question and answer. 1 judge request.
+    ``score = points / 2``, one of 0, .5 and 1. The metric needs question and answer. It takes 1
+    judge request.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``).
 
-    Source: LlamaIndex 0.14 ``AnswerRelevancyEvaluator``. Differs: the judge replies with two flags
-    of a schema; LlamaIndex searches its text for a number, which may exceed 2. There is a label.
+    Source: ``AnswerRelevancyEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, the judge replies
+    with two flags that match a schema; LlamaIndex searches the judge's text for a number, which may
+    exceed 2. The score has a pass or fail label.
     """
 
     threshold: float | None = 0.5
@@ -176,22 +185,26 @@ class AnswerRelevancyRubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseRelevancy:
-    """How similar the question is to those that the answer would answer, as the judge rates it.
+    """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge writes questions as for `AnswerRelevancy`. Then it rates the similarity of each to the
-    question asked, on the anchors 0, .25, .5, .75, 1::
+    The judge generates ``strictness`` questions from the answer, as for `AnswerRelevancy`. Then the
+    judge rates how similar each generated question is to the question of the user. The prompt
+    describes the ratings 0, .25, .5, .75 and 1::
 
         score = mean similarity
 
-    Range [0, 1]. Needs question and answer. ``strictness`` + 1 judge requests unfused, 2 fused.
+    The range is [0, 1]. The metric needs question and answer. It takes ``strictness`` + 1 judge
+    requests, or 2 with fusion (if questions may share a request).
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; only blank
-    questions written: undefined ``no_questions``; a similarity missing: undefined
-    ``judge_incomplete``. Raises `ConfigError` for a ``strictness`` below 1.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``). If the judge generates only blank questions,
+    the score is undefined (``no_questions``). If the judge generates fewer questions than
+    ``strictness``, the score has the remark ``partial``. If the judge leaves out a similarity, the
+    score is undefined (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
 
-    Source: the reverse generation part of multi-method relevancy (seed article). Differs: without a
-    written question there is no score, instead of 0; a similarity that does not parse is not read
-    as .5.
+    Source: the article that describes multi-method relevancy, reverse generation. Unlike there, the
+    score is undefined if the judge generates no question (there: 0), and a similarity that does not
+    parse is an error (there: .5).
     """
 
     strictness: int = 3
@@ -232,14 +245,15 @@ class ReverseRelevancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectRelevancy:
-    """How well the answer addresses the question, as one number from the judge.
+    """How well the answer addresses the question, as a number from 0 to 1 that the judge gives.
 
-    Range [0, 1]. Needs question and answer. 1 judge request.
+    The metric needs question and answer. It takes 1 judge request.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``).
 
-    Source: the direct part of multi-method relevancy (seed article). Differs: the judge is asked
-    again for a number out of range or in prose, which is not read as .5.
+    Source: the article that describes multi-method relevancy, direct assessment. Unlike there, the
+    judge is asked again if it replies with prose or with a number out of range (there: .5).
     """
 
     threshold: float | None = 0.5
@@ -265,19 +279,23 @@ class DirectRelevancy:
 class DecompositionRelevancy:
     """The share of the question's sub-questions that the answer addresses.
 
-    The judge splits the question into sub-questions, of which the first 8 count. Then it says for
-    each whether the answer addresses it::
+    The judge splits the question into sub-questions; the first 8 of them count. Then the judge says
+    for each sub-question whether the answer addresses it::
 
         score = addressed / sub-questions        detail["coverage"] = "addressed/sub-questions"
 
-    Range [0, 1]. Needs question and answer. 2 judge requests, one after the other.
+    The range is [0, 1]. The metric needs question and answer. It takes 2 judge requests, one after
+    the other.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; no
-    sub-question: undefined ``no_questions``; a flag missing: undefined ``judge_incomplete``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``). If the judge finds no sub-question, the score
+    is undefined (``no_questions``). If the judge leaves out a sub-question in its second reply, the
+    score is undefined (``judge_incomplete``).
 
-    Source: the decomposition part of multi-method relevancy (seed article). Differs: sub-questions
-    are a list of a schema, not the lines of a text, which may hold a preamble; their number is
-    limited; without one there is no score, instead of 0.
+    Source: the article that describes multi-method relevancy, decomposition. There, each line of
+    the judge's text is a sub-question, also a line of introduction; here the judge replies with a
+    list that matches a schema. Unlike there, the number of sub-questions is limited, and the score
+    is undefined without sub-questions (there: 0).
     """
 
     threshold: float | None = 0.5
@@ -324,13 +342,16 @@ class DecompositionRelevancy:
 class IntentRelevancy:
     """How far the answer fulfils the intent of the question.
 
-    The judge states the intent, seeing the question alone. Then it rates how far the answer fulfils
-    it. Range [0, 1]. Needs question and answer. 2 judge requests, one after the other.
+    The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
+    the answer fulfils the intent. The metric needs question and answer. It takes 2 judge requests,
+    one after the other.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; a blank
-    intent: undefined ``judge_incomplete``.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``). If the intent is blank, the score is undefined
+    (``judge_incomplete``).
 
-    Source: the intent part of multi-method relevancy (seed article); differs as `DirectRelevancy`.
+    Source: the article that describes multi-method relevancy, intent. Unlike there, the judge is
+    asked again if it replies with prose or with a number out of range (there: .5).
     """
 
     threshold: float | None = 0.5
@@ -365,26 +386,29 @@ _PARTS: Mapping[str, float] = {"reverse": 0.3, "direct": 0.25, "decomposition": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiMethodRelevancy:
-    """Relevancy of the answer by four methods: reverse, direct, decomposition and intent.
+    """Weighted mean of four relevancy scores: reverse, direct, decomposition and intent.
 
-    Each part is a metric of its own (`ReverseRelevancy`, `DirectRelevancy`,
+    Each of the four parts is a metric of its own (`ReverseRelevancy`, `DirectRelevancy`,
     `DecompositionRelevancy`, `IntentRelevancy`)::
 
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    Range [0, 1]. Needs question and answer. 9 judge requests unfused, 3 fused. ``detail`` has the
-    value or the reason of each part and the coverage "addressed/sub-questions". The explanation
-    names one of four bands of scores. ``weights`` maps parts to weights; a part without a weight is
-    not measured.
+    The range is [0, 1]. The metric needs question and answer. It takes 9 judge requests, or 3 with
+    fusion (if questions may share a request). ``weights`` maps names of parts to their weights; a
+    part without a weight is not measured. The ``detail`` of the score has the value of each part,
+    the reason of each part without a value, and the coverage "addressed/sub-questions". The
+    ``explanation`` is one of four sentences, by the height of the score.
 
-    Edges: no question: undefined ``missing_question``; no answer: 0 ``empty_answer``; parts without
-    a value are left out (``partial``); if they have more than half of the weight: undefined
-    ``judge_incomplete``; if all failed: the error of the first. Raises `ConfigError` for weights of
-    unknown parts, negative ones, and weights that are all 0.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is 0 (``empty_answer``). Parts without a value are left out, and the
+    score has the remark ``partial``. If the parts without a value have more than half of the
+    weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has the
+    error of the first part. Weights that are negative, all 0 or for unknown parts raise
+    `ConfigError`.
 
-    Source: multi-method relevancy (seed article). Differs: a part that failed has no value, instead
-    of .5, and the weights of the other parts are normalised.
+    Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
+    no value (there: .5), and the weights of the other parts are normalised.
     """
 
     strictness: int = 3
@@ -399,7 +423,7 @@ class MultiMethodRelevancy:
     range = "[0, 1]"
 
     def __post_init__(self) -> None:
-        """Refuse weights of unknown parts, negative ones, all zero, and examples that don't fit."""
+        """Raise `ConfigError` for weights that cannot be used, and for examples that do not fit."""
         weights = self.weights.values()
         if not set(self.weights) <= set(_PARTS) or not all(0 <= w < math.inf for w in weights):
             msg = f"weights must map some of {', '.join(_PARTS)} to numbers from 0"

@@ -34,10 +34,11 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return what each level means, by its number, in ascending order.
+    """Return the levels of ``rubric`` as numbers with their meanings, in ascending order.
 
-    A key is a number or a text with one number in it (``"0.5"``, ``"score1_description"``). Raises
-    `ConfigError` for other keys, a level given twice, one without a meaning, and no level at all.
+    A key of ``rubric`` is a number, or a text that contains one number (``"0.5"``,
+    ``"score1_description"``). Raises `ConfigError` for any other key, for a level that is given
+    twice, for a level without a meaning, and for a rubric without levels.
     """
     levels: dict[float, str] = {}
     for key, meaning in rubric.items():
@@ -56,7 +57,7 @@ def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
 
 
 def _level(key: object) -> float | None:
-    """Return the one number that ``key`` is or names; None where there is none, or several."""
+    """Return ``key`` as a number, or the only number in its text; None without such a number."""
     if isinstance(key, int | float):
         return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
     numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
@@ -79,16 +80,19 @@ class Rubric:
     """The level of a rubric that fits the sample best, as the judge chooses it.
 
     ``levels`` maps numbers to their meanings; the default has five levels, from 1 (wrong) to 5
-    (right). Range: the levels, which may be any numbers. ``normalized`` is
-    ``(score - lowest) / (highest - lowest)``, None for a single level. ``explanation`` is the
-    judge's feedback. The judge sees those ``inputs`` that the sample has. 1 judge request.
-    ``rating="logprobs"`` takes the mean of the levels under the judge's probabilities.
+    (right). The levels may be any numbers, and the range is from the lowest to the highest level.
+    ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only one level.
+    ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that the judge
+    sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the levels,
+    weighted by the probabilities that the judge gives them. The metric takes 1 judge request.
 
-    Edges: the sample has none of the inputs: undefined ``missing_input``. Raises `ConfigError` for
-    levels or inputs that cannot be used.
+    Special cases: If the sample has none of the ``inputs``, the score is undefined
+    (``missing_input``). If the server returns no probabilities, the plain level counts
+    (``no_logprobs``). Levels or inputs that cannot be used raise `ConfigError`.
 
-    Source: ragas 0.4.3 ``RubricsScore``, ``DomainSpecificRubrics``. Differs: levels may be any
-    numbers, such as 0, 0.5 and 1; the judge is asked again for a number that is not a level.
+    Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
+    may be any numbers, such as 0, 0.5 and 1, and the judge is asked again for a number that is not
+    a level.
     """
 
     levels: Mapping[float, str] = field(default_factory=lambda: dict(_FIVE))
@@ -102,13 +106,13 @@ class Rubric:
     range = "its levels"
 
     def __post_init__(self) -> None:
-        """Refuse a scale or inputs that can't be used, and examples that do not fit."""
+        """Raise `ConfigError` for levels, inputs or examples that cannot be used."""
         _check_inputs(self.inputs)
         check_options(self)
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of the sample it cannot do without."""
+        """The fields that a sample must have: the answer if it is an input, else all inputs."""
         return frozenset({"answer"} if "answer" in self.inputs else self.inputs)
 
     @property
@@ -121,15 +125,18 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRubric:
-    """The level that fits the sample best, of the rubric of the sample (``Sample.rubric``).
+    """The level of the sample's own rubric that fits the sample best (``Sample.rubric``).
 
-    As `Rubric`. Range: the levels of the sample's rubric; ``normalized`` makes samples comparable.
-    Needs the rubric. 1 judge request.
+    The judge chooses the level, as for `Rubric`. The range is from the lowest to the highest level
+    of the sample's rubric; ``normalized`` makes samples with different levels comparable. The
+    metric needs the rubric. It takes 1 judge request.
 
-    Edges: no rubric, or one that cannot be used: undefined ``missing_rubric``; the sample has none
-    of the inputs: undefined ``missing_input``.
+    Special cases: If the sample has no rubric, or a rubric that cannot be used, the score is
+    undefined (``missing_rubric``). If the sample has none of the ``inputs``, the score is undefined
+    (``missing_input``).
 
-    Source: ragas 0.4.3 ``InstanceSpecificRubrics``; differs as `Rubric`.
+    Source: ``InstanceSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels may be any numbers,
+    such as 0, 0.5 and 1, and the judge is asked again for a number that is not a level.
     """
 
     inputs: tuple[str, ...] = _FIELDS
@@ -144,7 +151,7 @@ class InstanceRubric:
     range = "the sample's levels"
 
     def __post_init__(self) -> None:
-        """Refuse inputs that can't be used, and examples that do not fit."""
+        """Raise `ConfigError` for inputs that cannot be used, and for examples that do not fit."""
         _check_inputs(self.inputs)
         check_options(self)
 
@@ -161,7 +168,10 @@ class InstanceRubric:
 async def _grade(
     metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
 ) -> Score:
-    """Return the level that the judge chooses, seeing those of the inputs that the sample has."""
+    """Ask the judge for one of ``levels`` and return the level as the score.
+
+    The judge sees each of the metric's ``inputs`` that ``sample`` has.
+    """
     texts = {name: shown_text(sample, name) for name in metric.inputs}
     shown = {name: text for name, text in texts.items() if text}
     if not shown:
@@ -178,13 +188,14 @@ async def _grade(
 class Guideline:
     """Whether the answer follows ``guidelines`` in plain words: 1 or 0 (LlamaIndex).
 
-    Needs question and answer. 1 judge request. ``explanation`` is the judge's feedback.
+    The metric needs question and answer. It takes 1 judge request. ``explanation`` is the judge's
+    feedback.
 
-    Edges: no question: undefined ``missing_question``; no answer: undefined ``empty_answer``.
-    Raises `ConfigError` for blank guidelines.
+    Special cases: If there is no question, the score is undefined (``missing_question``). If there
+    is no answer, the score is undefined (``empty_answer``). Blank guidelines raise `ConfigError`.
 
-    Source: LlamaIndex 0.14 ``GuidelineEvaluator``. Differs: a reply that does not parse is
-    undefined; LlamaIndex raises an exception.
+    Source: ``GuidelineEvaluator`` of LlamaIndex 0.14. Unlike in LlamaIndex, a reply that does not
+    parse makes the score undefined (there: an exception).
     """
 
     guidelines: str = (
@@ -201,7 +212,7 @@ class Guideline:
     range = "{0, 1}"
 
     def __post_init__(self) -> None:
-        """Refuse blank guidelines, and examples that do not fit."""
+        """Raise `ConfigError` for blank guidelines, and for examples that do not fit."""
         if not self.guidelines.strip():
             msg = "guidelines must say what is asked of the answer"
             raise ConfigError(msg)
