@@ -1,8 +1,9 @@
-"""Detection of drift in scores: when they changed, by how much, and whether the judge changed.
+"""Detect drift in evaluation scores, and estimate when the scores changed and by how much.
 
-`BettingDetector`, the default, watches one stream of scores; `EmbeddingDrift` watches questions;
-`RiverDetector` adapts detectors of river. `DriftMonitor` keeps a detector for each service, metric
-and version, with the options in `DriftOptions`.
+`BettingDetector`, the default detector, watches the scores of one stream. A *stream* is the
+sequence of scores of one service, metric and version of the metric. `EmbeddingDrift` watches the
+embeddings of questions. `RiverDetector` adapts a drift detector of the river library.
+`DriftMonitor` keeps one detector for each stream; `DriftOptions` holds the options.
 """
 
 from __future__ import annotations
@@ -36,5 +37,9 @@ def detector(
     reference: Sequence[float | None] | None = None,
     A: float = 100_000,  # noqa: N803  # the letter of the papers
 ) -> BettingDetector:
-    """Return a `BettingDetector` with at most one false alarm in ``A`` scores."""
+    """Return a `BettingDetector` that raises on average at most one false alarm in ``A`` scores.
+
+    ``target`` is the mean that the scores should have. Without a target, the baseline is learned
+    from ``reference``, or from the first 2,000 scores if there is no reference either.
+    """
     return BettingDetector(target=target, reference=reference, every=A)

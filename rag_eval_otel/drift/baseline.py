@@ -1,7 +1,17 @@
-"""The baseline of a detector: the level of each view of the scores, learned once and then frozen.
+"""Learn the baseline of a drift detector: the means with which new scores are compared.
 
-A *view* is a number in [0, 1] computed from a score, which falls in case of a change: the score,
-whether it is above the bound of the tail, its closeness to the centre, and one minus the score.
+The detector tests four numbers per score, called the *views* of the score. Each view is in [0, 1],
+and its mean falls if the scores change in one way:
+
+- level: the score itself. Its mean falls if scores get lower.
+- tail: 1 if the score is above the bound ``tail``, else 0. Its mean falls if low scores get more
+  frequent.
+- spread: 1 minus the distance of the score from the centre, which is the mean of the baseline. Its
+  mean falls if scores get more extreme.
+- rise: 1 minus the score. Its mean falls if scores get higher.
+
+A *stratum* is a kind of input (a route, a topic, an hour) with a mean of its own.
+The baseline is learned once and does not follow the scores.
 """
 
 from __future__ import annotations
@@ -14,33 +24,42 @@ from itertools import accumulate, groupby
 from typing import Any, TypeAlias
 
 Views: TypeAlias = tuple[float, float, float, float]
-"""The views of one score: level, tail, spread, rise."""
+"""The four views of one score, in the order level, tail, spread, rise (see the module)."""
 
 _BLOCKS = {10: 1.0, 25: 2.0, 50: 1.6, 100: 1.3, 200: 1.0}
-"""Lengths of blocks of scores, and the factor by which the effect measured over each is multiplied.
+"""Block lengths for estimating the design effect, each with a factor that corrects the estimate.
 
-Short blocks miss a part of the dependence between scores up to 200 apart; the factors suit a
-dependence that halves every 25 scores. Several lengths together vary less by chance.
+The design effect says how much less information dependent scores carry than independent scores. A
+short block misses a part of the dependence between scores that are up to 200 apart. The factors
+correct for that, if the autocorrelation of the scores halves every 25 scores. The estimate from
+several block lengths varies less by chance than the estimate from a single length.
 """
 
-_SIGNIFICANT = 2.0  # standard errors above which dependence counts
+_SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
 _MIN_BLOCKS = 5
 _MAX_STRATA = 64
 _ROUNDING = 1e-6
 
 
 def views_of(score: float, *, tail: float, centre: float) -> Views:
-    """Return the four views of ``score``."""
+    """Return four numbers computed from ``score``, each of which falls in case of one change.
+
+    These are the score, 1 or 0 for a score above ``tail`` or not, 1 minus the distance of the score
+    from ``centre``, and 1 minus the score. They fall if scores get lower, if low scores get more
+    frequent, if scores get more extreme, and if scores get higher.
+    """
     return score, float(score > tail), 1.0 - abs(score - centre), 1.0 - score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The baseline of one view: mean, variance, design effect, and the highest possible value.
+    """The expected mean and variance of one view of the scores.
 
-    ``n`` is the number of scores it was learned from, or None for a target, which has no error.
-    ``effect`` is the design effect, 1 or more: the number of dependent scores that carry as much
-    information as one independent score.
+    A view is a number computed from each score (see the module). ``n`` is the number of scores from
+    which ``mean`` and ``variance`` were learned. It is None if ``mean`` is a target that the user
+    set, which has no estimation error. ``effect`` is the design effect, 1 or more: the number of
+    dependent scores that carry as much information as one independent score. ``top`` is the highest
+    value that the view can have; it is above 1 if offsets of strata are added.
     """
 
     mean: float
@@ -51,15 +70,18 @@ class Level:
 
     @property
     def error(self) -> float:
-        """The standard error of ``mean``; 0 for a target."""
+        """The standard error of ``mean``; 0 if ``mean`` is a target that the user set."""
         return math.sqrt(self.variance * self.effect / self.n) if self.n else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The frozen levels of the views; ``levels`` has None for a view without a known level.
+    """The expected means with which a detector compares new scores.
 
-    ``strata`` maps each known stratum to the offsets that bring its views to the common mean.
+    ``centre`` is the mean of the scores. ``levels`` has a `Level` for each of the four views of a
+    score (see the module), or None for a view with an unknown mean. ``strata`` maps the name of
+    each stratum (a kind of input, such as a route) to four offsets. Adding the offsets to the views
+    of a score of that stratum removes the difference between the stratum and the common mean.
     """
 
     centre: float
@@ -68,11 +90,14 @@ class Baseline:
 
     @property
     def level(self) -> Level:
-        """The level of the score itself."""
+        """The expected mean and variance of the scores themselves, not of another view of them."""
         return next(level for level in self.levels if level is not None)
 
     def with_target(self, target: float) -> Baseline:
-        """Return the baseline with ``target`` as the mean; tail, spread and dependence stay."""
+        """Return a copy of the baseline with ``target`` as the mean of the scores.
+
+        What was learned about low scores, the spread of scores and their dependence stays.
+        """
         down, tail, spread, rise = self.levels
         return replace(
             self,
@@ -96,7 +121,10 @@ class Baseline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Baseline:
-        """Return the baseline of ``state``; raise KeyError, TypeError or ValueError if invalid."""
+        """Return the baseline that `to_state` saved as ``state``.
+
+        Raises KeyError, TypeError or ValueError if ``state`` is not a valid baseline.
+        """
         found = cls(
             centre=float(state["centre"]),
             levels=tuple(level and _level(*level) for level in state["levels"]),
@@ -127,9 +155,11 @@ def _offsets(level: float, tail: float, spread: float, rise: float) -> Views:
 
 
 def target_baseline(target: float | Mapping[str, float]) -> Baseline:
-    """Return the baseline of a target for the mean, or of a target for each stratum.
+    """Return the baseline for scores whose mean should be ``target``.
 
-    The levels of tail and spread are unknown.
+    ``target`` may also map each stratum (a kind of input, such as a route) to the mean that scores
+    of this stratum should have. A target says nothing about the frequency of low scores and about
+    the spread of scores, so the baseline has no levels for these two.
     """
     targets = target if isinstance(target, Mapping) else {"": target}
     mean = sum(targets.values()) / len(targets)
@@ -144,7 +174,11 @@ def target_baseline(target: float | Mapping[str, float]) -> Baseline:
 def learned_baseline(
     scores: Sequence[float], strata: Sequence[str | None], *, tail: float
 ) -> Baseline:
-    """Return the baseline of ``scores``, at least two, and the stratum of each."""
+    """Learn the baseline from two or more ``scores`` and return it.
+
+    ``strata`` has the stratum of each score (a kind of input, such as a route), or None.
+    A score at or below ``tail`` counts as low.
+    """
     centre = sum(scores) / len(scores)
     rows = [views_of(score, tail=tail, centre=centre) for score in scores]
     offsets = _all_offsets(rows, strata)
@@ -162,17 +196,23 @@ def learned_baseline(
 
 
 def add_offsets(views: Views, offsets: Views | None) -> Views:
-    """Return ``views`` plus the offsets of their stratum; None for an unknown stratum."""
+    """Add ``offsets`` to the four ``views`` of a score and return the sums.
+
+    The offsets remove the difference between the stratum of the score and the common mean. If the
+    stratum is unknown, ``offsets`` is None and ``views`` is returned as it is.
+    """
     if offsets is None:
         return views
     return _offsets(*(view + offset for view, offset in zip(views, offsets, strict=True)))
 
 
 def _persistence(strata: Sequence[str | None], known: Collection[str]) -> float:
-    """Return the contribution of errors in the strata's means to the design effect.
+    """Return how much the estimation errors of the means of strata add to the design effect.
 
-    Consecutive scores of one stratum share the error of its mean. A run as long as the whole sample
-    of the stratum adds as much as the scores themselves.
+    ``strata`` has the stratum of each score, ``known`` the strata with an estimated mean. The error
+    of this mean is common to all scores of the stratum, so consecutive scores of one stratum err in
+    the same direction. If the scores of each stratum are all consecutive, the result is 1, which
+    doubles the design effect of independent scores.
     """
     counts = Counter(strata)
     lengths = [(name, sum(1 for _ in run)) for name, run in groupby(strata)]
@@ -206,7 +246,10 @@ def _all_offsets(rows: Sequence[Views], strata: Sequence[str | None]) -> dict[st
 
 
 def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
-    """Return the offset of each group, shrunk towards 0 for small groups."""
+    """Return, for each group of values, what to add to its values to reach the common mean.
+
+    The estimated mean of a small group is uncertain, so its offset is shrunk towards 0.
+    """
     means = [sum(group) / len(group) for group in groups]
     total = sum(map(len, groups))
     centre = sum(map(sum, groups)) / total
@@ -221,10 +264,12 @@ def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def design_effect(values: Sequence[float]) -> float:
-    """Return the design effect of ``values``: 1 for independent values, more for dependent ones.
+    """Return how many of ``values`` carry as much information as one independent value.
 
-    It is the variance of block means, times the block length, over the variance of the values: the
-    largest over several lengths at which it exceeds 1 by more than chance.
+    The result is 1 for independent values and more for dependent values. For one block length, the
+    estimate is the variance of the means of blocks, times the block length, divided by the variance
+    of the values. The function returns the largest estimate over several block lengths. Estimates
+    that exceed 1 by no more than chance count as 1.
     """
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / len(values)
@@ -235,9 +280,11 @@ def design_effect(values: Sequence[float]) -> float:
 
 
 def _excess(sums: Sequence[float], block: int, variance: float) -> float:
-    """Return the design effect over overlapping blocks, less 1; 0 if chance may explain it.
+    """Estimate the design effect from overlapping blocks, and return the estimate minus 1.
 
-    ``sums`` are the cumulative sums of the deviations from the mean.
+    ``sums`` are the cumulative sums of the deviations of the values from their mean, ``block`` is
+    the number of values in a block, and ``variance`` is the variance of the values. The result is 0
+    if there are fewer than five blocks of values, or if chance explains the excess over 1.
     """
     n = len(sums) - 1
     if n < _MIN_BLOCKS * block:

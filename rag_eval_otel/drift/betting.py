@@ -1,4 +1,10 @@
-"""`BettingDetector`, the default detector of drift, which bounds the rate of false alarms."""
+"""Detect drift in one stream of scores with a bound on the rate of false alarms.
+
+`BettingDetector` tests the null hypothesis "the mean of the scores is that of the baseline" by
+betting. A *bet* multiplies a fictitious wealth by a factor that depends on the next score. While
+the null hypothesis is true, the expected factor is at most 1, so the wealth rarely gets large. A
+large wealth is evidence of a change.
+"""
 
 from __future__ import annotations
 
@@ -30,34 +36,37 @@ from rag_eval_otel.drift.validation import (
 from rag_eval_otel.errors import ConfigError
 
 FORMAT = 1
-"""The format of saved states."""
+"""The version number of the format in which detectors save their state."""
 
 
 class BettingDetector:
-    """Raises an alarm when a stream of scores differs from its baseline.
+    """Raise an alarm when the scores of a stream differ from their baseline.
 
-    **Guarantee.** With a ``target`` for the mean, and as long as the mean of each score, given all
-    scores before it, equals the target: the mean number of scores until a false alarm is ``every``
-    or more, and the probability of a false alarm within n scores is at most n / every. This holds
-    for every distribution on [0, 1], including ties and dependence. (A weighted sum of
-    e-Shiryaev-Roberts processes is an e-detector; Shin, Ramdas and Rinaldo 2022.)
+    The baseline says which mean the scores should have. ``target`` sets this mean. Without a
+    target, the baseline is learned from the scores in ``reference``. Without a reference either, it
+    is learned from the first ``learn`` scores. If both are given, ``target`` is the mean, and the
+    frequency of low scores, their spread and their dependence are learned from ``reference``. The
+    baseline never follows the scores, because it would then absorb a slow drift. The method
+    `relearn` starts a new baseline.
 
-    A *learned* baseline may be wrong: the probability is then about .05 + n / every. Its bets allow
-    for dependence as strong as within the baseline, which is an approximation. Measured figures are
-    in ``docs/drift.md``.
+    **Guarantee with a target.** Assume that the expected value of each score, given all scores
+    before it, equals the target. Then the mean number of scores until a false alarm is at least
+    ``every``, and the probability of a false alarm within n scores is at most n / every. This holds
+    for every distribution of scores in [0, 1], including ties and dependence. The test statistic is
+    a weighted sum of e-Shiryaev-Roberts processes, which is an e-detector (Shin, Ramdas and
+    Rinaldo 2022).
 
-    Each score updates bets on four views: a lower level, more scores at or below ``tail``, scores
-    further from the centre, and a higher level. ``direction`` restricts them to the first two
-    (down) or to the last (up). After an alarm the next ``cooldown`` scores are ignored, and then
-    evidence is collected again from zero, against the same baseline. The baseline never follows the
-    stream, because it would absorb slow drift; `relearn` starts a new one.
+    **Without a target** the learned baseline may be wrong. The probability of a false alarm within
+    n scores is then about .05 + n / every. The detector allows for dependence between scores that
+    is as strong as in the baseline, which is an approximation. ``docs/drift.md`` has measurements.
 
-    The baseline is learned from the scores in ``reference``; without ``reference`` and ``target``,
-    from the first ``learn`` scores. With both, the target is the mean, and tail, spread and
-    dependence come from the reference. ``target`` may be a mapping of strata to means. Time and
-    memory per score are constant.
+    The detector looks for four changes: lower scores, more scores at or below ``tail``, scores
+    further from the mean, and higher scores. ``direction`` "down" restricts it to the first two,
+    "up" to the last. After an alarm the next ``cooldown`` scores are ignored. Then the detector
+    collects evidence again from zero, against the same baseline.
 
-    Raises `ConfigError` for invalid options.
+    ``target`` may also map strata (kinds of input, such as routes) to means. Time and memory per
+    score are constant. Raises `ConfigError` for invalid options.
     """
 
     __slots__ = (
@@ -101,11 +110,11 @@ class BettingDetector:
         self.tail = float(tail)
         self.cooldown = cooldown
         self.count = 0
-        """The number of valid scores, including those that the baseline was learned from."""
+        """The number of valid scores so far, including the scores used to learn the baseline."""
         self.drift_detected = False
         """Whether the last score raised an alarm."""
         self.alarm: Alarm | None = None
-        """The last alarm."""
+        """The last alarm, or None if there was none."""
         self._target = target
         self._learn = learn
         self._direction: Directions = direction
@@ -116,16 +125,24 @@ class BettingDetector:
 
     @property
     def baseline(self) -> Baseline | None:
-        """The baseline; None while it is being learned."""
+        """The baseline with which scores are compared, or None while it is being learned."""
         return self._baseline
 
     @property
     def ignored(self) -> int:
-        """The number of invalid values; None is not counted."""
+        """The number of values that were ignored because they are not scores in [0, 1].
+
+        The value None stands for a failed evaluation and is not counted.
+        """
         return self._ignored
 
     def relearn(self, reference: Sequence[object] | None = None) -> None:
-        """Discard baseline and evidence, and learn from ``reference`` or from the next scores."""
+        """Discard the baseline and the evidence, and start a new baseline.
+
+        The new baseline is learned from the scores in ``reference``. Without a reference, the
+        target of the detector is the baseline. Without a target either, the baseline is learned
+        from the next scores.
+        """
         self._baseline: Baseline | None = None
         self._evidence: Evidence | None = None
         self._learning = array("d")
@@ -155,23 +172,25 @@ class BettingDetector:
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change, 0 or more; an alarm is raised at log10 of ``every``.
+        """The evidence of a change as a power of ten, 0 or more.
 
-        After an alarm it keeps its value until the cool-down ends.
+        The detector raises an alarm when this number reaches log10 of ``every``. After an alarm the
+        number keeps its value until ``cooldown`` scores have been ignored.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
     @property
     def since(self) -> int:
-        """The index of the first score that counts as evidence."""
+        """The index of the first score that counts in the present evidence of a change."""
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
     def update(self, score: float | None, *, stratum: str | None = None) -> bool:
-        """Add ``score`` and return True if it raises an alarm.
+        """Add ``score`` to the evidence and return True if this raises an alarm.
 
-        A ``stratum`` (a route, a topic, the hour) must be known before the score. Scores are
-        compared with those of the same stratum in the baseline, so that a different mix of strata
-        is not a drift. None, NaN and values outside [0, 1] are ignored.
+        ``stratum`` names the kind of input (a route, a topic, the hour), which must be known before
+        the score. The score is compared with the baseline's scores of the same stratum, so that a
+        different mix of strata is not taken for a drift. None, NaN and values outside [0, 1] are
+        ignored.
         """
         self.drift_detected = False
         value = valid_score(score)
@@ -208,7 +227,7 @@ class BettingDetector:
             self.pause()
 
     def pause(self) -> None:
-        """Ignore the next ``cooldown`` scores, then collect evidence from zero."""
+        """Ignore the next ``cooldown`` scores, and then collect evidence from zero."""
         self._pause = self.cooldown
         if not self._pause and self._evidence:
             self._evidence.clear()
@@ -241,7 +260,11 @@ class BettingDetector:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return the baseline and the evidence as JSON values, without the options."""
+        """Return the baseline, the evidence and the counts as JSON values, for `restore`.
+
+        Of the options, only ``every``, ``tail`` and ``target`` are included, so that `restore` can
+        compare them.
+        """
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -257,10 +280,11 @@ class BettingDetector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `to_state` returned.
+        """Replace the baseline and the evidence by those in ``state``, which `to_state` returned.
 
-        Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, for anything
-        else, and for the state of a detector with another ``every``, ``tail`` or ``target``.
+        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is not a valid state,
+        or comes from a detector with another ``every``, ``tail`` or ``target``. In this case the
+        detector does not change.
         """
         expected = (FORMAT, self.kind, self.every, self.tail, _plain(self._target))
         found = (

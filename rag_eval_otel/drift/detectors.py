@@ -1,4 +1,7 @@
-"""The interface of detectors, the registry of their names, and the adapter for river's."""
+"""Define the interface of drift detectors, find detectors by name, and adapt those of river.
+
+river is a Python library for online machine learning, with drift detectors such as ADWIN.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ _REMOVED = ("cusum", "page-hinkley")
 
 
 class Detector(Protocol):
-    """A detector of drift in one stream of scores."""
+    """The interface of an object that detects drift in one stream of scores."""
 
     alarm: Alarm | None
-    """The last alarm."""
+    """The last alarm, or None if there was none."""
 
     @property
     def count(self) -> int:
@@ -33,41 +36,54 @@ class Detector(Protocol):
 
     @property
     def since(self) -> int:
-        """The index of the first value that counts as evidence."""
+        """The index of the first value that counts in the present evidence of a change."""
 
     @property
     def log10_evidence(self) -> float | None:
-        """The evidence of a change; None if the detector does not measure evidence."""
+        """The evidence of a change as a power of ten, or None if the detector has no measure."""
 
     def update(self, value: Any, *, stratum: str | None = None) -> bool:
-        """Add ``value`` and return True if it raises an alarm."""
+        """Add ``value``, a score or an embedding, and return True if it raises an alarm.
+
+        ``stratum`` names the kind of input that the value belongs to, such as a route.
+        """
 
     def to_state(self) -> Mapping[str, Any] | None:
-        """Return the state as JSON values; None if it cannot be saved."""
+        """Return the state of the detector as JSON values, or None if it cannot be saved."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `to_state` returned; raise ValueError or the like if it is invalid."""
+        """Continue from ``state``, which `to_state` returned in this or an earlier process.
+
+        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is invalid.
+        """
 
 
 class RiverLike(Protocol):
-    """The interface of the drift detectors in river."""
+    """The interface of the drift detectors in the river library."""
 
     @property
     def drift_detected(self) -> bool:
         """Whether the last value raised an alarm."""
 
     def update(self, x: Any) -> object:
-        """Add ``x``."""
+        """Add the value ``x`` to the stream that the detector watches."""
 
 
 DetectorSource: TypeAlias = (
     str | Callable[[Stream], Detector | RiverLike] | Callable[[], Detector | RiverLike] | RiverLike
 )
-"""How detectors are made: a name, a function, or an object with river's interface to copy."""
+"""What a user may give as ``DriftOptions.detector``, from which each stream's detector is made.
+
+It is the registered name of a detector, a function that returns a detector, or a detector with the
+interface of the river library, which is copied for each stream.
+"""
 
 
 def check_detector_source(source: object) -> None:
-    """Raise `ConfigError` unless ``source`` is a `DetectorSource`."""
+    """Raise `ConfigError` unless a detector can be made from ``source``.
+
+    Valid are a registered name, a function, and an object with ``update`` and ``drift_detected``.
+    """
     if isinstance(source, str):
         find_detector(source)
     elif not callable(source) and not _is_river_like(source):
@@ -79,7 +95,10 @@ def check_detector_source(source: object) -> None:
 
 
 def find_detector(name: str) -> Any:
-    """Return the class or function of the detector called ``name``."""
+    """Return the class or function registered under ``name``, which makes a detector.
+
+    Raises `ConfigError` if there is none.
+    """
     if name in _REMOVED and name not in DETECTORS.names():
         msg = (
             f"the detector {name!r} was removed, because it has no bound on false alarms; use"
@@ -90,10 +109,11 @@ def find_detector(name: str) -> Any:
 
 
 def make_detector(source: DetectorSource, stream: Stream) -> Detector:
-    """Return a new detector for ``stream``.
+    """Make a new detector for ``stream`` from ``source`` and return it.
 
-    A function with a required parameter is called with ``stream``. An object with river's interface
-    is copied for each stream and adapted.
+    If ``source`` is a name, the class or function registered under this name makes the detector. A
+    class or function with a required parameter is called with ``stream``, any other without
+    arguments. An object with the interface of river's detectors is copied and adapted.
     """
     made: Any = find_detector(source) if isinstance(source, str) else source
     if callable(made):
@@ -122,11 +142,13 @@ _RECENT = 256
 
 
 class RiverDetector:
-    """Adapts a detector with river's interface, ``update(x)`` and ``drift_detected``.
+    """Give a drift detector of the river library the interface `Detector`.
 
-    Such a detector has no bound on false alarms and no evidence, and its state is not saved. It
-    does not report the size of a change, so the alarm estimates onset and means: it splits the last
-    256 scores where the means before and after differ most clearly.
+    ``detector`` must have a method ``update(x)`` and an attribute ``drift_detected``. Detectors of
+    river have no bound on false alarms and do not measure evidence, and their state is not saved.
+    They do not report when the scores changed and by how much. `RiverDetector` estimates this from
+    the last 256 scores: it splits them at the point where the means before and after differ most
+    clearly.
     """
 
     log10_evidence = None
@@ -140,17 +162,20 @@ class RiverDetector:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget the scores before the next one."""
+        """Forget all scores so far."""
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._n, self._total, self._squares = 0, 0.0, 0.0
 
     @property
     def since(self) -> int:
-        """The index of the oldest score that an alarm can date a change to."""
+        """The index of the oldest score that an alarm can report as the start of a change."""
         return self.count - len(self._recent)
 
     def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
-        """Add ``score`` and return True if it raises an alarm; ``stratum`` has no effect."""
+        """Add ``score`` to the adapted detector and return True if this raises an alarm.
+
+        ``stratum`` has no effect. None, NaN and values outside [0, 1] are ignored.
+        """
         self.drift_detected = False
         value = valid_score(score)
         if value is None:
@@ -200,17 +225,20 @@ class RiverDetector:
         )
 
     def _gain(self, n: int, total: float) -> float:
-        """Return how clearly the last ``n`` scores, which add up to ``total``, differ."""
+        """Return how clearly the mean of the last ``n`` scores differs from that of earlier scores.
+
+        ``total`` is the sum of the last ``n`` scores.
+        """
         earlier = self._n - n
         if not earlier:
             return 0.0
         return (total / n - (self._total - total) / earlier) ** 2 * n * earlier
 
     def to_state(self) -> None:
-        """Return None: the state of the adapted detector cannot be saved as JSON."""
+        """Return None, because the state of the adapted detector cannot be saved as JSON."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError: there is no state to restore."""
+        """Raise ValueError, because no saved state can belong to an adapted detector."""
         msg = f"it belongs to the detector {state.get('kind')!r}; this one keeps no state"
         raise ValueError(msg)
 

@@ -1,4 +1,12 @@
-"""Evidence of a change: bets against a frozen baseline, and the estimated onset of the change."""
+"""Measure the evidence that scores differ from a baseline, and estimate when the change began.
+
+The evidence comes from bets. A *bet* tests the null hypothesis "the mean of a view is at least
+``m0``". It holds a fictitious wealth, starting at 0, which gets 1 with each score and is then
+multiplied by a factor. While the null hypothesis is true, the expected factor is at most 1; if the
+mean is lower, the wealth grows quickly. A *view* is a number in [0, 1] computed from a score, whose
+mean falls in case of a change (`rag_eval_otel.drift.baseline` lists the four views). The *onset*
+of a change is the index of the first score after it.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +26,27 @@ from rag_eval_otel.drift.records import Directions
 ToViews: TypeAlias = Callable[[float], Views]
 
 _BETS = (6, 4, 4, 4)
-"""The number of bets on each view, on small changes to large ones."""
+"""The number of bets on each of the views level, tail, spread and rise.
 
-_MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # of the mean, in units of the score
-_MAX_STAKE = 0.95  # of the evidence
-_MIN_DISTANCE = 1e-3  # of m0 from the highest value: or a single score could raise an alarm
+The bets on one view differ in their stakes, and suit changes of different sizes.
+"""
+
+_MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # changes of the mean that the bets suit
+_MAX_STAKE = 0.95  # a single score takes at most this fraction of the wealth of a bet
+_MIN_DISTANCE = 1e-3  # m0 is this far below the highest value, or one score could raise an alarm
 _DOUBT, _DOUBT_OF = 0.05, 100_000
-"""The probability that a learned mean is below the assumed one; smaller if ``every`` is larger."""
+"""The accepted probability that the true mean is below the tested mean ``m0``.
+
+It is .05, and decreases in proportion if ``every`` is above 100,000.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bets:
-    """Factors of the bets on a view: a score with view ``y`` multiplies bet k by a[k] - b[k] * y.
+    """Coefficients of the bets that test whether the mean of a view has fallen.
 
-    All factors are above 0.
+    A view is a number ``y`` computed from each score. With each score, the wealth of bet k is
+    multiplied by ``a[k] - b[k] * y``, which is always above 0.
     """
 
     a: tuple[float, ...]
@@ -39,11 +54,13 @@ class Bets:
 
 
 def make_bets(level: Level, *, count: int, every: float) -> Bets:
-    """Return ``count`` bets that the mean of a view lies below its ``level``.
+    """Return ``count`` bets that win if the mean of a view is below its ``level``.
 
-    The factor is ``L = (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. Its
-    mean is at most 1 while the mean of the view is ``m0`` or more. The exponential discounts
-    dependent scores. ``m0`` is the learned mean less its possible error.
+    A view is a number ``y`` computed from each score. Each score multiplies the wealth of a bet by
+    ``L = (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. The mean of L is
+    at most 1 while the mean of the view is ``m0`` or more. The exponential function reduces L if
+    scores depend on each other. ``m0`` is the expected mean minus the possible error of this
+    mean. ``every`` is the mean number of scores between false alarms.
     """
     stakes = _stakes(level, count)
     bases = [_tested_mean(level, stake, stakes, every) for stake in stakes]
@@ -56,7 +73,12 @@ def make_bets(level: Level, *, count: int, every: float) -> Bets:
 
 
 def _stakes(level: Level, count: int) -> list[float]:
-    """Return the stakes: the best one against a fall by ``d`` is ``d / (variance * effect)``."""
+    """Return ``count`` stakes for bets that the mean of a view is below its ``level``.
+
+    A stake says how strongly the factor of a bet depends on the score. The best stake to detect a
+    fall of the mean by ``d`` is ``d / (variance * effect)``. The stakes rise by a constant ratio
+    from the best stake for a small fall to the best stake for a large fall.
+    """
     spread = max(level.variance, 1e-6) * level.effect
     largest = _MAX_STAKE / max(level.top - level.mean, _MIN_DISTANCE)
     if level.n is not None:  # without a sample, the variance may be much smaller than assumed
@@ -66,19 +88,23 @@ def _stakes(level: Level, count: int) -> list[float]:
 
 
 def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) -> float:
-    """Return ``m0``, the mean that a bet of ``stake`` is made against."""
-    # Scores that stay at the mean for ever must not add up to an alarm.
+    """Return ``m0``, the mean that a bet with ``stake`` tests: it wins if scores are below ``m0``.
+
+    ``m0`` is a little below the expected mean in ``level``, to allow for the error of this mean.
+    """
+    # Scores that are always equal to the mean must not raise an alarm.
     steady = 2 * sum(1 / each for each in stakes) / len(stakes) / every
     margin = max(steady, _mean_error(level, stake, every))
     return min(level.mean - margin, level.top - _MIN_DISTANCE)  # no bet can win below 0
 
 
 def _mean_error(level: Level, stake: float, every: float) -> float:
-    """Return the possible error of the learned mean.
+    """Return by how much the learned mean in ``level`` may be too high, for a bet with ``stake``.
 
-    The evidence of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
-    that many scores, an error of the mean acts like its variance times the stake. The result is the
-    smaller of that and a one-sided confidence bound.
+    The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
+    that many scores, an error of the mean acts like the variance of the mean times the stake. The
+    result is the smaller of this product and the distance to a one-sided confidence bound. The
+    result is 0 if the mean is a target that the user set.
     """
     if level.n is None:
         return 0.0
@@ -91,8 +117,8 @@ def _mean_error(level: Level, stake: float, every: float) -> float:
 
 RECENT = 256
 _STEPS = 255
-_MIN_SINCE_CHANGE = 12  # fewer scores are often all alike and look like a large change
-_MIN_BEFORE_CHANGE = 8  # a change that seems as old as the oldest scores may be older
+_MIN_SINCE_CHANGE = 12  # fewer scores are often equal by chance, and look like a large change
+_MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores in the buffer may be older than they
 
 
 class RecentScores:
@@ -108,14 +134,17 @@ class RecentScores:
         self._count = count
 
     def add(self, score: float) -> None:
-        """Add ``score``, clipped to [0, 1]; the view of a stratum may lie outside."""
+        """Add ``score``, after clipping it to [0, 1].
+
+        A score to which the offset of a stratum was added may be outside this range.
+        """
         if not 0.0 <= score <= 1.0:
             score = min(1.0, max(0.0, score))
         self._ring[self._count % RECENT] = int(score * _STEPS + 0.5)
         self._count += 1
 
     def scores(self) -> list[float]:
-        """Return the scores, rounded to 1/255, the latest last."""
+        """Return the last 256 scores, rounded to multiples of 1/255, from oldest to latest."""
         at = self._count % RECENT
         ring = self._ring[at:] + self._ring[:at] if self._count >= RECENT else self._ring[:at]
         return [byte / _STEPS for byte in ring]
@@ -125,11 +154,12 @@ class RecentScores:
 
 
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
-    """Return the gain of the likeliest fall below ``mean``, and the number of values since then.
+    """Find how many of the last ``values`` are most clearly below ``mean``.
 
-    The gain of a fall ``number`` values ago (12 or more) is ``sum(mean - value)**2 / number``.
-    The result is (0, 0) if no such number lies below the mean, or the fall is about as old as the
-    values.
+    Returns a gain and a number. For the last ``number`` values, the gain is
+    ``sum(mean - value)**2 / number``; the function returns the number, 12 or more, with the highest
+    gain. It returns (0, 0) if the mean of the last values is not below ``mean`` for any number, or
+    if fewer than 8 values remain before the fall.
     """
     gain, found, total = 0.0, 0, 0.0
     for number, value in enumerate(reversed(values), start=1):
@@ -141,7 +171,10 @@ def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The scores since the estimated onset of a change."""
+    """Statistics of the scores since the estimated start of a change.
+
+    ``start`` is the index of the first of these scores, and ``n`` is their number.
+    """
 
     start: int
     n: int
@@ -162,30 +195,37 @@ _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "down": (0.6, 0.4, 0.0, 0.0),
     "up": (0.0, 0.0, 0.0, 1.0),
 }
-"""Shares of the views level, tail, spread and rise in the budget for false alarms."""
-_SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # for both directions: tail and spread are unknown
+"""The weights of the views level, tail, spread and rise in the evidence, for each direction.
+
+The weight is the fraction of the false alarms that a view may raise.
+"""
+_SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # "both" with a target, which has no tail and spread
 
 _ENDS = tuple(accumulate(_BETS, initial=0))
-_RESERVE = 1.5  # a learned baseline may be wrong: an alarm takes that much more evidence
+_RESERVE = 1.5  # evidence against a learned baseline is divided by this: it may be wrong
 _DATING_BET = (
-    1  # the bet whose evidence dates a change; a small one, so that it finds small changes
+    1  # the bet of each view that estimates the onset; its stake is small, for small changes
 )
-_RUN_SIZE = 4  # numbers in a run: evidence, start, total, squares
+_RUN_SIZE = 4  # four numbers for each view: wealth, start, and the sums before the start
 _LEVEL, _TAIL = 0, 1
 
 
 _ViewBets: TypeAlias = tuple[int, float, int, int]
-"""The bets on a view: the view, the share of each bet in the evidence, first and last index.
+"""The number of a view, the weight of each of its bets in the evidence, and their index range.
 
-A plain tuple, because it is unpacked for every score, and a named tuple takes longer.
+The indexes refer to the arrays in `Evidence`. This is a plain tuple, because it is unpacked for
+every score, and a named tuple would take longer.
 """
 
 
 class Evidence:
-    """The evidence of a change, from bets on four views of the scores, in flat arrays.
+    """The evidence that scores differ from ``baseline``, measured by 18 bets.
 
-    Each score updates bet k by ``M_k <- (M_k + 1) * (a_k - b_k * y)``. The evidence is the mean
-    over the bets of a view, summed over the views by their shares.
+    A view is a number ``y`` computed from each score, such as the score itself; there are four
+    views with several bets each. Each score updates the wealth of bet k on a view by
+    ``M_k <- (M_k + 1) * (a_k - b_k * y)``. The evidence is the weighted sum, over the views, of the
+    mean wealth of the bets on a view. It is large if the scores have changed. ``every`` is the mean
+    number of scores between false alarms.
     """
 
     __slots__ = (
@@ -217,14 +257,17 @@ class Evidence:
         self._m = array("d", bytes(8 * _ENDS[-1]))
         self._runs = array(
             "d", bytes(8 * _RUN_SIZE * len(_BETS))
-        )  # evidence, start, total, squares
+        )  # for each view: wealth of one bet, its start, and sums of scores before the start
         self._total = self._squares = 0.0
         self._recent = RecentScores()
         self.value = 0.0
-        """The evidence; an alarm is raised at ``every``."""
+        """The evidence of a change; the detector raises an alarm when it reaches ``every``."""
 
     def add(self, views: Views, *, index: int) -> None:
-        """Add the views of the ``index``-th score."""
+        """Add the score with number ``index`` to the evidence.
+
+        ``views`` are the four numbers computed from this score (see `views_of`).
+        """
         a, b, runs = self._a, self._b, self._runs
         self._m = found = multiplied(self._m, a, b, views)
         self.value = sum(map(mul, self._shares, found))
@@ -240,15 +283,17 @@ class Evidence:
         self._squares += level * level
 
     def leading_view(self) -> int:
-        """Return the view with the most evidence."""
+        """Return the index of the view (0 level, 1 tail, 2 spread, 3 rise) with most evidence."""
         return max(self._plan, key=lambda bets: bets[1] * sum(self._m[bets[2] : bets[3]]))[0]
 
     def run(self, view: int, *, count: int, baseline: Baseline, views: ToViews) -> Run:
-        """Return the scores since the likeliest onset of the change in ``view``.
+        """Estimate when the change in ``view`` began, and return statistics of the scores since.
 
-        Candidates are the likeliest fall within the recent scores, and the scores since the
-        evidence of the level or of ``view`` began. The one with the clearest change of the mean is
-        returned.
+        ``view`` is the index of a view, ``count`` the number of scores so far, and ``views`` the
+        function that computes the views of a score. There are up to three candidates for the start:
+        the most likely fall within the last 256 scores, the score since which the bets on the level
+        have won, and the score since which the bets on ``view`` have won. The function chooses the
+        candidate with the clearest change of the mean.
         """
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
@@ -261,7 +306,10 @@ class Evidence:
         return runs[gains.index(max(gains))]
 
     def _run_since(self, view: int, count: int) -> Run:
-        """Return the scores since the evidence of ``view`` began."""
+        """Return statistics of the scores since the bets on ``view`` began to win.
+
+        ``count`` is the number of scores so far.
+        """
         _, start, total, squares = self._runs[view * _RUN_SIZE : (view + 1) * _RUN_SIZE]
         n = max(1, count - int(start))
         mean = (self._total - total) / n
@@ -269,7 +317,10 @@ class Evidence:
         return Run(start=int(start), n=n, mean=mean, variance=variance)
 
     def since(self, *, count: int) -> int:
-        """Return the index of the first score that counts as evidence; ``count`` if none does."""
+        """Return the index of the first score that counts in the present evidence of a change.
+
+        ``count`` is the number of scores so far, which is returned if there is no evidence.
+        """
         pairs = zip(self._runs[0::_RUN_SIZE], self._runs[1::_RUN_SIZE], strict=True)
         return int(min((start for evidence, start in pairs if evidence > 1), default=count))
 
@@ -283,9 +334,9 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `to_state` returned.
+        """Replace the evidence by that in ``state``, which `to_state` returned.
 
-        Raises KeyError, TypeError or ValueError for anything else, and changes nothing.
+        Raises KeyError, TypeError or ValueError if ``state`` is invalid, and then changes nothing.
         """
         bets, runs = array("d", state["bets"]), array("d", state["runs"])
         total, squares = map(float, state["sums"])
@@ -300,7 +351,7 @@ class Evidence:
             *runs[3::_RUN_SIZE],
             total,
             squares,
-        )  # may be below 0 with strata
+        )  # may be negative, because offsets of strata are added to scores
         amounts = (*bets, *runs[0::_RUN_SIZE], *runs[1::_RUN_SIZE], value)
         if not all(map(math.isfinite, sums)) or not all(
             0 <= amount < math.inf for amount in amounts
@@ -312,10 +363,11 @@ class Evidence:
 
 
 def multiplied(m: array[float], a: array[float], b: array[float], views: Views) -> array[float]:
-    """Return ``(m + 1) * (a - b * y)`` for each bet and its view ``y``.
+    """Return the new wealth ``(m + 1) * (a - b * y)`` of each of the 18 bets.
 
-    The loop is unrolled, because it runs for every score of every metric and takes twice as long
-    otherwise.
+    ``m`` has the wealth of each bet before the score, ``a`` and ``b`` its coefficients. ``views``
+    has the four numbers ``y`` computed from the score; each bet uses one of them. The loop over the
+    bets is unrolled, because it runs for every score and would take twice as long otherwise.
     """
     y0, y1, y2, y3 = views
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17 = m
@@ -348,7 +400,11 @@ def multiplied(m: array[float], a: array[float], b: array[float], views: Views) 
 
 @cache
 def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
-    """Return the bets of each view that has a share."""
+    """Return, for each view that the detector uses, the weight and the index range of its bets.
+
+    ``known`` says of each view whether the baseline has a mean for it. ``reserve`` is a number by
+    which all weights are divided, so that more evidence is needed for an alarm.
+    """
     target_only = direction == "both" and not all(known)
     wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
     shares = [share if is_known else 0.0 for share, is_known in zip(wanted, known, strict=True)]
@@ -361,7 +417,10 @@ def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tup
 
 @cache
 def _shares(plan: tuple[_ViewBets, ...]) -> tuple[float, ...]:
-    """Return the share of every bet, 0 for bets of views without a share."""
+    """Return the weight of each of the 18 bets in the evidence.
+
+    The weight is 0 for bets on a view that the detector does not use.
+    """
     shares = [0.0] * _ENDS[-1]
     for view, share, first, last in plan:
         shares[first:last] = [share] * _BETS[view]

@@ -1,4 +1,4 @@
-"""Drift of the inputs: `EmbeddingDrift` detects a change of the questions."""
+"""Detect a change of the questions that users ask, from the embeddings of the questions."""
 
 from __future__ import annotations
 
@@ -25,28 +25,31 @@ _log = logging.getLogger("rag_eval_otel")
 
 _MIN_WINDOW, _MAX_WINDOW = 100, 2000  # the time to compute the map grows with the window
 _DIRECTIONS = 4
-_FEATURES = _DIRECTIONS + 1  # the nearness and a rank along each direction
-_MAX_CENTRES, _MIN_GROUP = 32, 4  # centres, and questions in the group of each
+_FEATURES = _DIRECTIONS + 1  # the similarity to a centre, and a rank along each direction
+_MAX_CENTRES, _MIN_GROUP = 32, 4  # most groups of questions, and fewest questions in a group
 _ROUNDS = 10
 _RANKS = 100
-_SAME = 1e-3  # values along a direction that differ by less, as by rounding, have the same rank
+_SAME = 1e-3  # values that differ by less, for instance by rounding, have the same rank
 
 
 class EmbeddingDrift:
-    """Raises an alarm when the embeddings of questions differ from those of a reference window.
+    """Raise an alarm when the embeddings of questions differ from those of the first questions.
 
-    The first half of the first ``window`` embeddings gives a map: the centres of up to 32 groups of
-    similar questions, and the four main directions. Each embedding then has five features: the
-    nearness to the nearest centre, and the rank along each direction. The second half of the window
-    gives their baselines. From then on a `BettingDetector` watches each feature, in both
-    directions, with a fifth of the budget: at most one false alarm in ``every`` questions, as for a
-    learned baseline.
+    The detector learns from the first ``window`` questions, 100 to 2,000. From the first half of
+    them it computes the centres of up to 32 groups of similar questions, and the four directions in
+    which the embeddings vary most (principal components). Centres and directions are called the
+    *map*. Every later question then has five features, which are numbers in [0, 1]: the cosine
+    similarity to the most similar centre, and a rank along each of the four directions.
 
-    The direction of an alarm is ``down`` if questions are unlike any before (the nearness falls),
-    ``up`` if there are fewer kinds of questions, and ``spread`` if the mix of known topics has
-    changed (a rank). An alarm resets the evidence of all five features, and the next ``cooldown``
-    questions are ignored. Embeddings are kept only until the map is computed. ``window`` is 100 to
-    2,000. Raises `ConfigError` for invalid options.
+    The second half of the window gives the baselines of the five features. After the window, a
+    `BettingDetector` watches each feature for rises and falls. A fifth of the false alarms may come
+    from each feature, so that together they raise about one false alarm in ``every`` questions.
+
+    The direction of an alarm is ``down`` if questions are unlike any question before (the
+    similarity falls), ``up`` if there are fewer kinds of questions (the similarity rises), and
+    ``spread`` if the mix of known topics has changed (a rank changes). After an alarm the evidence
+    of all five features is discarded, and the next ``cooldown`` questions are ignored. Embeddings
+    are kept only until the map is computed. Raises `ConfigError` for invalid options.
     """
 
     kind = "embedding"
@@ -63,32 +66,33 @@ class EmbeddingDrift:
         )
         self._detectors = [self._make() for _ in range(_FEATURES)]
         self.ignored = 0
-        """The number of ignored embeddings."""
+        """The number of embeddings that were ignored because they are invalid."""
         self.drift_detected = False
         """Whether the last embedding raised an alarm."""
         self.alarm: Alarm | None = None
-        """The last alarm; its indexes count the embeddings after the map was computed."""
+        """The last alarm. Its indexes count embeddings, from 0 after the map was computed."""
 
     @property
     def count(self) -> int:
-        """The number of embeddings after the map was computed."""
+        """The number of embeddings since the map (centres and main directions) was computed."""
         return self._detectors[0].count
 
     @property
     def since(self) -> int:
-        """The index of the first embedding that counts as evidence."""
+        """The index of the first embedding that counts in the present evidence of a change."""
         return min(detector.since for detector in self._detectors)
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change, 0 or more; an alarm is raised at log10 of ``every``."""
+        """The evidence of a change as a power of ten; an alarm is raised at log10 of ``every``."""
         most = max(detector.log10_evidence for detector in self._detectors)
         return max(0.0, most - math.log10(_FEATURES))
 
     def nearness(self, embedding: Vectors | Sequence[float]) -> float | None:
-        """Return the cosine with the nearest centre, 0 if it is negative.
+        """Return the cosine of ``embedding`` and the most similar centre of a group of questions.
 
-        Returns None before the map is computed, and for an invalid embedding.
+        The result is 0 if the cosine is negative. It is None if the centres have not been computed
+        yet, or if the embedding is invalid.
         """
         row = self._unit(embedding)
         return None if row is None or self._map is None else self._map.nearness(row)
@@ -96,8 +100,9 @@ class EmbeddingDrift:
     def update(self, embedding: Vectors | Sequence[float], *, stratum: str | None = None) -> bool:
         """Add the embedding of a question and return True if it raises an alarm.
 
-        ``stratum`` as for `BettingDetector.update`. An embedding that is zero, not finite, not a
-        row of numbers, or of another length than the first one is ignored.
+        ``stratum`` names the kind of question, such as a route, as in `BettingDetector.update`. An
+        embedding is ignored if it is zero, not finite, not a row of numbers, or of another length
+        than the first embedding.
         """
         self.drift_detected = False
         row = self._unit(embedding)
@@ -145,7 +150,10 @@ class EmbeddingDrift:
                 detector.pause()
 
     def _make_alarm(self, number: int) -> Alarm | None:
-        """Return the alarm of the feature ``number``; the nearness is number 0."""
+        """Return the last alarm of one of the five features.
+
+        ``number`` is 0 for the similarity to the nearest centre, and 1 to 4 for the ranks.
+        """
         alarm = self._detectors[number].alarm
         if alarm is None:
             return None
@@ -157,9 +165,10 @@ class EmbeddingDrift:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return the map and the evidence as JSON values, without the options.
+        """Return the map (centres and main directions) and the evidence as JSON values.
 
-        Single embeddings are left out, because they reveal much of the questions' texts.
+        Embeddings of single questions are left out, because they reveal much of the text of the
+        questions.
         """
         return {
             "format": FORMAT,
@@ -169,7 +178,11 @@ class EmbeddingDrift:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `to_state` returned; errors as for `BettingDetector.restore`."""
+        """Replace the map and the evidence by those in ``state``, which `to_state` returned.
+
+        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is invalid, or comes
+        from a detector with other options.
+        """
         if (state["format"], state["kind"]) != (FORMAT, self.kind):
             msg = (
                 f"it belongs to {state['format']!r}, {state['kind']!r}, not {FORMAT}, {self.kind!r}"
@@ -187,7 +200,11 @@ class EmbeddingDrift:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """``k`` centres and ``n`` main directions of embeddings in ``d`` dimensions."""
+    """What `EmbeddingDrift` has learned from the embeddings of the first questions.
+
+    It has the mean of the embeddings, ``n`` principal directions, and the centres of ``k`` groups
+    of similar questions. The embeddings have ``d`` dimensions.
+    """
 
     mean: NDArray[np.float32]  # d
     directions: NDArray[np.float32]  # n x d
@@ -196,7 +213,7 @@ class _Map:
 
     @classmethod
     def of(cls, rows: Vectors) -> _Map:
-        """Return the map of ``rows``, each of length 1."""
+        """Compute centres and main directions from ``rows``, which are embeddings of length 1."""
         mean = rows.mean(axis=0)
         directions = _main_directions(rows - mean)
         along = (rows - mean) @ directions.T
@@ -205,7 +222,7 @@ class _Map:
         return cls(*(part.astype(np.float32) for part in parts))
 
     def check(self) -> None:
-        """Raise ValueError if the parts do not belong together or are not finite."""
+        """Raise ValueError if the shapes of the arrays do not match or a number is not finite."""
         n, d = self.directions.shape
         fits = self.mean.shape == (d,) and self.ranks.shape == (n, _RANKS) and n <= _DIRECTIONS
         if not (fits and self.centres.shape[1:] == (d,) and len(self.centres)):
@@ -216,24 +233,34 @@ class _Map:
             raise ValueError(msg)
 
     def nearness(self, row: Vectors) -> float:
-        """Return the cosine with the nearest centre, 0 if it is negative."""
+        """Return the cosine of ``row``, an embedding of length 1, and the most similar centre.
+
+        The result is 0 if the cosine is negative.
+        """
         return min(1.0, max(0.0, float(np.max(self.centres @ row.astype(np.float32)))))
 
     def features(self, row: Vectors) -> list[float]:
-        """Return five numbers in [0, 1]: the nearness, and the rank along each direction."""
+        """Return the five features of ``row``, an embedding of length 1, as numbers in [0, 1].
+
+        They are the similarity to the most similar centre, and the rank along each main direction.
+        If there are fewer than four directions, .5 replaces the missing ranks.
+        """
         along = self.directions @ (row - self.mean)
         ranks = [_rank(ranks, x) for ranks, x in zip(self.ranks, along, strict=True)]
         return [self.nearness(row), *ranks, *[0.5] * (_DIRECTIONS - len(ranks))]
 
 
 def _rank(values: NDArray[np.float32], x: float) -> float:
-    """Return the share of the sorted ``values`` below ``x``, plus half the share of equal ones."""
+    """Return the rank of ``x`` in the sorted ``values``, as a number from 0 to 1.
+
+    It is the fraction of values below ``x`` plus half the fraction of values equal to ``x``.
+    """
     below, above = np.searchsorted(values, (x - _SAME, x + _SAME))
     return float(below + above) / 2 / len(values)
 
 
 def _main_directions(rows: Vectors) -> Vectors:
-    """Return up to four principal directions of ``rows``, whose mean is 0."""
+    """Return up to four principal directions of ``rows``, which are vectors with the mean 0."""
     n, d = rows.shape
     variances, axes = np.linalg.eigh(rows @ rows.T if n < d else rows.T @ rows)
     found = axes[:, ::-1][:, : min(_DIRECTIONS, n, d)].T
@@ -244,10 +271,11 @@ def _main_directions(rows: Vectors) -> Vectors:
 
 
 def _centres(rows: Vectors) -> Vectors:
-    """Return the centres of groups of similar ``rows`` (k-means), each of length 1.
+    """Group similar ``rows`` by k-means, and return the centre of each group, scaled to length 1.
 
-    Evenly spaced rows are the initial centres, so that the result is reproducible. Small groups are
-    left out, because their centres reveal single questions.
+    The rows are embeddings of questions. The initial centres are evenly spaced rows, so that the
+    result is reproducible. Groups of fewer than four questions are left out, because their centres
+    would reveal single questions.
     """
     count = max(1, min(_MAX_CENTRES, len(rows) // _MIN_GROUP))
     centres: Vectors = rows[np.linspace(0, len(rows) - 1, count).astype(int)]

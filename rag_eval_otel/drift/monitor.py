@@ -1,4 +1,8 @@
-"""`DriftMonitor`: one detector for each service, metric and version."""
+"""Watch live evaluation scores for drift, with one detector for each stream of scores.
+
+A *stream* is the sequence of scores of one service, metric and version of the metric. A *turn* is
+one question of a user and its answer.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +37,26 @@ from rag_eval_otel.types import Evaluation, SpanRef, Vectors
 _log = logging.getLogger("rag_eval_otel")
 
 Value: TypeAlias = "float | Vectors"
-"""A score in [0, 1], or the embedding of a question."""
+"""What a detector watches: a score in [0, 1], or the embedding of a question."""
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
 
 
 def length_score(characters: int) -> float:
-    """Return the logarithm of a text's length, scaled to [0, 1]; 20,000 characters give 1."""
+    """Return a number in [0, 1] for the length of a text with this number of ``characters``.
+
+    It is the logarithm of the length, scaled so that 20,000 characters and more give 1.
+    """
     return min(1.0, math.log1p(characters) / _MAX_LENGTH)
 
 
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]:
-    """Yield name, version and value of each stream that ``evaluation`` adds to.
+    """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
-    A failed score adds to ``<metric>.scored`` alone, which has no version, so that a new judge that
-    fails more often is detected.
+    Each metric yields its score under the name of the metric, and 1 or 0 under the name
+    ``<metric>.scored``: 0 if the metric has no score because the evaluation failed. The second
+    value has no version, so that a new judge that fails more often than the judge before is
+    detected. The length of the answer and the embedding of the question follow if they are known.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -62,20 +71,23 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]
 
 
 class DriftMonitor:
-    """Adds each score to the detector of its service, metric and version.
+    """Watch the scores of live evaluations, with one detector per service, metric and version.
 
-    The first score in another version than the metric's last one is reported as `NewBaseline`:
-    another judge, prompt or definition is another measurement, not a drift. Missing scores are not
-    evidence; their share is monitored as ``<metric>.scored``, the length of answers as
-    ``answer_length``, and the embeddings of questions as ``question_embedding``, for each embedder.
-    ``report`` is called with a `Drift` for each alarm.
+    ``report`` is called with a `Drift` for each alarm of a detector. When the scores of a metric
+    come in another version than before, ``report`` is called with a `NewBaseline`, because another
+    judge, prompt or definition is another measurement and not a drift.
 
-    ``make`` returns the detector of a stream. ``stratum`` returns the stratum of a turn, for
-    instance its route, which must not depend on the scores. ``service`` is the service that emits
-    the evaluations. At most ``capacity`` streams are kept; beyond, the least recently used one is
-    removed, which is logged once. ``guard`` is entered around calls of detectors that read evidence
-    or state, to handle their exceptions. Thread-safe; ``report`` is called without the lock, on the
-    caller's thread.
+    Missing scores are not evidence of a change. The fraction of turns with a score is watched as a
+    stream of its own, ``<metric>.scored``. The lengths of answers are watched as ``answer_length``,
+    and the embeddings of questions as ``question_embedding``. A turn is one question and its
+    answer.
+
+    ``make`` returns the detector for a stream. ``stratum`` returns the kind of a turn, for instance
+    its route, which must not depend on the scores. ``service`` is the name of the service that
+    emits the evaluations. At most ``capacity`` streams are kept. If there are more, the least
+    recently used stream is removed, which is logged once. ``guard`` is a context manager that
+    handles exceptions of a detector while its evidence or state is read. A monitor is thread-safe.
+    ``report`` is called without the lock, on the thread that adds the score.
     """
 
     def __init__(
@@ -103,18 +115,26 @@ class DriftMonitor:
         self._has_removed = False
 
     def _create_lock(self) -> None:
-        """Create the lock; also in a forked child, where the parent's may stay locked."""
+        """Create a new lock for the monitor.
+
+        This is also called in a forked child process, where the lock that was copied from the
+        parent process could stay locked for ever.
+        """
         self._lock = threading.RLock()
 
     def explain(self, cause: Callable[[Stream], Cause]) -> None:
-        """Set the function that returns the cause of an alarm, such as that of a canary set."""
+        """Set the function that says whether the judge or the system caused an alarm.
+
+        ``cause`` is called with the stream of each alarm. A canary set, which is a fixed set of
+        samples that is scored regularly, can tell these two causes apart.
+        """
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Add all values of ``evaluation``, and report alarms.
+        """Add all scores and other values of ``evaluation`` to their streams, and report alarms.
 
-        An exception of ``stratum`` is raised before any value is added, exceptions of detectors and
-        of ``report`` after all values were added and reported.
+        If the function ``stratum`` raises an exception, no value is added. If a detector or the
+        function ``report`` raises an exception, it is raised again after all values were added.
         """
         stratum = None if self._stratum is None else self._stratum(evaluation)
         with ExitStack() as updates:
@@ -130,7 +150,11 @@ class DriftMonitor:
         span: SpanRef | None = None,
         stratum: str | None = None,
     ) -> None:
-        """Add ``value``, a score in [0, 1] or an embedding, of the turn ``span`` to ``stream``."""
+        """Add ``value`` to the detector of ``stream``, and report an alarm if it raises one.
+
+        ``value`` is a score in [0, 1] or the embedding of a question. ``span`` refers to the span
+        of the evaluated turn, and ``stratum`` names the kind of the turn.
+        """
         label = None if stratum is None else str(stratum)
         with ExitStack() as reports:  # an exception of one report does not prevent the next
             for report in reversed(self._add(stream, value, span, label)):
@@ -139,7 +163,7 @@ class DriftMonitor:
     def _add(
         self, stream: Stream, value: Value, span: SpanRef | None, stratum: str | None
     ) -> list[Report]:
-        """Add ``value`` and return the reports it causes."""
+        """Add ``value`` to the detector of ``stream``, and return alarms and new baselines."""
         reports: list[Report] = []
         with self._lock:
             monitor = self._streams.get(stream)
@@ -156,7 +180,7 @@ class DriftMonitor:
         return reports
 
     def _new_baseline(self, stream: Stream) -> Iterator[NewBaseline]:
-        """Yield a report if the metric of ``stream`` had another version before."""
+        """Yield a `NewBaseline` if the last scores of the metric had another version."""
         key = (stream.service, stream.name)
         previous = self._versions.pop(key, stream.version)
         self._versions[key] = stream.version
@@ -179,7 +203,11 @@ class DriftMonitor:
                 )
 
     def evidence(self) -> list[tuple[Stream, float]]:
-        """Return every stream with the log10 of its evidence; an alarm is at log10 of ``every``."""
+        """Return each stream with its evidence of a change, as a power of ten.
+
+        `BettingDetector` raises an alarm when this number reaches log10 of its option ``every``.
+        Streams with a detector that does not measure evidence are left out.
+        """
         found: list[tuple[Stream, float]] = []
         with self._lock:
             for stream, monitor in self._streams.items():
@@ -192,9 +220,9 @@ class DriftMonitor:
     # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Return the state of all detectors as JSON values.
+        """Return the state of all detectors as JSON values, for `restore`.
 
-        It includes restored states of streams that have had no score since.
+        If a stream was restored and has had no score since, its restored state is included.
         """
         with self._lock:
             states = dict(self._restored)
@@ -207,10 +235,10 @@ class DriftMonitor:
         return {"format": FORMAT, "streams": streams[-self._capacity :]}
 
     def restore(self, state: object) -> None:
-        """Restore what `to_state` returned in an earlier process.
+        """Continue from ``state``, which `to_state` returned in an earlier process.
 
-        The detector of a stream is restored at its first score. For invalid states a warning is
-        logged, and the baselines are learned again.
+        The detector of a stream gets its state at the first score of the stream. If a state is
+        invalid, a warning is logged, and the baseline is learned anew.
         """
         try:
             found = dict(_detector_states(state))
@@ -223,7 +251,7 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
 
     def _make_detector(self, stream: Stream) -> Detector:
-        """Return a new detector for ``stream``, with its restored state if there is one."""
+        """Make a detector for ``stream``, and restore the saved state of the stream if any."""
         detector = self._make(stream)
         if stream in self._restored:
             try:
@@ -253,13 +281,16 @@ def _detector_states(state: Any) -> Iterator[tuple[Stream, Mapping[str, Any]]]:
 # --- one stream -----------------------------------------------------------------------------------
 
 _TurnScore: TypeAlias = "tuple[float, int, SpanRef | None]"
-"""A score, its negative index (so that of equal scores the latest comes first), and its turn."""
+"""A score, the negative index of this score, and the span of the evaluated turn.
+
+The index is negative so that the latest of equal scores comes first in sorted order.
+"""
 
 _MAX_TURNS = 5
 
 
 class _StreamMonitor:
-    """The detector of one stream, and the turns with the lowest and the highest scores."""
+    """The detector of one stream, and the turns with the lowest and the highest scores so far."""
 
     __slots__ = ("_highest", "_lowest", "detector")
 
@@ -271,7 +302,11 @@ class _StreamMonitor:
     def update(
         self, value: Any, *, stream: Stream, span: SpanRef | None, stratum: str | None
     ) -> Alarm | None:
-        """Add a score or an embedding of the turn ``span``, and return the alarm it raises."""
+        """Add ``value`` to the detector, and return the alarm if ``value`` raises one.
+
+        ``value`` is a score or the embedding of a question. ``span`` refers to the span of the
+        evaluated turn, which is kept if its score is among the lowest or highest.
+        """
         detector = self.detector
         if isinstance(detector, EmbeddingDrift):
             score = detector.nearness(value)
@@ -286,7 +321,10 @@ class _StreamMonitor:
         return detector.alarm if detector.update(value, stratum=stratum) else None
 
     def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return the turns since ``onset`` with the lowest scores; after a rise, the highest."""
+        """Return up to five turns with the lowest scores since the index ``onset``.
+
+        If ``direction`` is "up", return the turns with the highest scores instead.
+        """
         sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)
         return tuple(
             WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
@@ -294,7 +332,10 @@ class _StreamMonitor:
 
 
 def _with_turn(turns: list[_TurnScore], turn: _TurnScore, since: int) -> list[_TurnScore]:
-    """Return the five lowest of ``turns`` and ``turn``, without those before index ``since``."""
+    """Add ``turn`` to the sorted list ``turns``, and return the five turns with the lowest scores.
+
+    Turns before the index ``since`` are left out.
+    """
     if turns and min(-at for _, at, _ in turns) < since:
         turns = [kept for kept in turns if -kept[1] >= since]
     if len(turns) < _MAX_TURNS or turn[:2] < turns[-1][:2]:

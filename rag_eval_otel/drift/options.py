@@ -1,4 +1,8 @@
-"""`DriftOptions`: the options of drift detection on live scores."""
+"""Define `DriftOptions`, the options of drift detection on live scores.
+
+A *turn* is one question of a user and its answer. A *stream* is the sequence of scores of one
+service, metric and version of the metric.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from rag_eval_otel.types import Evaluation
 
 MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
 QUESTIONS = "question_embedding"
-"""The name of the stream of question embeddings."""
+"""The name under which the embeddings of questions are watched for drift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +33,25 @@ class DriftOptions:
     """Options of drift detection on live scores: ``instrument(drift=DriftOptions(every=10_000))``.
 
     ``every``, ``learn``, ``tail``, ``direction`` and ``cooldown`` are options of `BettingDetector`.
-    Each metric has a detector of its own, so m metrics raise one false alarm in ``every / m``
-    turns. ``targets`` maps metrics to the mean that their scores should have, or to a mapping of
-    strata to means; the other metrics learn a baseline.
+    Each metric has a detector of its own, so m metrics raise about one false alarm in ``every / m``
+    turns. ``targets`` maps the name of a metric to the mean that its scores should have, or to a
+    mapping of strata to means. A stratum is a kind of turn, such as a route. For a metric without
+    a target, the detector learns a baseline from the first scores.
 
-    ``detector`` replaces `BettingDetector`, and these options have no effect on it. It is the name
-    of an entry point in the group ``rag_eval_otel.detectors``, a function that returns a `Detector`
-    (called with the `Stream` if it has a required parameter), or an object with the interface of
-    river's detectors, which is copied for each stream.
+    ``detector`` replaces `BettingDetector`. The options named so far have no effect on the
+    replacement. ``detector`` is one of these:
 
-    ``stratum`` returns the stratum of a turn, or None. ``questions`` is the window of
-    `EmbeddingDrift`; 0 turns it off. ``on_drift`` is called with each `Drift` and `NewBaseline` on
-    the evaluator's thread. Exceptions of ``on_drift`` and ``stratum`` are counted and logged.
-    ``state`` is a file that keeps baselines and evidence for the next process, including the names
-    of strata. ``streams`` bounds the number of detectors. Raises `ConfigError` for invalid options.
+    - the name of an entry point in the group ``rag_eval_otel.detectors``
+    - a function that returns a `Detector`; if it has a required parameter, it gets the `Stream`
+    - an object with the interface of the detectors in the river library, which is copied for each
+      stream
+
+    ``stratum`` is a function that returns the stratum of a turn, or None. ``questions`` is the
+    number of questions from which `EmbeddingDrift` learns; 0 turns it off. ``on_drift`` is called
+    with each `Drift` and `NewBaseline`, on the thread that evaluates. Exceptions of ``on_drift``
+    and ``stratum`` are counted and logged. ``state`` is the path of a file that keeps baselines,
+    evidence and the names of strata for the next process. ``streams`` is the largest number of
+    detectors. Raises `ConfigError` for invalid options.
     """
 
     every: float = 100_000
@@ -83,7 +92,7 @@ class DriftOptions:
                 raise ConfigError(msg)
 
     def make_detector(self, stream: Stream) -> Detector:
-        """Return a new detector for ``stream``."""
+        """Make the detector that these options ask for, for the scores of ``stream``."""
         if stream.name == QUESTIONS:
             return self._embedding()
         if self.detector == "betting":

@@ -1,4 +1,8 @@
-"""The records of drift: streams, alarms, and the reports of the monitor."""
+"""Define the records of drift detection: streams of scores, alarms, and reports to the user.
+
+A *baseline* is the mean with which a detector compares new scores. The *onset* of a change is the
+estimated index of the first score after the change.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,20 @@ View = Literal["level", "tail", "spread", "rise"]
 VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
 
 Directions: TypeAlias = Literal["both", "down", "up"]
-"""The changes that a detector looks for."""
+"""The changes of scores that a detector looks for: falls, rises, or all changes."""
 
 Direction = Literal["down", "up", "spread"]
-"""The change of an alarm. ``spread``: scores lie further from their mean than in the baseline."""
+"""The change that an alarm reports.
+
+``spread`` means that scores lie further from their mean than in the baseline.
+"""
 
 Cause = Literal["judge", "system", "unknown"]
-"""The cause of a change, according to the canary set; ``unknown`` without one."""
+"""What caused a change of scores, ``unknown`` if there is no canary set.
+
+A canary set is a fixed set of samples that is scored regularly. If the scores of these samples
+change, the judge has changed; otherwise the system that answers the questions has changed.
+"""
 
 _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
     "level": "down",
@@ -30,9 +41,10 @@ _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
 
 
 def direction_of(view: View, interval: tuple[float, float]) -> Direction:
-    """Return the direction of a change with this ``interval``.
+    """Return in which direction the scores have changed.
 
-    If the interval contains 0, the direction is the one that ``view`` looks for.
+    ``interval`` is a confidence interval for the change of the mean. If it contains 0, the result is
+    the direction of the test ``view`` that raised the alarm.
     """
     low, high = interval
     if high < 0:
@@ -40,16 +52,18 @@ def direction_of(view: View, interval: tuple[float, float]) -> Direction:
     return "up" if low > 0 else _DIRECTION_OF_VIEW[view]
 
 
-_NORMAL = 2.8  # not 1.96: the onset is the one that makes the change look largest
+_NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A change that a detector found. Indexes count the valid scores of the stream, from 0.
+    """A change of scores that a detector found.
 
-    ``before`` is the mean of the baseline, ``after`` the mean of the ``n`` scores since ``onset``,
-    which is the estimated start of the change. ``interval`` is a 95 % interval for ``change``,
-    widened because the onset was estimated from the same scores.
+    ``index`` is the index of the score that raised the alarm, and ``onset`` the estimated index of
+    the first score after the change. Indexes count the valid scores of the stream, from 0. ``view``
+    is the test that raised the alarm. ``before`` is the mean of the baseline, ``after`` the mean of
+    the ``n`` scores since the onset. ``interval`` is a 95 % confidence interval for the difference
+    of these means. It is wider than usual, because the onset was estimated from the same scores.
     """
 
     index: int
@@ -65,23 +79,31 @@ class Alarm:
 
     @property
     def change(self) -> float:
-        """The change of the mean, ``after - before``."""
+        """The change of the mean of the scores, ``after - before``."""
         return self.after - self.before
 
 
 def change_interval(
     change: float, *, variance: float, effect: float, n: int, baseline_error: float
 ) -> tuple[float, float]:
-    """Return a 95 % interval for ``change``, the mean of ``n`` scores less the baseline's mean."""
+    """Return a 95 % confidence interval for ``change``.
+
+    ``change`` is the mean of the ``n`` scores since the change, minus the mean of the baseline.
+    ``variance`` is the variance of these scores, ``effect`` the number of them that carry as much
+    information as one independent score. ``baseline_error`` is the standard error of the mean of
+    the baseline.
+    """
     half = _NORMAL * math.sqrt(variance * effect / max(n, 1) + baseline_error**2)
     return change - half, change + half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The identity of a stream of scores; each stream has a detector of its own.
+    """The key of a stream of values that one detector watches: service, name and version.
 
-    ``name`` is a metric, ``<metric>.scored``, ``answer_length`` or ``question_embedding``.
+    ``name`` is the name of a metric, or ``<metric>.scored``, ``answer_length`` or
+    ``question_embedding``. ``version`` changes if the metric is measured in another way, for
+    instance with another judge.
     """
 
     service: str
@@ -91,7 +113,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstTurn:
-    """One of the turns with the worst scores since the onset of a change."""
+    """The score and the span of one of the worst answers since the onset of a change."""
 
     score: float
     span: SpanRef | None
@@ -99,7 +121,7 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm on a stream, with its cause and the worst turns since the onset."""
+    """An alarm with its stream of scores, its cause, and the worst answers since the onset."""
 
     stream: Stream
     alarm: Alarm
@@ -119,7 +141,10 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBaseline:
-    """A metric has another version than before; the detector of the new one learns a baseline."""
+    """Report that the scores of a metric now come in another version than before.
+
+    A detector for the new version learns a new baseline. ``previous`` is the version before.
+    """
 
     stream: Stream
     previous: str

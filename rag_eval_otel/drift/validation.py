@@ -1,4 +1,4 @@
-"""Checks of scores and of the options of detectors."""
+"""Check the scores given to drift detectors, and the options of the detectors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _log = logging.getLogger("rag_eval_otel")
 _ROUNDING = 1e-6
 _MIN_REFERENCE = 2
 _MIN_EVERY = 10
-_MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # scores of a file that the baseline is learned from
+_MIN_LEARN, _DEFAULT_LEARN = 50, 2000  # number of scores from which a baseline is learned
 
 
 def valid_score(score: object) -> float | None:
-    """Return ``score`` as a float in [0, 1], or None if it is not a score.
+    """Return ``score`` as a float in [0, 1], or None if it is not a number in this range.
 
-    A number that leaves the range by a rounding error is moved to the bound.
+    A number that is outside the range by a rounding error is moved to the bound.
     """
     if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
         return score
@@ -33,7 +33,10 @@ def valid_score(score: object) -> float | None:
 
 
 def valid_reference(scores: Iterable[object]) -> list[float]:
-    """Return the valid ones of ``scores``; raise `ConfigError` if there are fewer than two."""
+    """Return the values in ``scores`` that are scores in [0, 1].
+
+    Raises `ConfigError` if there are fewer than two, because no baseline can be learned from them.
+    """
     found = [value for value in map(valid_score, scores) if value is not None]
     if len(found) < _MIN_REFERENCE:
         msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(found)}"
@@ -42,9 +45,10 @@ def valid_reference(scores: Iterable[object]) -> list[float]:
 
 
 def count_ignored(value: object, ignored: int) -> int:
-    """Return ``ignored`` plus one, and log a warning about the first invalid ``value``.
+    """Count ``value``, which is not a valid score, and return the new count.
 
-    None stands for a failed evaluation: it is neither counted nor logged.
+    ``ignored`` is the count so far. If it is 0, a warning is logged. The value None stands for a
+    failed evaluation and is neither counted nor logged.
     """
     if value is None:
         return ignored
@@ -54,7 +58,7 @@ def count_ignored(value: object, ignored: int) -> int:
 
 
 def default_learn(count: int) -> int:
-    """Return the number of scores to learn the baseline from, for a file of ``count`` scores."""
+    """Return from how many of the ``count`` scores in a file the baseline is learned."""
     return min(_DEFAULT_LEARN, max(_MIN_LEARN, count // 2))
 
 
