@@ -290,7 +290,10 @@ _MAX_TURNS = 5
 
 
 class _StreamMonitor:
-    """The detector of one stream, and the turns with the lowest and the highest scores so far."""
+    """The detector of one stream, and the turns with the lowest and the highest scores.
+
+    Only turns since the beginning of the present evidence are kept.
+    """
 
     __slots__ = ("_highest", "_lowest", "detector")
 

@@ -1,4 +1,8 @@
-"""Attributes of exported spans: scores are added, and texts of the application removed."""
+"""Change the attributes of ended spans before export: add scores, and remove texts of users.
+
+A *turn* is one question of a user and its answer. An ended span cannot be changed, so functions
+here return a changed copy of the span.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def span_context(ref: SpanRef | None) -> Context:
-    """Return a context in which the span ``ref`` is current; the span may have ended."""
+    """Return an OpenTelemetry context in which the span that ``ref`` identifies is current.
+
+    The span may have ended. If ``ref`` is None, the context is empty.
+    """
     if ref is None:
         return Context()
     span = SpanContext(
@@ -42,7 +49,11 @@ MAX_EXPLANATION = 1024  # characters
 def score_attributes(
     ending: Ending, *, explanations: Literal["off", "on"] = "off"
 ) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` attributes of a turn; scores are always floats."""
+    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
+
+    ``ending`` says what became of the evaluation of the turn. If ``explanations`` is "on", the
+    explanations of the scores are included, each cut to 1,024 characters.
+    """
     found: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
@@ -75,16 +86,19 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
 def exportable_attributes(
     attributes: Iterable[tuple[str, AttributeValue]],
 ) -> dict[str, AttributeValue]:
-    """Return ``attributes`` in a form that can be encoded; names may have lone surrogates."""
+    """Return ``attributes`` as a dict, with all strings in a form that can be encoded as UTF-8.
+
+    Names of metrics and judges come from the user and may contain lone surrogates.
+    """
     return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
 
 
 def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableSpan:
-    """Return a copy of the ended ``span`` with the attributes ``added``.
+    """Return a copy of the ended ``span`` with the additional attributes ``added``.
 
-    All other fields are kept, including dropped counts. The copy has no attribute limit, because a
-    full limit would drop the oldest attributes. The original is not changed, because other
-    processors may use it.
+    All other fields stay, including the counts of dropped attributes, events and links. The copy
+    has no limit on the number of attributes, because at the limit the SDK would drop the oldest
+    attributes. The original span is not changed, because other span processors may use it.
     """
     return copied(span, attributes={**(span.attributes or {}), **added}, events=span.events)
 
@@ -92,7 +106,10 @@ def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableS
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
-    """Return a copy of ``span`` with other attributes and events, and its dropped counts."""
+    """Return a copy of ``span`` with ``attributes`` and ``events`` instead of its own.
+
+    The copy keeps the counts of dropped attributes, events and links.
+    """
     return ReadableSpan(
         name=span.name,
         context=span.context,
@@ -110,7 +127,10 @@ def copied(
 
 
 def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
-    """Return ``attributes`` with the count of those that had been ``dropped`` before."""
+    """Return ``attributes`` as a mapping that reports ``dropped`` attributes as dropped.
+
+    Exporters read this count from the attribute ``dropped`` of the mapping.
+    """
     if not dropped:
         return (
             attributes  # for a plain dict, the SDK counts none as dropped and checks no value again
@@ -133,11 +153,13 @@ Handling: TypeAlias = Literal["keep", "drop", "redact"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentFilter:
-    """Removes or redacts texts in the attributes of a span and of its events, by attribute name.
+    """Remove or redact texts in the attributes of spans and of their events before export.
 
-    ``foreign`` is the option for attributes of other instrumentations, ``own`` for those of the
-    ``record_...()`` functions, whose texts ``redactor`` redacts. Spans of this library are not
-    changed, because they were written with the same options.
+    The name of an attribute decides whether it contains a text, and who wrote it. ``foreign`` says
+    what happens to texts from other instrumentations: "keep" or "strip". ``own`` says what happens
+    to texts from the ``record_...()`` functions of this library. If ``own`` is "off", these texts
+    are removed. Otherwise ``redactor`` replaces what should not be exported. Spans that this
+    library created are not changed, because they were written according to the same options.
     """
 
     foreign: Content = "keep"
@@ -145,12 +167,12 @@ class ContentFilter:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
-        """Return ``span`` as it may be exported: unchanged, or a copy without some of its texts."""
+        """Return ``span`` if it may be exported as it is, else a copy with fewer texts."""
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span
         names = attributes_of(span)
-        # A limit may have dropped the attribute that marks events with our texts.
+        # A span limit may have dropped the attribute that says that events have texts of ours.
         may_have_own = span.dropped_attributes or not native.PARTS.keys().isdisjoint(names)
         if self.foreign == "keep" and not may_have_own:
             return span
@@ -165,7 +187,7 @@ class ContentFilter:
         )
 
     def bare(self, span: ReadableSpan) -> ReadableSpan:
-        """Return ``span`` without attributes and events, for the case that `shown` fails."""
+        """Return a copy of ``span`` without attributes and events, in case `shown` fails."""
         return copied(span, attributes={}, events=())
 
     def _event(self, event: Event) -> Event | None:
@@ -178,7 +200,10 @@ class ContentFilter:
     def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
-        """Return the remaining ``attributes``; None if all remain unchanged."""
+        """Return ``attributes`` after removing and redacting texts, or None if nothing changes.
+
+        If the attributes belong to a span event, ``event`` is the name of this event.
+        """
         handling = {name: self._handling(owner_of(name, event)) for name in attributes}
         if all(each == "keep" for each in handling.values()):
             return None
@@ -189,7 +214,10 @@ class ContentFilter:
         }
 
     def _redacted(self, name: str, value: Any) -> Any:
-        """Redact ``value``, as JSON if the attribute holds a list, else as plain text."""
+        """Redact ``value``, the value of the attribute ``name``, and return the result.
+
+        The value is treated as JSON if the attribute contains a list, else as plain text.
+        """
         if isinstance(value, str) and name not in native.LISTS:
             return self.redactor.text(value)
         return self.redactor.value(value)

@@ -1,4 +1,8 @@
-"""Drift detection as a sink: its events, counter and gauge, and the file that keeps its state."""
+"""Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file.
+
+An alarm is reported as a log event and in a counter. A gauge has the evidence of a change for each
+stream, which is the sequence of scores of one metric and version.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ _EVIDENCE = Gauge(
     description="Evidence of drift, log10; an alarm is at log10 of the scores for one.",
     join=max,
 )
-_COLLECTIONS = 2  # for which the gauge keeps the evidence of an alarm, so that no scrape misses it
-_SAVE_INTERVAL = 100  # evaluations
+_COLLECTIONS = 2  # the gauge shows an alarm in so many collections, so that no scrape misses it
+_SAVE_INTERVAL = 100  # evaluations after which the state is saved
 
 
 class DriftTelemetry:
-    """Reports drift as log events, a counter of alarms, and a gauge of the evidence."""
+    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence."""
 
     def __init__(
         self,
@@ -58,7 +62,10 @@ class DriftTelemetry:
         self._stop: Callable[[], None] = lambda: None
 
     def report(self, report: Report) -> None:
-        """Emit ``report`` as an event, and count it if it is an alarm."""
+        """Emit ``report`` as a log event, and count it if it is an alarm.
+
+        A report is an alarm (`Drift`) or the start of a new baseline (`NewBaseline`).
+        """
         if not isinstance(report, Drift):
             self._events.new_baseline(report)
             return
@@ -72,12 +79,15 @@ class DriftTelemetry:
         self._alarms.add(1, alarm)
 
     def observe(self, monitor: DriftMonitor) -> None:
-        """Report the evidence of ``monitor`` at each collection, until `stop`."""
+        """Report the evidence of each detector in ``monitor`` at each collection of metrics.
+
+        The gauge reports until `stop` is called.
+        """
         self._monitor = monitor
         self._stop = add_gauge_source(self._meter_provider, _EVIDENCE, self._observe)
 
     def stop(self) -> None:
-        """Report no more evidence."""
+        """Stop reporting the evidence of detectors in the gauge."""
         self._stop()
 
     def _observe(self) -> list[Observation]:
@@ -97,14 +107,17 @@ class DriftTelemetry:
 
 
 class StateFile:
-    """A JSON file that is replaced as a whole; errors of reading and writing are logged."""
+    """A JSON file that keeps the state of drift detection for the next process.
+
+    Each save replaces the whole file. Errors of reading and writing are logged.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._has_warned = False
 
     def load(self) -> Any:
-        """Return the saved state, or None if there is none or it cannot be read."""
+        """Return the state in the file, or None if there is no file or it cannot be read."""
         try:
             return json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -116,7 +129,7 @@ class StateFile:
             return None
 
     def save(self, state: Any) -> None:
-        """Write ``state``; the first failure is logged."""
+        """Write ``state`` to the file as JSON; only the first failure is logged."""
         part = self._path.with_name(f"{self._path.name}.part")
         try:
             part.write_text(json.dumps(state), encoding="utf-8")
@@ -128,9 +141,12 @@ class StateFile:
 
 
 class DriftSink:
-    """Monitors live scores for drift, reports it, and saves the state if ``options`` name a file.
+    """Watch the scores of live evaluations for drift, and report alarms.
 
-    ``guard`` handles exceptions of the user's detectors, as for `DriftMonitor`.
+    Alarms go to ``telemetry`` and to the function ``on_drift`` in ``options``. If ``options`` name
+    a file for the state, the sink reads it at the start and writes it every 100 evaluations and at
+    the end. ``service`` is the name of the service. ``guard`` is a context manager that handles
+    exceptions of the user's detectors while their evidence or state is read.
     """
 
     takes_question_embeddings = True
@@ -159,7 +175,8 @@ class DriftSink:
             state = self._file.load()
             if state is not None:
                 self.monitor.restore(state)
-            # Registered before the pipeline's own, so it runs later and saves the last scores.
+            # Registered before the exit handler of the pipeline, so that it runs after that
+            # handler and also saves the last scores.
             atexit.register(self.save)
         telemetry.observe(self.monitor)
 
@@ -169,7 +186,10 @@ class DriftSink:
             self._options.on_drift(report)
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Add the scores of ``evaluation``; exceptions of the user's functions are raised."""
+        """Add the scores of ``evaluation`` to the detectors, and report alarms.
+
+        Exceptions of functions and detectors that the user provides are raised to the caller.
+        """
         try:
             self.monitor.emit(evaluation)
         finally:
@@ -178,13 +198,13 @@ class DriftSink:
                 self.save()
 
     def save(self) -> None:
-        """Write the state, if it has changed."""
+        """Write the state of all detectors to the file, if there is a file and the state changed."""
         if self._file is not None and self._unsaved:
             self._unsaved = 0
             self._file.save(self.monitor.to_state())
 
     def close(self) -> None:
-        """Report no more evidence, and write the state a last time."""
+        """Stop the gauge of the evidence, and write the state of all detectors a last time."""
         atexit.unregister(self.save)
         self._telemetry.stop()
         self.save()

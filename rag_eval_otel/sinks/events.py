@@ -1,6 +1,7 @@
-"""Log events: ``gen_ai.evaluation.result`` in the context of the evaluated span, and drift.
+"""Emit scores, alarms of drift detection and new baselines as OpenTelemetry log events.
 
-OpenTelemetry's logs API is private (``opentelemetry._logs``); only this module and
+The event of a score is called ``gen_ai.evaluation.result`` and has the context of the evaluated
+span. The logs API of OpenTelemetry is private (``opentelemetry._logs``), so only this module and
 `runtime.providers` use it.
 """
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class EventSink:
-    """Emits one event for each score, even if the span was exported before."""
+    """Emit one ``gen_ai.evaluation.result`` event for each score of an evaluation.
+
+    The event is emitted even if the evaluated span was exported before the score was known.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,10 @@ class EventSink:
 
 
 class DriftEvents:
-    """Emits an event for each drift alarm, in its worst turn's trace, and each new baseline."""
+    """Emit a log event for each alarm of drift detection, and for each new baseline.
+
+    The event of an alarm belongs to the trace of the answer with the worst score.
+    """
 
     def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
         provider = logger_provider or _logs.get_logger_provider()
@@ -78,7 +85,10 @@ class DriftEvents:
         )
 
     def drift(self, drift: Drift) -> None:
-        """Emit an alarm; the body repeats the attributes as text."""
+        """Emit the alarm ``drift`` as a log event.
+
+        The body of the event says the most important attributes as a sentence.
+        """
         worst = drift.worst[0].span if drift.worst else None
         self._logger.emit(
             event_name=semconv.DRIFT_EVENT,

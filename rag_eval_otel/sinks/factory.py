@@ -1,4 +1,7 @@
-"""The sinks of a live pipeline: those its options ask for, and those found by name."""
+"""Create the sinks of a live pipeline, from its options and from the names of sinks.
+
+A *sink* is an object with a method ``emit`` that is called with each evaluation.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,17 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 SINKS = Registry(kind="sink", built_in={})
-"""Sinks that are named in ``instrument(sinks=[...])``; the built-in ones are always there."""
+"""Finds the class of a sink that the user names in ``instrument(sinks=[...])``.
+
+The built-in sinks have no names, because every pipeline has them.
+"""
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
-    """Return ``sinks``, with an instance of the named class or function for each name.
+    """Return ``sinks`` after replacing each name by a new sink of the class with this name.
 
-    Raises `ConfigError` for an unknown name, and for an object without a method ``emit``.
+    A function may be registered instead of a class; it is called to make the sink. Raises
+    `ConfigError` if a name is unknown or an object has no method ``emit``.
     """
     found = tuple(SINKS.find(sink)() if isinstance(sink, str) else sink for sink in sinks)
     for sink in found:
@@ -44,10 +51,10 @@ def build_sinks(
     logs: LoggerProvider | None = None,
     guard: AbstractContextManager[object, bool | None] | None = None,
 ) -> Iterator[Sink]:
-    """Yield the sinks that ``config`` asks for.
+    """Yield the sink for log events, and the sink for drift detection if ``config`` turns it on.
 
-    The resource of ``provider`` has the name of the service. ``guard`` handles exceptions of the
-    user's drift detectors.
+    ``provider`` is the tracer provider; its resource has the name of the service. ``guard`` is a
+    context manager that handles exceptions of drift detectors that the user provides.
     """
     yield EventSink(logs, explanations=config.explanations)
     if config.drift == "off" or config.sdk_disabled:
@@ -70,6 +77,6 @@ def check_targets(config: Config) -> None:
 
 
 def service_name(provider: Any) -> str:
-    """Return ``service.name`` of the provider's resource, or ``""`` if there is none."""
+    """Return ``service.name`` from the resource of ``provider``, or ``""`` if there is none."""
     attributes = getattr(getattr(provider, "resource", None), "attributes", {})
     return str(attributes.get("service.name", ""))

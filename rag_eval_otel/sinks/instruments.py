@@ -1,4 +1,7 @@
-"""Scores and counts as OpenTelemetry instruments."""
+"""Record scores and counts in OpenTelemetry instruments (histograms, counters and gauges).
+
+A *turn* is one question of a user and its answer.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,27 @@ from rag_eval_otel.sinks.attributes import span_context
 from rag_eval_otel.types import Evaluation, Reason, SkipReason
 
 Counted = Literal["turn", "source", "released", "failure"]
-"""Turns by outcome and reason, sources by dialect, held spans by the status they were released
-with, and failures of this library by place."""
+"""What a `Tally` counts.
+
+``turn`` counts turns by outcome and reason. ``source`` counts traces by the instrumentation that
+wrote them. ``released`` counts spans that waited for scores, by the status with which they were
+exported. ``failure`` counts failures of this library by the function that failed.
+"""
 
 
 class Tally:
-    """Counts by kind and name. Thread-safe; a forked child starts at zero."""
+    """Counters with a kind and a name, which a process keeps about its own work.
+
+    A tally is thread-safe. In a forked child process all counts start at zero.
+    """
 
     def __init__(self) -> None:
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        # Reentrant: a garbage collection while the lock is held may end a span, which is counted.
+        # The lock is reentrant, because garbage collection may end a span while the lock is held,
+        # and the end of a span is counted.
         self._lock = threading.RLock()
         self._counts: dict[Counted, Counter[str]] = {}
 
@@ -39,7 +50,7 @@ class Tally:
             self._counts.setdefault(kind, Counter())[name] += number
 
     def of(self, kind: Counted) -> Mapping[str, int]:
-        """Return the counts of one kind by name."""
+        """Return a mapping of names to counts for one ``kind`` of counts."""
         with self._lock:
             return dict(self._counts.get(kind, {}))
 
@@ -49,7 +60,10 @@ Source: TypeAlias = Callable[[], Iterable[Observation]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """The description of a gauge; ``join`` merges values with equal attributes."""
+    """The name, unit and description of an observable gauge.
+
+    ``join`` computes one value from several values with equal attributes.
+    """
 
     name: str
     unit: str
@@ -59,13 +73,16 @@ class Gauge:
 
 @dataclass(slots=True)
 class _SharedGauge:
-    """A gauge of one meter provider, with the sources of its values."""
+    """A gauge of one meter provider, and the functions that return its values.
+
+    Several pipelines may report values for one gauge, which OpenTelemetry allows only once.
+    """
 
     gauge: Gauge
     sources: list[WeakMethod[Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Yield the merged observations of all sources."""
+        """Call all functions that return values, and yield one observation per attribute set."""
         found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
         for source in filter(None, [reference() for reference in tuple(self.sources)]):
             for seen in source():
@@ -83,11 +100,12 @@ _of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyD
 def add_gauge_source(
     provider: MeterProvider | None, gauge: Gauge, source: Source
 ) -> Callable[[], None]:
-    """Report the values of ``source()`` at each collection, as ``gauge`` of ``provider``.
+    """Report the values that ``source()`` returns in the gauge that ``gauge`` describes.
 
-    ``source`` is a bound method; its object is referenced weakly. ``provider`` defaults to the
-    global one. Returns a function that removes the source. Not thread-safe: `instrument` calls it
-    under a lock.
+    The gauge belongs to ``provider``, by default the global meter provider. ``source`` is a bound
+    method and is called at each collection of metrics; its object is referenced weakly. Returns a
+    function that ends the reports from ``source``. The function is not thread-safe; `instrument`
+    calls it under a lock.
     """
     used = provider or get_meter_provider()
     known = _of_others.get(used)
@@ -121,10 +139,11 @@ _SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
 class InstrumentSink:
-    """Records the score histograms, with exemplars of the evaluated spans, and the counters.
+    """Record scores and durations in histograms, and turns, requests and failures in counters.
 
-    ``rag.evaluation.turns`` counts every turn exactly once, scored or not, by ``outcome`` and, if
-    there is one, ``reason``.
+    Values in the histograms can have exemplars, which refer to the evaluated spans. The counter
+    ``rag.evaluation.turns`` counts every turn exactly once, with or without scores. It has the
+    attribute ``outcome`` and, if there is a reason, the attribute ``reason``.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
@@ -168,7 +187,7 @@ class InstrumentSink:
         )
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Record the scores, the time and the cost of ``evaluation``."""
+        """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
         context = span_context(evaluation.span)
         model = exportable(evaluation.judge or "")
         judge = {semconv.EVALUATION_JUDGE: model} if model else {}
@@ -196,15 +215,15 @@ class InstrumentSink:
         self.tally.add("turn", " ".join(attributes.values()))
 
     def internal_error(self, place: str) -> None:
-        """Count a failure of this library."""
+        """Count a failure of this library; ``place`` names the function that failed."""
         self.tally.add("failure", place)
         self._errors.add(1, {semconv.PLACE: place})
 
     def watch_held(self, count: Callable[[], int]) -> None:
-        """Report ``count()``, the number of spans that wait for scores, at each collection.
+        """Report the number of spans that wait for their scores, at each collection of metrics.
 
-        ``count`` is a bound method; its object is referenced weakly. The counts of several
-        pipelines are added.
+        ``count`` returns this number. It is a bound method, and its object is referenced weakly.
+        The numbers of several pipelines are added.
         """
         self._held = WeakMethod(count)
         add_gauge_source(self._meter_provider, _HELD, self._observe_held)
@@ -225,7 +244,10 @@ class InstrumentSink:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | None]:
-    """Return the outcome of a turn and its reason; for a scored turn, that of the first failure."""
+    """Return the outcome of the evaluated turn, and the reason for the outcome or None.
+
+    For a turn with scores, it is the reason of the first metric that failed, or None.
+    """
     status = evaluation.status
     if status in {"unscored", "error"}:
         return ("unscored" if status == "unscored" else "error"), evaluation.reason
