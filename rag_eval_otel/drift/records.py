@@ -43,8 +43,8 @@ _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
 def direction_of(view: View, interval: tuple[float, float]) -> Direction:
     """Return in which direction the scores have changed.
 
-    ``interval`` is a confidence interval for the change of the mean. If it includes 0, the result is the
-    direction of ``view``, the test that raised the alarm.
+    ``interval`` is a confidence interval for the change of the mean. If it includes 0, the result
+    is the direction of ``view``, the test that raised the alarm.
     """
     low, high = interval
     if high < 0:
