@@ -1,7 +1,8 @@
-"""Every attribute, event and instrument name this library reads or writes.
+"""Define the names of attributes, events and instruments that this library reads and writes.
 
-The GenAI conventions moved out of ``opentelemetry-semantic-conventions`` and have no Python package
-of their own, so their names are constants here.
+The OpenTelemetry conventions for GenAI have moved out of the package
+``opentelemetry-semantic-conventions`` and have no Python package of their own. Their names are
+therefore constants here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ GEN_AI_DATA_SOURCE_ID: Final = "gen_ai.data_source.id"
 GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  # a name, not a secret
 ERROR_TYPE: Final = "error.type"
 
-# Content: written only where the user opts in.
+# Texts of users: written only if the user turns this on.
 GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
 GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 GEN_AI_RETRIEVAL_QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
@@ -103,11 +104,17 @@ SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"
 
 SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
-"""The bucket bounds of the score histogram; alerts can tell scores apart only here."""
+"""The bucket bounds of the score histogram: 0.05, 0.1, ... 0.95.
+
+Alerts cannot distinguish scores that lie between two neighbouring bounds.
+"""
 
 SCOPE: Final = "rag_eval_otel"
 VERSION: Final = "0.1.0"
-"""The version of the package, and of its instrumentation scope."""
+"""The version of this package, and of the instrumentation scope of its spans and metrics."""
 
 metric_attribute: Final = (METRIC_PREFIX + ".{}.{}").format
-"""Returns the span attribute ``rag.evaluation.<metric>.<leaf>`` of a metric's name and a leaf."""
+"""Returns the name of a span attribute about a metric, ``rag.evaluation.<metric>.<leaf>``.
+
+The arguments are the name of the metric and a leaf, such as ``score`` or ``label``.
+"""

@@ -1,1 +1,1 @@
-"""Alerting: Prometheus rules on scores."""
+"""Generate Prometheus rules that alert on evaluation scores."""

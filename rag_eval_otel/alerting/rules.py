@@ -1,8 +1,13 @@
-"""Prometheus rules for a `Target`: recorded ratios, evidence, burn rates, and alerts.
+"""Generate the Prometheus rules that alert if too many answers have a bad score.
 
-The evidence is an e-value: the likelihood ratio of the scores in a window, for more bad answers
-than allowed against exactly as many as allowed. Each window is one start of a sequential test. The
-maximum over windows stays below the e-Shiryaev-Roberts statistic, so it exceeds ``every`` at most
+A `Target` says which fraction of the answers may be bad. The rules record the fraction of bad
+answers in several time windows, and the evidence that it is above the allowed fraction. They alert
+on the evidence and on burn rates (multiples of the allowed fraction).
+
+The evidence of a window is a likelihood ratio: the probability of the scores in the window if more
+answers than allowed are bad, divided by their probability if exactly as many as allowed are bad.
+Such a ratio is an e-value. Each window is one start of a sequential test. The maximum over the
+windows is never above the e-Shiryaev-Roberts statistic. So the maximum exceeds ``every`` at most
 once in ``every`` scores while the target is met, at any traffic and for any mix of metrics.
 """
 
@@ -24,7 +29,10 @@ JAEGER = (
     "http://localhost:16686/search?service={service}"
     "&tags=%7B%22rag.evaluation.{metric}.label%22%3A%22fail%22%7D"
 )
-"""The address of a service's failed turns in the Jaeger of ``collector/docker-compose.yaml``."""
+"""The address that finds traces with failed answers of a service in Jaeger.
+
+It is the address of the Jaeger that ``collector/docker-compose.yaml`` starts.
+"""
 
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
 _ADDRESS = re.compile(
@@ -36,19 +44,21 @@ _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A service level objective for scores.
+    """A service level objective for evaluation scores, and the options of the alerts on it.
 
-    ``slo`` is the share of answers that should be good, 0.5 to 0.9999. An answer is bad if its
-    score is at or below ``tau``, a bound of the score histogram: 0.05, 0.1, ... 0.95. While the
-    target is met, there is at most one false alarm in ``every`` scores. ``interval`` is the
-    evaluation interval of the rules, in the notation of Prometheus. ``traces`` is the address of a
-    service's bad turns in the tracing backend, with ``{service}`` and ``{metric}`` for the names;
-    other braces and blanks are written ``%7B``, ``%7D``, ``%20``.
+    ``slo`` is the fraction of answers that should be good, 0.5 to 0.9999. An answer is bad if its
+    score is at or below ``tau``. This is a bucket bound of the score histogram: 0.05, 0.1, ...
+    0.95. While the target is met, there is at most one false alarm in ``every`` scores.
+    ``interval`` is the evaluation interval of the rules, such as ``1m``. ``traces`` is the address
+    that shows the bad answers of a service in the tracing backend. It contains ``{service}`` and
+    ``{metric}`` in place of the names. Other braces and blanks are written ``%7B``, ``%7D``,
+    ``%20``.
 
-    ``thresholds`` maps metrics to a threshold in [0, 1] that replaces ``tau``; the nearest bound of
-    the histogram is used. Alerts on bad answers are restricted to ``label_metrics``; without any,
-    the metrics that the overall label of the offline judge leaves out raise none. Raises
-    `ConfigError` for values that Prometheus cannot use.
+    ``thresholds`` maps the name of a metric to a threshold in [0, 1] that replaces ``tau``; the
+    nearest bucket bound is used. If ``label_metrics`` names metrics, only these metrics raise
+    alerts on bad answers. Otherwise all metrics do, except metrics that do not count in the overall
+    pass/fail label of the offline judge, as far as this judge made the scores. Raises `ConfigError`
+    for values that Prometheus cannot use.
     """
 
     slo: float = 0.9
@@ -90,42 +100,59 @@ class Target:
 
     @property
     def allowed(self) -> float:
-        """The share of answers that may be bad, ``1 - slo``."""
+        """The fraction of answers that may be bad, ``1 - slo``."""
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
-        """Return the bound of the histogram nearest to ``threshold``; of two, the lower one."""
+        """Return the bucket bound of the score histogram that is nearest to ``threshold``.
+
+        If two bounds are equally near, return the lower bound.
+        """
         return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))
 
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-"""Ranges of the records. 5m is not used for evidence: `increase` extrapolates it by up to 25 %."""
+"""The time windows in which the rules count bad answers.
+
+The window of 5 minutes is not used for evidence, because the Prometheus function ``increase``
+extrapolates so short a window by up to 25 %.
+"""
 
 TIMES = (1.5, 2.0, 3.0)
-"""The alternatives of the evidence: multiples of the allowed share of bad answers."""
+"""Fractions of bad answers that the evidence tests, as multiples of the allowed fraction."""
 
 _BY = "gen_ai_evaluation_name, service_name"
 _SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")
-"""Histograms of the application and of the collector; the first has priority."""
-_MIN_SCORES = 20  # in a window, for a ratio to count
-_MAX_SHARE = 0.95  # of bad answers in an alternative
+"""The score histograms of the application and of the collector.
+
+If a service has both histograms, the histogram of the application is used.
+"""
+_MIN_SCORES = 20  # with fewer scores in a window, its fraction of bad answers raises no alert
+_MAX_SHARE = 0.95  # the largest fraction of bad answers that the evidence tests
 
 
 class _RulesTemplate(Template):
-    """A template with ``@{name}``, because ``$`` and ``{{ }}`` belong to Prometheus."""
+    """A text template with placeholders such as ``@{name}``.
+
+    ``$name`` and ``{{ name }}`` cannot be placeholders, because Prometheus templates use them.
+    """
 
     delimiter = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BurnRate:
-    """An alert on the share of bad answers in two windows, ``burn`` times the allowed share."""
+    """An alert that fires if the fraction of bad answers is too high in two time windows.
+
+    ``long`` and ``short`` are the windows. The alert fires at ``burn`` times the allowed fraction
+    of bad answers, or at the fraction ``max_ratio`` if this is lower.
+    """
 
     severity: str
     long: str
     short: str
     burn: float
-    max_ratio: float  # the share of bad answers that raises the alert at any target
+    max_ratio: float  # the fraction of bad answers that raises the alert for every target
 
 
 _BURN_RATES = (
@@ -137,7 +164,7 @@ _BURN_RATES = (
 
 
 def render(target: Target) -> str:
-    """Return the rules for ``target`` as YAML."""
+    """Return the Prometheus rules that alert if ``target`` is missed, as YAML."""
     values = _values(target)
     alerts = _fill("alerts", values, burns="".join(_burns(target, values)).rstrip("\n"))
     parts = (
@@ -160,7 +187,10 @@ def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
 
 
 def _bounds(target: Target) -> Iterator[tuple[str, float]]:
-    """Yield each metric with a threshold of its own and its bound; last, ``""`` and ``tau``."""
+    """Yield the name of each metric that has a threshold in ``target``, and its bucket bound.
+
+    Last, yield ``""`` and ``tau``, the bound for all other metrics.
+    """
     for name, threshold in sorted(target.thresholds.items()):
         yield name, target.bound(threshold)
     yield "", target.tau
@@ -172,7 +202,7 @@ def _matchers(bound: float, name: str) -> str:
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join ``expressions`` by ``or``: for each series, the first that has it counts."""
+    """Join PromQL ``expressions`` by ``or``, which takes each series from the first match."""
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 
@@ -191,7 +221,10 @@ def _thresholds(target: Target, values: dict[str, str]) -> str:
 
 
 def _metrics_without_label() -> list[str]:
-    """Return the metrics with a judge that the offline judge's overall label leaves out."""
+    """Return the metrics that do not count in the overall pass/fail label of the offline judge.
+
+    Only metrics that ask a judge are considered.
+    """
     asking = {name for name, make in METRICS.items() if make().asks}
     return sorted(asking - LexicalJudge.label_metrics)
 
@@ -246,7 +279,7 @@ def _values(target: Target) -> dict[str, str]:
 
 
 def _link(traces: str) -> str:
-    """Return the address as a Prometheus template that escapes the names."""
+    """Return the address ``traces`` as a Prometheus template that inserts service and metric."""
     return traces.replace("{service}", "{{ $labels.service_name | urlquery }}").replace(
         "{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"
     )
@@ -263,7 +296,11 @@ def _change() -> str:
 
 
 def _query(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template with the value of ``record`` for the metric and service."""
+    """Return a Prometheus template that shows a recorded value of the alert's metric and service.
+
+    ``record`` is the name of the recording rule, ``form`` a Prometheus function that formats the
+    value, and ``offset`` how long ago the value was recorded.
+    """
     query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
     query += f" offset {offset}" if offset else ""
     labels = "$labels.gen_ai_evaluation_name $labels.service_name"

@@ -198,7 +198,10 @@ class DriftSink:
                 self.save()
 
     def save(self) -> None:
-        """Write the state of all detectors to the file, if there is a file and the state changed."""
+        """Write the state of all detectors to the file that the options name.
+
+        Nothing is written if the options name no file, or if the state has not changed.
+        """
         if self._file is not None and self._unsaved:
             self._unsaved = 0
             self._file.save(self.monitor.to_state())

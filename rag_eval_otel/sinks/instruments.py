@@ -25,7 +25,7 @@ Counted = Literal["turn", "source", "released", "failure"]
 
 ``turn`` counts turns by outcome and reason. ``source`` counts traces by the instrumentation that
 wrote them. ``released`` counts spans that waited for scores, by the status with which they were
-exported. ``failure`` counts failures of this library by the function that failed.
+exported. ``failure`` counts failures of this library by the part that failed, such as ``sink``.
 """
 
 
@@ -215,7 +215,7 @@ class InstrumentSink:
         self.tally.add("turn", " ".join(attributes.values()))
 
     def internal_error(self, place: str) -> None:
-        """Count a failure of this library; ``place`` names the function that failed."""
+        """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""
         self.tally.add("failure", place)
         self._errors.add(1, {semconv.PLACE: place})
 
