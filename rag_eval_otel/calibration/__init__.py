@@ -1,4 +1,4 @@
-"""Agreement of scores with human labels, and of a judge with known verdicts."""
+"""Compare scores with human labels, and check how often a judge is right on known cases."""
 
 from __future__ import annotations
 

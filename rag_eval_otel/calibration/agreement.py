@@ -1,4 +1,8 @@
-"""Agreement of two ratings of the same rows: kappa, weighted kappa, Spearman, AUROC, rates."""
+"""Compute the agreement of a metric with human labels on the same rows.
+
+The measures are Cohen's kappa, weighted kappa, Spearman's correlation, AUROC, and the rates of
+right and wrong decisions.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ Interval: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A finite number and its confidence interval, or the ``reason`` why there is no number.
+    """A finite number with its confidence interval, or the ``reason`` why there is no number.
 
-    ``value`` is None if and only if there is a ``reason``. It is never NaN.
+    ``value`` is None if and only if there is a ``reason``. ``value`` is never NaN.
     """
 
     value: float | None = None
@@ -28,7 +32,7 @@ class Figure:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for NaN, infinities, and a number beside a reason."""
+        """Raise `ValueError` for NaN, an infinity, or a value together with a reason."""
         if (self.value is None) != bool(self.reason):
             msg = f"a figure has either a value or a reason, not {self.value!r} and {self.reason!r}"
             raise ValueError(msg)
@@ -37,7 +41,7 @@ class Figure:
             raise ValueError(msg)
 
     def __str__(self) -> str:
-        """Return ``0.812  [0.701, 0.889]``, or ``-  (why there is none)``."""
+        """Return the figure as text: ``0.812 [0.701, 0.889]``, or ``- (reason)``."""
         if self.value is None:
             return f"-  ({self.reason})"
         if self.interval is None:
@@ -45,7 +49,7 @@ class Figure:
         return f"{self.value:.3f}  [{self.interval[0]:.3f}, {self.interval[1]:.3f}]"
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Return ``value``, and ``low``, ``high`` and ``reason`` if they are set."""
+        """Return ``value`` as a dict for JSON, with ``low``, ``high`` and ``reason`` if set."""
         low, high = self.interval or (None, None)
         parts = {"low": low, "high": high, "reason": self.reason or None}
         return {"value": self.value, **{k: v for k, v in parts.items() if v is not None}}
@@ -53,10 +57,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """Numbers of rows by the metric's and the human's pass or fail.
+    """Count rows by two decisions: pass or fail of the metric, and pass or fail of the human.
 
-    ``true_pass``: both pass. ``false_pass``: only the metric passes. ``true_fail``: both fail.
-    ``false_fail``: only the metric fails.
+    ``true_pass`` counts rows that both pass, ``false_pass`` rows that only the metric passes.
+    ``true_fail`` counts rows that both fail, ``false_fail`` rows that only the metric fails.
     """
 
     true_pass: int
@@ -75,24 +79,36 @@ class Confusion:
         return self.true_fail + self.false_pass
 
     def sensitivity(self, confidence: float = 0.95) -> Figure:
-        """Return the share of the human's passes that the metric passes, with Wilson's interval."""
+        """Return the fraction of the human's passes that the metric passes too.
+
+        The interval is Wilson's score interval at ``confidence``.
+        """
         if not self.passes:
             return Figure(reason="no row is labelled pass")
         return proportion(self.true_pass, self.passes, confidence=confidence)
 
     def specificity(self, confidence: float = 0.95) -> Figure:
-        """Return the share of the human's fails that the metric fails, with Wilson's interval."""
+        """Return the fraction of the human's fails that the metric fails too.
+
+        The interval is Wilson's score interval at ``confidence``.
+        """
         if not self.fails:
             return Figure(reason="no row is labelled fail")
         return proportion(self.true_fail, self.fails, confidence=confidence)
 
     def accuracy(self, confidence: float = 0.95) -> Figure:
-        """Return the share of rows on which metric and human agree, with Wilson's interval."""
+        """Return the fraction of rows on which the metric and the human agree.
+
+        The interval is Wilson's score interval at ``confidence``.
+        """
         agreed = self.true_pass + self.true_fail
         return proportion(agreed, self.passes + self.fails, confidence=confidence)
 
     def balanced_accuracy(self) -> Figure:
-        """Return the mean of sensitivity and specificity, which is .5 for a constant label."""
+        """Return the mean of sensitivity and specificity, without an interval.
+
+        A metric that passes all rows, or fails all rows, has 0.5.
+        """
         for part in (self.sensitivity(), self.specificity()):
             if part.value is None:
                 return part
@@ -100,12 +116,15 @@ class Confusion:
 
 
 def youden(confusion: Confusion) -> float:
-    """Return Youden's J, ``sensitivity + specificity - 1``; there must be rows of both classes."""
+    """Return Youden's J of ``confusion``, which is ``sensitivity + specificity - 1``.
+
+    There must be rows that the human passes and rows that the human fails.
+    """
     return confusion.true_pass / confusion.passes + confusion.true_fail / confusion.fails - 1
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
-    """Count the rows by the metric's passes (``decisions``) and the human's (``truths``)."""
+    """Count rows by ``decisions``, the metric's passes, and ``truths``, the human's passes."""
     return Confusion(
         true_pass=int(np.sum(decisions & truths)),
         false_pass=int(np.sum(decisions & ~truths)),
@@ -115,14 +134,20 @@ def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
 
 
 def proportion(successes: int, n: int, *, confidence: float = 0.95) -> Figure:
-    """Return ``successes / n`` with Wilson's interval (1927); no figure without rows."""
+    """Return ``successes / n`` with Wilson's score interval (1927).
+
+    For ``n`` = 0, the result is a reason instead of a number.
+    """
     if not n:
         return Figure(reason="no rows")
     return Figure(value=successes / n, interval=wilson(successes, n, confidence=confidence))
 
 
 def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a proportion, without correction for continuity."""
+    """Return Wilson's score interval of the proportion ``successes / n``.
+
+    It has no continuity correction.
+    """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -135,24 +160,29 @@ def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Interval:
 # --- rates ----------------------------------------------------------------------------------------
 
 MIN_YOUDEN = 0.2
-"""The lowest ``sensitivity + specificity - 1`` for which a rate is corrected."""
+"""The lowest ``sensitivity + specificity - 1`` at which `corrected_rate` returns a rate."""
 
 
 def corrected_rate(
     confusion: Confusion, *, passed: int, n: int, confidence: float = 0.95
 ) -> Figure:
-    """Return the share of ``n`` rows that a human would pass, if the metric passes ``passed``.
+    """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
 
-    Rogan and Gladen (1978): ``(p + q0 - 1) / (q0 + q1 - 1)`` with the metric's pass rate p, its
-    specificity q0 and its sensitivity q1 (those of ``confusion``), clipped to [0, 1]. The
-    interval includes the uncertainty of all three (Lang and Reiczigel 2014; for judges Lee et al.,
-    arXiv 2511.21140, 2025): the delta method on estimates with ``z**2`` rows added to the test and
-    2 to each class of the calibration, half of them right, with their shift of the centre.
+    The metric passes ``passed`` of these rows, and makes errors. ``confusion`` shows the errors on
+    labelled rows, and the estimate corrects for them. It is that of Rogan and Gladen (1978): ``(p +
+    q0 - 1) / (q0 + q1 - 1)``, clipped to [0, 1]. Here p is the metric's pass rate ``passed / n``,
+    q0 its specificity and q1 its sensitivity in ``confusion``.
 
-    It assumes that the labelled rows of each class are like those among the ``n``; the share of
-    passes may differ. The labelled rows must not be among the ``n``.
+    The interval includes the uncertainty of p, q0 and q1 (Lang and Reiczigel 2014; for judges Lee
+    et al., arXiv 2511.21140, 2025). It is computed by the delta method on adjusted estimates. For
+    these, ``z**2`` rows are added to the ``n`` rows and 2 rows to each class of the labelled rows,
+    half of them right. The centre of the interval is shifted as these authors propose.
 
-    Refused if ``q0 + q1 - 1`` is below `MIN_YOUDEN`, as estimated or with the rows added.
+    The method assumes that labelled and unlabelled rows of a class are alike. The fraction of
+    passes may differ. The labelled rows must not be among the ``n`` rows.
+
+    If ``q0 + q1 - 1`` is below `MIN_YOUDEN`, as estimated or after rows are added, no rate is
+    returned but a reason.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -178,7 +208,10 @@ def corrected_rate(
 
 
 def _with_added(confusion: Confusion) -> tuple[float, float]:
-    """Return specificity and sensitivity with one right and one wrong row added to each class."""
+    """Return specificity and sensitivity after two rows are added to each class.
+
+    One of the two rows is decided rightly and one wrongly.
+    """
     return (
         (confusion.true_fail + 1) / (confusion.fails + 2),
         (confusion.true_pass + 1) / (confusion.passes + 2),
@@ -209,14 +242,15 @@ def _clip(rate: float) -> float:
 Weights: TypeAlias = Literal["linear", "quadratic"]
 Cost: TypeAlias = Callable[[Numbers], Numbers]
 
-_STEPS = 60  # of bisection: 2**-60 of the unit interval
+_STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
 
 
 def cohen_kappa(a: Numbers | Truths, b: Numbers | Truths, *, confidence: float = 0.95) -> Figure:
-    """Return Cohen's kappa (1960) of two ratings, each level a category of its own.
+    """Return Cohen's kappa (1960) of two ratings of the same rows.
 
-    ``(observed - expected) / (1 - expected)`` agreement: 1 is perfect, 0 is chance, -1 the minimum.
-    No figure if both ratings are the same constant. Interval: see `_kappa`.
+    Each level is a separate category. Kappa is ``(observed - expected) / (1 - expected)``
+    agreement. It is 1 for perfect agreement, 0 for agreement by chance, and -1 at the least. If
+    both ratings are the same constant, kappa is undefined. `_kappa` computes the interval.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     return _kappa(first, second, np.sign, confidence=confidence)
@@ -225,10 +259,11 @@ def cohen_kappa(a: Numbers | Truths, b: Numbers | Truths, *, confidence: float =
 def weighted_kappa(a: Numbers, b: Numbers, *, weights: Weights, confidence: float = 0.95) -> Figure:
     """Return Cohen's weighted kappa (1968) of two ratings on one scale of numbers.
 
-    ``1 - observed / expected`` disagreement, where two ratings disagree by their difference
-    (linear) or its square (quadratic). The differences are those of the numbers, not of the ranks
-    of the levels that occur: as scikit-learn's for levels in equal steps. No figure if both ratings
-    are the same constant. Interval: see `_kappa`.
+    Weighted kappa is ``1 - observed / expected`` disagreement. Two ratings of a row disagree by
+    their difference (``linear``) or its square (``quadratic``). The difference is that of the
+    numbers, not of the ranks of the levels. For levels in equal steps, the result equals that of
+    scikit-learn. If both ratings are the same constant, kappa is undefined. `_kappa` computes the
+    interval.
     """
     return _kappa(a, b, _COSTS[weights], confidence=confidence)
 
@@ -237,10 +272,11 @@ _COSTS: dict[Weights, Cost] = {"linear": lambda distance: distance, "quadratic":
 
 
 def _kappa(a: Numbers, b: Numbers, cost: Cost, *, confidence: float) -> Figure:
-    """Return one minus the mean ``cost`` of the distances, divided by that expected by chance.
+    """Return one minus the mean ``cost`` of disagreement, divided by the cost expected by chance.
 
-    The standard error is that of Fleiss, Cohen and Everitt (1969), as a sum over rows; the interval
-    is computed on Fisher's scale, where it is accurate for fewer rows.
+    ``cost`` maps the distances of the two ratings to costs. The standard error is that of Fleiss,
+    Cohen and Everitt (1969), computed as a sum over rows. The interval is computed on Fisher's
+    scale, where it is accurate for fewer rows.
     """
     if not len(a):
         return Figure(reason="no rows")
@@ -262,17 +298,21 @@ def _kappa(a: Numbers, b: Numbers, cost: Cost, *, confidence: float) -> Figure:
 
 
 def _on_fishers_scale(value: float, error: float, *, confidence: float) -> Interval:
-    """Return the interval of a ``value`` whose inverse hyperbolic tangent has this ``error``."""
+    """Return the confidence interval of ``value``, computed on Fisher's scale.
+
+    ``error`` is the standard error of the inverse hyperbolic tangent of ``value``.
+    """
     centre, half = math.atanh(value), NormalDist().inv_cdf((1 + confidence) / 2) * error
     return math.tanh(centre - half), math.tanh(centre + half)
 
 
 def spearman(x: Numbers, y: Numbers, *, confidence: float = 0.95) -> Figure:
-    """Return Spearman's rank correlation, in [-1, 1]; equal values share the mean of their ranks.
+    """Return Spearman's rank correlation of ``x`` and ``y``, in [-1, 1].
 
-    No figure if one of them is constant or there are fewer than two rows. The interval is that of
-    Bonett and Wright (Psychometrika 65, 2000); there is none for fewer than four rows, and none if
-    the orders are equal or opposite.
+    Equal values get the mean of their ranks. If ``x`` or ``y`` is constant, or if there are fewer
+    than two rows, the correlation is undefined. The interval is that of Bonett and Wright
+    (Psychometrika 65, 2000). There is no interval for fewer than four rows, or if the two orders
+    are equal or opposite.
     """
     if len(x) < 2:  # noqa: PLR2004  # one row has no order
         return Figure(reason="fewer than two rows with both a score and a label")
@@ -290,18 +330,22 @@ def spearman(x: Numbers, y: Numbers, *, confidence: float = 0.95) -> Figure:
 
 
 def _ranks(values: Numbers) -> Numbers:
-    """Return the ranks, from 1, of ``values``; equal values get the mean of their ranks."""
+    """Return the ranks of ``values``, from 1. Equal values get the mean of their ranks."""
     _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]
 
 
 def auroc(scores: Numbers, truths: Truths, *, confidence: float = 0.95) -> Figure:
-    """Return the probability that a row labelled pass has a higher score than one labelled fail.
+    """Return the area under the ROC curve of ``scores`` for the labels ``truths``.
 
-    Equal scores count one half (Mann-Whitney): 1 is a perfect order, .5 none. The interval is
-    Newcombe's fifth (Statistics in Medicine 25, 2006): the variance of Hanley and McNeil (1982),
-    taken at the bound and not at the estimate, so that it has a width at 1 too. Equal scores make
-    it slightly too wide. No figure if all labels are the same.
+    This is the probability that a row labelled pass has a higher score than a row labelled fail.
+    Equal scores count one half (Mann-Whitney). The area is 1 for a perfect order and 0.5 for a
+    random order.
+
+    The interval is Newcombe's fifth (Statistics in Medicine 25, 2006). It uses the variance of
+    Hanley and McNeil (1982) at the bound and not at the estimate, so that it also has a width if
+    the area is 1. Equal scores make it slightly too wide. If all labels are the same, the area is
+    undefined.
     """
     passes = int(np.sum(truths))
     fails = len(truths) - passes
@@ -313,7 +357,7 @@ def auroc(scores: Numbers, truths: Truths, *, confidence: float = 0.95) -> Figur
 
 
 def one_class(truths: Truths) -> str:
-    """Return the reason that there are no rows, or only rows of one class."""
+    """Return the reason why no figure can be computed: no rows, or labels of one class only."""
     if not len(truths):
         return "no rows with both a score and a label"
     return f"all labels are {'pass' if truths[0] else 'fail'}; both are needed"
@@ -333,7 +377,11 @@ def _auroc_interval(area: float, passes: int, fails: int, *, confidence: float) 
 
 
 def _edge(outside: float, inside: float, is_far: Callable[[float], bool]) -> float:
-    """Return the point between ``outside`` and ``inside`` from which ``is_far`` is True."""
+    """Find by bisection the point between two numbers at which ``is_far`` changes.
+
+    ``is_far`` may be True near ``outside`` and is False near ``inside``. If ``is_far`` is False at
+    ``outside``, the result is ``outside``.
+    """
     if outside == inside or not is_far(outside):
         return outside
     for _ in range(_STEPS):

@@ -1,4 +1,4 @@
-"""`calibrate`: compare the scores of a metric with human labels."""
+"""Compare the scores of a metric with human labels, and write the result as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rag_eval_otel.calibration.labels import Observation, observe
 from rag_eval_otel.calibration.threshold import ThresholdFit, fit_threshold
 from rag_eval_otel.errors import ConfigError
 
-_WIDTH = 20  # of the names
+_WIDTH = 20  # characters of a name in the table
 _AGREEMENT = (
     *("kappa", "linear_kappa", "quadratic_kappa", "spearman", "auroc"),
     *("accuracy", "balanced_accuracy", "sensitivity", "specificity"),
@@ -36,7 +36,7 @@ _AGREEMENT = (
 
 
 def written(calibration: Calibration) -> str:
-    """Return ``calibration`` as lines, figures to three places, intervals in brackets."""
+    """Return ``calibration`` as lines of text, with three decimals and intervals in brackets."""
     return "\n".join(f"  {line}" if at else line for at, line in enumerate(_lines(calibration)))
 
 
@@ -56,7 +56,10 @@ def _lines(c: Calibration) -> Iterator[str]:
 
 
 def _figures(calibration: Calibration, names: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each figure; a reason that several share stands in the first line only."""
+    """Yield one line of text for each figure in ``names``.
+
+    If several figures have the same reason for no value, only the first line shows it.
+    """
     reasons: set[str] = set()
     for name in names:
         figure: Figure = getattr(calibration, name)
@@ -98,17 +101,20 @@ def _fit(fit: ThresholdFit) -> str:
 
 
 FULL = "_full"
-"""The ending of the name of a metric's full form."""
+"""The full form of a metric has the name of the metric with this ending."""
 _NO_THRESHOLD = "give the threshold that a score passes from"
 _NO_TRUTH = "give the label_threshold that a label passes from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormAgreement:
-    """Agreement of a metric's short form with its full form on the same rows.
+    """The agreement of a metric's short form with its full form on the same rows.
 
-    ``same`` is the share of rows with the same pass or fail, ``kappa`` the agreement beyond
-    chance, ``difference`` the mean of short minus full.
+    The full form asks the judge as the article of the metric says. The short form asks for less, to
+    save tokens. ``rows`` is the number of rows with both scores, ``same`` the fraction of these
+    rows with the same pass or fail, and ``kappa`` the agreement beyond chance. ``spearman`` is the
+    rank correlation, and ``difference`` the mean of the short form's score minus the full form's
+    score.
     """
 
     rows: int
@@ -120,18 +126,22 @@ class FormAgreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Calibration:
-    """Agreement of a metric's scores with human labels. The repr is a table.
+    """The agreement of a metric's scores with human labels. The repr is a table.
 
-    ``labelled`` rows have a score and a human label, and all figures but the rates are theirs.
-    ``unlabelled`` rows have a score only; ``without_score`` counts the others by status.
+    ``labelled`` rows have a score and a human label. All figures except ``metric_rate`` and
+    ``corrected_rate`` are computed from these rows. ``unlabelled`` rows have only a score.
+    ``without_score`` counts the rows without a score by status.
 
     ``kappa``, ``accuracy``, ``balanced_accuracy``, ``sensitivity``, ``specificity`` and
-    ``confusion`` compare the pass or fail at ``threshold`` with the human's; ``linear_kappa`` and
-    ``quadratic_kappa`` compare score and label on one scale (of pass or fail: equal to ``kappa``).
-    ``spearman`` and ``auroc`` need no threshold. ``fit`` is the threshold that fits best.
-    ``human_rate`` is the share of labelled rows that the human passes, ``metric_rate`` the share of
-    unlabelled rows that the metric passes, ``corrected_rate`` an estimate of their share that a
-    human would pass. ``full_form`` compares with the metric's full form, if the rows have both.
+    ``confusion`` compare the pass or fail of the metric at ``threshold`` with that of the human.
+    ``linear_kappa`` and ``quadratic_kappa`` compare score and label on one scale. If labels are
+    pass or fail, they equal ``kappa``. ``spearman`` and ``auroc`` need no threshold. ``fit`` is the
+    threshold that fits the labels best.
+
+    ``human_rate`` is the fraction of labelled rows that the human passes. ``metric_rate`` is the
+    fraction of unlabelled rows that the metric passes. ``corrected_rate`` estimates the fraction of
+    unlabelled rows that a human would pass. ``full_form`` compares the metric with its full form,
+    if the rows have scores of both forms.
     """
 
     metric: str
@@ -158,11 +168,11 @@ class Calibration:
     full_form: FormAgreement | None = None
 
     def __repr__(self) -> str:
-        """Return a table."""
+        """Return the figures as a table."""
         return written(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures for JSON."""
+        """Return all figures as a dict for JSON."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
 
@@ -178,14 +188,17 @@ def calibrate(
 ) -> Calibration:
     """Compare ``scores`` with the human ``labels`` of the same rows.
 
-    A score is a number, or None where there is none. A label is pass or fail (True, 1 or
-    ``"pass"``; False, 0 or ``"fail"``), a number on a scale of more levels, or None for an
-    unlabelled row, which counts for the rates only. ``threshold`` is the lowest score that passes
-    (None: no pass or fail), ``label_threshold`` the lowest label on a scale that passes. ``seed``
-    divides the rows for the cross-validation.
+    A score is a number, or None if the row has no score. A label is pass or fail (True, 1 or
+    ``"pass"``; False, 0 or ``"fail"``), or a number on a scale of more levels. The label None means
+    that the row is unlabelled. Unlabelled rows are used only for the pass rates.
 
-    Raises `ConfigError` naming the row, from 0, for any other score or label. A figure that cannot
-    be computed (one class only, equal scores, no rows) is a `Figure` with a reason.
+    ``threshold`` is the lowest score that passes. Without it, figures that need a pass or fail are
+    left out. ``label_threshold`` is the lowest label that passes, for labels on a scale. ``seed``
+    determines how the rows are divided for the cross-validation of the fitted threshold.
+
+    For any other score or label, `ConfigError` names the row, from 0. If a figure cannot be
+    computed, for example because all labels are the same, the `Figure` has a reason instead of a
+    number.
     """
     pairs = _pairs(list(scores), list(labels))
     seen = [observe(score, label, where=f"row {row}") for row, (score, label) in enumerate(pairs)]
@@ -215,7 +228,10 @@ def calibration_of(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Calibration:
-    """Return the calibration of ``seen``; the options are those of `calibrate`."""
+    """Compare the scores and human labels in ``seen``, one observation for each row.
+
+    The options are those of `calibrate`.
+    """
     _check(threshold=threshold, label_threshold=label_threshold, confidence=confidence)
     scores, labels = _labelled(seen)
     truths, passing = _passing_labels(labels, label_threshold)
@@ -244,7 +260,11 @@ def form_agreement(
     threshold: float | None,
     confidence: float = 0.95,
 ) -> FormAgreement:
-    """Compare two forms of a metric, measured on the same rows in the same order."""
+    """Compare the scores of a metric's short form with those of its full form.
+
+    ``short`` and ``full`` have the same rows in the same order. ``threshold`` is the lowest score
+    that passes in either form.
+    """
     both = [
         (a.score, b.score)
         for a, b in zip(short, full, strict=True)
@@ -277,14 +297,18 @@ def _check(*, threshold: float | None, label_threshold: float | None, confidence
 
 
 def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
-    """Return the scores and labels of the rows with both."""
+    """Return the scores and the labels of the rows that have both, as two arrays."""
     both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
     columns = np.array(both, dtype=float).reshape(-1, 2)
     return columns[:, 0], columns[:, 1]
 
 
 def _passing_labels(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
-    """Return which labels pass, or a figure with the reason, and the lowest label that passes."""
+    """Return for each label whether it passes, and the lowest label that passes.
+
+    If labels are on a scale and ``passing`` is None, this is unknown, and the first part of the
+    result is a figure with the reason.
+    """
     if passing is None and not set(labels) <= {0.0, 1.0}:
         scale = f"{min(labels):g} to {max(labels):g}"
         reason = f"labels go from {scale}: give the label_threshold that a row passes from"
@@ -301,7 +325,7 @@ def _order_figures(
     confidence: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the figures that need the human's pass or fail, but no threshold."""
+    """Return the figures that need the human's pass or fail, but no threshold of the metric."""
     if isinstance(truths, Figure):
         fit = ThresholdFit(threshold=truths, youden=truths, cross_validated=truths)
         return {"auroc": truths, "fit": fit, "human_rate": truths}
@@ -320,7 +344,7 @@ def _binary_figures(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the figures that need the pass or fail of both."""
+    """Return the figures that need the pass or fail of the metric and of the human."""
     if threshold is None or isinstance(truths, Figure):
         no_figure = truths if isinstance(truths, Figure) else Figure(reason=_NO_THRESHOLD)
         names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
@@ -348,7 +372,10 @@ def _binary_figures(
 def _weighted_kappas(
     scores: Numbers, labels: Numbers, kappa: Figure, *, confidence: float
 ) -> dict[str, Figure]:
-    """Return both weighted kappas, which equal ``kappa`` for labels of two classes."""
+    """Return the linear and quadratic weighted kappa of ``scores`` and ``labels``.
+
+    If labels are pass or fail, both equal ``kappa``.
+    """
     levels, given = set(labels), set(scores)
     if levels <= {0.0, 1.0}:
         return {"linear_kappa": kappa, "quadratic_kappa": kappa}
@@ -370,7 +397,10 @@ def _pass_rates(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the pass rates of the rows without a label: the metric's and the corrected one."""
+    """Return the pass rate of the unlabelled rows, as measured and as corrected.
+
+    The corrected rate takes the errors of the metric into account, which ``confusion`` shows.
+    """
     if threshold is None:
         return dict.fromkeys(("metric_rate", "corrected_rate"), Figure(reason=_NO_THRESHOLD))
     passed = sum(score >= threshold for score in unlabelled)

@@ -1,7 +1,8 @@
-"""`check_judge`: measure how often a judge is right on built-in cases with known verdicts.
+"""Measure how often a judge is right on built-in cases with known verdicts.
 
-The cases are turns in six languages. They go through the real prompts and metrics, in the short
-form and in the full form, as the sources define them.
+A case is a question, its contexts and an answer, in one of six languages. The cases go through the
+real prompts and metrics, once in the short form and once in the full form. The full form asks the
+judge as the articles about the metrics say. The short form asks for less.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
-"""The set of metrics of each form."""
+"""The name of the set of metrics for each form."""
 
 _NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
 _LEVELS = {_YES: 2, _PART: 1, _NO: 0}
-_HALF_A_STEP = 0.25  # between ratings, on the scale of scores
+_HALF_A_STEP = 0.25  # half the distance of two ratings, on the scale of scores
 _TURNS = 1000
 _MEANING: Mapping[str, str] = {
     "supported": "takes for unsupported what the contexts say",
@@ -40,16 +41,17 @@ _MEANING: Mapping[str, str] = {
     "contexts without content": "finds support in contexts that say nothing",
     "injected instructions": "follows instructions in the texts that it judges",
 }
-"""The weakness that wrong verdicts on the cases of a subject show."""
+"""What wrong verdicts show about the judge, by the subject of the case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A turn with its true verdicts.
+    """A question, its contexts and an answer, with the verdicts that are right.
 
-    ``verdicts`` has for each sentence of the answer 1 if the contexts support it, 0 if they do not,
-    and 2 if it claims nothing. ``relevance`` rates the contexts for the question from 0 to 2; None
-    if another case has the same question and contexts.
+    ``verdicts`` has one number for each sentence of the answer: 1 if the contexts support the
+    sentence, 0 if they do not, and 2 if the sentence claims nothing. ``relevance`` rates from 0 to
+    2 how relevant the contexts are to the question. It is None if an earlier case has the same
+    question and contexts.
     """
 
     about: str
@@ -60,13 +62,13 @@ class Case:
 
     @property
     def backed(self) -> str:
-        """Whether all, some or none of the claims are supported, or there is no claim."""
+        """How many claims of the answer the contexts support: all, some, none, or no claim."""
         claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
         return {(): _NO_CLAIM, (1,): _YES, (0,): _NO}.get(claims, _PART)
 
 
 def built_in_cases() -> tuple[Case, ...]:
-    """Return the cases in ``checkup.json``."""
+    """Return the cases in the file ``checkup.json`` of this package."""
     text = (files("rag_eval_otel.calibration") / "checkup.json").read_text(encoding="utf-8")
     seen: set[tuple[str, tuple[str, ...]]] = set()
     return tuple(
@@ -96,7 +98,11 @@ Outcome: TypeAlias = "tuple[str, bool]"  # a task, and True if the judge was rig
 
 
 def outcomes(case: Case, evaluation: Evaluation) -> Iterator[Outcome]:
-    """Yield the outcome of each task of a case; a missing reply is wrong."""
+    """Yield for each task of the judge whether the judge was right on ``case``.
+
+    A task is a kind of question to the judge, such as the rating of context relevance. A missing
+    reply counts as wrong.
+    """
     yield "faithfulness", _backed(evaluation["faithfulness"]) == case.backed
     if case.backed in _LEVELS:
         yield "groundedness", _is_near(evaluation["response_groundedness"], _LEVELS[case.backed])
@@ -115,15 +121,15 @@ def _backed(score: Score) -> str | None:
 
 
 def _is_near(score: Score, rating: int) -> bool:
-    """Return True if a score is nearer to ``rating``, from 0 to 2, than to any other rating.
+    """Return True if ``score`` is nearer to ``rating``, from 0 to 2, than to any other rating.
 
-    The mean of two judges who disagree is near none.
+    If two judge replies disagree, their mean is near no rating.
     """
     return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
 
 
 def _is_relevant(task: str, about: str) -> bool:
-    """Return True if a verdict in ``task`` shows how the judge deals with a subject."""
+    """Return True if the judge's reply in ``task`` tests the subject ``about`` of a case."""
     if task == "evasion":
         return about == "refusals"
     empty = {"contexts without content", "injected instructions"}
@@ -131,7 +137,7 @@ def _is_relevant(task: str, about: str) -> bool:
 
 
 class _TimedJudge:
-    """Times the requests of a judge and counts its unusable replies."""
+    """Measure the time of each request to a judge, and count the judge's unusable replies."""
 
     def __init__(self, judge: Judge, clock: Callable[[], float]) -> None:
         self.model = judge.model
@@ -155,10 +161,12 @@ class _TimedJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of one form: shares of right replies by task, subject and language.
+    """The result of checking a judge in one form of the metrics.
 
-    ``seconds`` are the median and the 95th percentile of the requests. ``cost`` is that of 1,000
-    turns, None if the price is not known. ``errors`` counts failed scores by reason.
+    ``tasks``, ``subjects`` and ``languages`` have the fraction of right replies for each task,
+    subject and language. ``seconds`` has the median and the 95th percentile of the request times.
+    ``cost`` is the price of 1,000 scored answers, None if the price of a token is not known.
+    ``errors`` counts failed scores by reason.
     """
 
     form: Form
@@ -175,11 +183,14 @@ class Check:
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
-        """Return the tasks whose share of right replies is below ``bound``."""
+        """Return the names of the tasks with a fraction of right replies below ``bound``."""
         return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
 
     def meaning(self, bound: float) -> list[str]:
-        """Return the weaknesses of the judge: subjects and languages below ``bound``."""
+        """Return the weaknesses of the judge in words.
+
+        A weakness is a subject or language with a fraction of right replies below ``bound``.
+        """
         if self.parts and self.unusable == self.parts:
             return ["gives no usable reply"]
         weak = [name for name, share in self.subjects.items() if (share.value or 0) < bound]
@@ -190,7 +201,7 @@ class Check:
         return weaknesses
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
+        """Return the figures as a dict for JSON."""
         median, late = self.seconds
         return {
             "form": self.form,
@@ -222,7 +233,10 @@ async def check_judge(
     timeout: float | None = 120.0,
     clock: Callable[[], float] = perf_counter,
 ) -> Check:
-    """Score ``cases``, by default the built-in ones, with ``judge`` and compare the verdicts."""
+    """Score ``cases`` with ``judge`` and compare its verdicts with the known verdicts.
+
+    Without ``cases``, the built-in cases are used.
+    """
     asked = cases or built_in_cases()
     timed, semaphore = _TimedJudge(judge, clock), asyncio.Semaphore(concurrency)
 
@@ -295,7 +309,11 @@ def _errors(evaluations: Sequence[Evaluation]) -> dict[str, int]:
 
 
 def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the figures of a judge as text, with a column for each form."""
+    """Return the figures in ``checks`` as a text table with one column for each form.
+
+    ``checks`` are of one judge. ``bound`` is the fraction of right replies that every task should
+    reach.
+    """
     first = checks[0]
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     lines.append(_row("right, with 95 % interval", [check.form for check in checks]))

@@ -1,4 +1,4 @@
-"""Read scores and human labels from rows, in the forms in which they are written."""
+"""Read scores and human labels from table rows, in several forms of a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rag_eval_otel.results.read import metric_cells, metric_names
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
 Places: TypeAlias = Sequence[tuple[str, Cells]]
-"""Rows, each with its name in messages."""
+"""Pairs of a row's name, for error messages, and the cells of the row."""
 
 _WORDS: Mapping[str, float] = {
     "pass": 1.0,
@@ -30,7 +30,10 @@ _EVALUATED = frozenset({"sample", "judge"})  # columns of a file that `evaluate`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The score of a metric, None unless the status is ok, and the label of a row, None without."""
+    """The score and the human label of one row, for one metric.
+
+    ``score`` is None unless ``status`` is ok. ``label`` is None if the row has no human label.
+    """
 
     score: float | None
     label: float | None
@@ -38,10 +41,10 @@ class Observation:
 
 
 def observe(score: object, label: object, *, where: str, status: object = None) -> Observation:
-    """Return the observation in two cells.
+    """Read a score and a human label from two cells of a row.
 
-    With a status of ``undefined`` or ``error`` there is no score, whatever is in its cell. Raises
-    `ConfigError` naming ``where`` for a cell that is neither empty nor a score or label.
+    If ``status`` is ``undefined`` or ``error``, the score is None whatever its cell contains. If a
+    cell is not empty and cannot be read, `ConfigError` names ``where``, the name of the row.
     """
     number = None if status in _FAILED else _number(score, where=f"{where}: the score")
     found: Status = "ok" if number is not None else _FAILED.get(status, "missing")
@@ -51,18 +54,19 @@ def observe(score: object, label: object, *, where: str, status: object = None) 
 def observations(
     rows: Iterable[tuple[str, Cells]], *, metric: str | None = None
 ) -> dict[str, list[Observation]]:
-    """Return the observations of each metric in ``rows``, or of ``metric`` only.
+    """Read the scores and human labels in ``rows``, for each metric or for ``metric`` only.
 
-    A row is one of
+    ``rows`` has pairs of a row's name and its cells. A row has one of these forms:
 
-    - ``{"score": 0.8, "label": 1}``, with the name of its ``metric`` where there are several;
-    - ``{"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}``;
-    - columns by name: ``{"faithfulness": 0.8, "faithfulness.human": 1}``, or ``human`` for all;
-    - what ``rag-eval-otel evaluate --output`` writes, with ``<metric>.human`` or ``human`` added.
-      Its own ``label`` is the metric's pass or fail and not a human's.
+    - ``{"score": 0.8, "label": 1}``, with ``metric`` if the file has several metrics.
+    - ``{"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}``.
+    - One column for each value: ``{"faithfulness": 0.8, "faithfulness.human": 1}``. A column
+      ``human`` is the label for all metrics.
+    - A row that ``rag-eval-otel evaluate --output`` wrote, with ``<metric>.human`` or ``human``
+      added. The column ``label`` of such a row is the metric's pass or fail, not a human label.
 
-    Raises `ConfigError` naming the row for a cell that cannot be read, and if there is no metric,
-    not the metric asked for, or no label.
+    If a cell cannot be read, `ConfigError` names the row. `ConfigError` is also raised if there is
+    no metric, if ``metric`` is not found, or if no row has a label.
     """
     places = list(rows)
     names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
@@ -82,7 +86,10 @@ def observations(
 
 
 def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
-    """Return the scores of ``metric`` in rows of several metrics, one for each row."""
+    """Return the score of ``metric`` in each of ``rows``.
+
+    Rows that have the score of only one metric are left out.
+    """
     return [_observed(row, metric, where) for where, row in rows if "score" not in row]
 
 
@@ -126,7 +133,7 @@ def _observed(row: Cells, name: str, where: str) -> Observation:
 
 
 def _label_cell(row: Cells, name: str, where: str) -> object:
-    """Return the human label: that of the metric, else that of the row."""
+    """Return the human label for the metric ``name``, else the label for the whole row."""
     labels = _mapping(row, "labels", where)
     ours = row.keys() >= _EVALUATED
     common = row.get("human") if ours or "label" not in row else row.get("human", row["label"])
@@ -152,7 +159,7 @@ def _label(value: object, *, where: str) -> float | None:
 
 
 def _number(value: object, *, where: str, accepted: str = "a number") -> float | None:
-    """Return a finite number, or None for null, NaN or an empty cell."""
+    """Convert ``value`` to a finite number; return None for null, NaN or an empty cell."""
     plain = _plain(value)
     if isinstance(plain, str):
         plain = _read(plain)
@@ -165,7 +172,7 @@ def _number(value: object, *, where: str, accepted: str = "a number") -> float |
 
 
 def _read(text: str) -> object:
-    """Return the number in ``text``, None if it is blank, else the text itself."""
+    """Parse ``text`` as a number; return None if it is blank, else ``text`` itself."""
     try:
         return float(text) if text.strip() else None
     except ValueError:
@@ -173,5 +180,5 @@ def _read(text: str) -> object:
 
 
 def _plain(value: Any) -> object:
-    """Return a scalar of numpy as Python's."""
+    """Convert a scalar of numpy to a scalar of Python; return other values unchanged."""
     return value.item() if hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""The threshold that fits the human labels best, with cross-validation."""
+"""Find the threshold of a metric that fits human labels best, and cross-validate it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ REPEATS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdFit:
-    """The threshold with the highest Youden's J, ``sensitivity + specificity - 1``.
+    """The threshold of a metric that fits the human labels best.
 
-    ``threshold`` is the lowest score that passes, midway between two scores that occur. Of several
-    that fit equally well it is the highest, because passing a bad answer is the worse error.
-    ``youden`` is its J on the same rows, which is too optimistic. ``cross_validated`` is the J on
-    rows that the threshold was not chosen on: the one to expect.
+    It has the highest Youden's J, which is ``sensitivity + specificity - 1``. ``threshold`` is the
+    lowest score that passes. It lies midway between two scores in the data. If several thresholds
+    fit equally well, the highest is chosen, because passing a bad answer is the worse error.
+
+    ``youden`` is J on the rows that the threshold was chosen on. It is too optimistic.
+    ``cross_validated`` is J on rows that the threshold was not chosen on. Expect this J on new
+    rows.
     """
 
     threshold: Figure
@@ -36,17 +39,19 @@ class ThresholdFit:
     cross_validated: Figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
+        """Return the three figures as a dict for JSON."""
         names = ("threshold", "youden", "cross_validated")
         return {name: getattr(self, name).to_dict() for name in names}
 
 
 def fit_threshold(scores: Numbers, truths: Truths, *, seed: int = 0) -> ThresholdFit:
-    """Return the threshold that separates passes from fails best.
+    """Find the threshold of ``scores`` that separates passes from fails best.
 
-    Cross-validation: 5 folds (fewer where a class has fewer rows) with both classes in each, the
-    mean of 10 divisions drawn from ``seed``. No threshold if all labels are the same, or if none is
-    better than passing all rows.
+    ``truths`` tells for each row whether the human passes it. The cross-validation divides the rows
+    into 5 folds that contain both classes, or fewer folds if a class has fewer rows. It is repeated
+    with 10 random divisions, and the result is their mean. ``seed`` determines the divisions. If
+    all labels are the same, or if no threshold is better than passing all rows, the threshold is
+    undefined.
     """
     if np.all(truths) or not np.any(truths):
         none = Figure(reason=one_class(truths))
@@ -63,17 +68,20 @@ def fit_threshold(scores: Numbers, truths: Truths, *, seed: int = 0) -> Threshol
 
 
 def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
-    """Return the best threshold and its J; the lowest score, which passes all rows, is one too."""
+    """Return the threshold with the highest Youden's J, and this J.
+
+    The lowest score is a candidate too. It passes all rows.
+    """
     levels, codes = np.unique(scores, return_inverse=True)
     passes, fails = (np.bincount(codes[part], minlength=len(levels)) for part in (truths, ~truths))
-    lost, spared = (np.cumsum(c) - c for c in (passes, fails))  # in the levels below each level
-    gain = spared * int(passes.sum()) - lost * int(fails.sum())  # J in whole numbers: ties are ties
+    lost, spared = (np.cumsum(c) - c for c in (passes, fails))  # rows with lower scores
+    gain = spared * int(passes.sum()) - lost * int(fails.sum())  # in integers: equal J are equal
     at = int(len(gain) - 1 - np.argmax(gain[::-1]))
     return _midway(levels, at), float(gain[at] / (passes.sum() * fails.sum()))
 
 
 def _midway(levels: Numbers, at: int) -> float:
-    """Return a number above the level before ``at`` and not above ``at``."""
+    """Return a number above the level at ``at - 1`` and not above the level at ``at``."""
     upper = float(levels[at])
     if at == 0:
         return upper
@@ -84,7 +92,7 @@ def _midway(levels: Numbers, at: int) -> float:
 
 def _cross_validated(scores: Numbers, truths: Truths, *, seed: int) -> Figure:
     smaller = int(min(np.sum(truths), np.sum(~truths)))
-    if smaller < 2:  # noqa: PLR2004  # one is needed to choose on, another to try on
+    if smaller < 2:  # noqa: PLR2004  # one row to choose the threshold, another to test it
         return Figure(reason="a class has one row only")
     draw = np.random.default_rng(seed)
     trials = [_trial(scores, truths, min(FOLDS, smaller), draw) for _ in range(REPEATS)]
@@ -92,7 +100,7 @@ def _cross_validated(scores: Numbers, truths: Truths, *, seed: int) -> Figure:
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    """Return the confusion of all folds, each with the threshold chosen on the other folds."""
+    """Decide each row with a threshold chosen on the other folds, and count the decisions."""
     fold_of = np.empty(len(truths), dtype=int)
     for part in (truths, ~truths):
         fold_of[part] = draw.permutation(int(np.sum(part))) % folds

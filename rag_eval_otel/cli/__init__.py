@@ -1,8 +1,8 @@
-"""The ``rag-eval-otel`` command line.
+"""Define the ``rag-eval-otel`` command line and run its commands.
 
-Each command is a module: ``DESCRIPTION`` is its help text, ``add_options(parser)`` declares its
-options, and ``run(options)`` executes it and returns the exit status. A new command also takes a
-line in ``_COMMANDS``.
+Each command is a module of this package. ``DESCRIPTION`` is its help text, ``add_options(parser)``
+declares its options, and ``run(options)`` executes the command and returns the exit status. A new
+command must also be added to ``_COMMANDS``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _COMMANDS: Mapping[str, str] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 success, 1 failure, 2 wrong usage."""
+    """Run the command in ``arguments`` and return the exit status.
+
+    The status is 0 after success, 1 after a failure, and 2 after wrong usage. Some commands have
+    further codes. ``arguments`` are those of the process by default.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(given).parse_args(given)
     try:
@@ -47,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser; only the command that is named in ``given`` is imported."""
+    """Return the argument parser for ``given``, the command line arguments.
+
+    Only the module of the command that ``given`` names is imported.
+    """
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )

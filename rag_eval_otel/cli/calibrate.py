@@ -1,4 +1,4 @@
-"""``rag-eval-otel calibrate``: compare the scores of a file with its human labels."""
+"""Run ``rag-eval-otel calibrate``: compare the scores in a file with its human labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the calibration of each metric in the file."""
+    """Print for each metric in the file how its scores agree with the human labels."""
     rows = list(_rows(options.file))
     found = [
         _with_full_form(
@@ -75,7 +75,11 @@ def run(options: argparse.Namespace) -> int:
 def _with_full_form(
     found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
 ) -> Calibration:
-    """Add the agreement of the metric with its full form, if each row may have both."""
+    """Add the agreement with the metric's full form to ``found``.
+
+    The full form asks the judge as the article of the metric says. If not all rows can have scores
+    of both forms, ``found`` is returned unchanged.
+    """
     full = scores_of(f"{found.metric}{FULL}", rows)
     if len(full) != len(seen) or not any(one.score is not None for one in full):
         return found
@@ -83,7 +87,10 @@ def _with_full_form(
 
 
 def _write(path: Path, found: Iterable[Calibration]) -> None:
-    """Write the thresholds that fit; name on stderr the metrics without one, and the reason."""
+    """Write the thresholds that fit the labels to the file ``path``.
+
+    For a metric without such a threshold, print its name and the reason to stderr.
+    """
     chosen = []
     for one in found:
         threshold, expected = one.fit.threshold, one.fit.cross_validated
@@ -110,7 +117,7 @@ def _rows(file: str) -> Iterator[tuple[str, Any]]:
 
 
 def _threshold(name: str) -> float | None:
-    """Return the threshold of the built-in metric ``name``; None for any other."""
+    """Return the threshold of the built-in metric ``name``; None for any other metric."""
     plain = name.removesuffix(FULL)
     made = METRICS[plain]() if plain in METRICS else None
     return getattr(made, "threshold", None)

@@ -1,4 +1,4 @@
-"""``rag-eval-otel check-judge``: measure a judge on cases with known verdicts."""
+"""Run ``rag-eval-otel check-judge``: test a judge on cases with known verdicts."""
 
 from __future__ import annotations
 

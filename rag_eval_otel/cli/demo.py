@@ -1,4 +1,4 @@
-"""``rag-eval-otel demo``: run a small RAG app, and show its traces with their scores."""
+"""Run ``rag-eval-otel demo``: start a small RAG app and print its traces with scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rag-eval-otel doctor``: check the set-up or a program's run, and say what to do."""
+"""Run ``rag-eval-otel doctor``: check the settings or a program's run, and print advice."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(given: Sequence[str]) -> Sequence[str]:
-    """Return the command without the leading ``--``; raise `ConfigError` if it is empty."""
+    """Return ``given`` without a leading ``--``, as the command of the user's program.
+
+    Raises `ConfigError` if nothing follows the ``--``.
+    """
     command = given[1:] if given[:1] == ["--"] else given
     if given and not command:
         msg = "there is no command after --; try: doctor -- python app.py"
@@ -77,7 +80,10 @@ def _command(given: Sequence[str]) -> Sequence[str]:
 
 
 def _check_output(output: Path | None) -> None:
-    """Raise `ConfigError` for a file that cannot be written, before the program runs."""
+    """Raise `ConfigError` if the report cannot be written to ``output``.
+
+    This is checked before the user's program runs.
+    """
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         msg = f"--output {output}: there is no such folder, or it is one"
         raise ConfigError(msg)

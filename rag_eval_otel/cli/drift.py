@@ -1,4 +1,4 @@
-"""``rag-eval-otel drift``: detects changes of the scores in a file."""
+"""Run ``rag-eval-otel drift``: detect changes in the scores of a file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from rag_eval_otel.results.rows import unit_value
 
 _log = logging.getLogger("rag_eval_otel")
 
-_MIN_GAP = 3600.0  # seconds
-_GAP_FACTOR = 50  # times the median distance
+_MIN_GAP = 3600.0  # seconds between two scores
+_GAP_FACTOR = 50  # times the median time between two scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A score on the scale 0 to 1, or None, and the row or trace it is from (``place``)."""
+    """One score on the scale 0 to 1, with its position in the file.
+
+    ``value`` is None if the row has no score. ``place`` names the row or trace, for messages.
+    """
 
     value: float | None
     place: str
@@ -40,7 +43,7 @@ class Point:
 
 @dataclass(slots=True)
 class Series:
-    """The scores of one stream, in order."""
+    """The scores of one stream, in order. A stream is a metric version of one service."""
 
     stream: Stream
     points: list[Point] = field(default_factory=list)
@@ -49,11 +52,12 @@ class Series:
 def read_series(
     path: Path, *, metric: str | None = None, stratum: str | None = None
 ) -> list[Series]:
-    """Return the streams in ``path``: rows of scores, or spans and log records as OTLP JSON.
+    """Read the scores in the file ``path``, and return them by stream.
 
-    ``metric`` selects a metric, ``stratum`` names the column with the stratum of each score. Points
-    are sorted if their times run backwards. Raises `ConfigError` for a file that cannot be read or
-    has no scores.
+    A stream is a metric version of one service. The file is a table of scores, or spans and log
+    records as OTLP JSON. ``metric`` selects one metric. ``stratum`` names the column with the
+    stratum of each score. If the times of a stream run backwards, its scores are sorted by time.
+    Raises `ConfigError` if the file cannot be read or has no scores.
     """
     found: dict[Stream, Series] = {}
     for row in read_scores(path, metric=metric, stratum=stratum):
@@ -78,7 +82,10 @@ def read_series(
 
 
 def _order(series: Series) -> None:
-    """Sort the points by time if all have one, and log a warning about their order or a gap."""
+    """Sort the scores of ``series`` by time if every score has a time.
+
+    A warning is logged if the order was wrong, or if there is a long gap between two times.
+    """
     times = [point.time for point in series.points if point.time is not None]
     if len(times) < len(series.points):
         return
@@ -112,7 +119,7 @@ def _check_plot(path: Path) -> None:
 
 
 def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
-    """Draw each stream to ``path``, one below the other."""
+    """Draw the scores of each stream to the file ``path``, one drawing below the other."""
     plots = []
     for finding in findings:
         stream = finding.series.stream
@@ -189,7 +196,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The alarms on one stream, with its baseline and its valid scores."""
+    """The drift alarms in one stream of scores.
+
+    ``points`` are the valid scores. ``before`` is the baseline, the normal mean. ``learned`` is the
+    number of scores from which the detector learned the baseline.
+    """
 
     series: Series
     points: tuple[Point, ...]
@@ -198,7 +209,7 @@ class Finding:
     alarms: tuple[Alarm, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
+        """Return the alarms and counts of the stream as a dict for JSON."""
         return {
             "service": self.series.stream.service,
             "metric": self.series.stream.name,
@@ -220,14 +231,17 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five worst scores between the onset and the alarm."""
+        """Return the five worst scores between the onset of the change and ``alarm``."""
         seen = self.points[alarm.onset : alarm.index + 1]
         sign = -1 if alarm.direction == "up" else 1
         return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the alarms of each stream."""
+    """Print the drift alarms in each stream of scores.
+
+    Returns 1 if there is an alarm, else 0.
+    """
     _check_detector(options)
     if options.plot is not None:
         _check_plot(options.plot)
@@ -243,7 +257,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _reference(options: argparse.Namespace) -> dict[str, list[float | None]]:
-    """Return the scores of the reference file by metric."""
+    """Return the scores in the file of ``--reference``, by metric."""
     if options.reference is None:
         return {}
     found: dict[str, list[float | None]] = {}
@@ -288,7 +302,10 @@ def _mean(
 
 
 def _check_detector(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for an unknown detector, and for options that only betting has."""
+    """Raise `ConfigError` for an unknown detector, or an option that the detector lacks.
+
+    Only the detector ``betting`` has ``--stratum``, ``--target``, ``--reference`` and ``--learn``.
+    """
     find_detector(options.detector)
     for name in ("stratum", "target", "reference", "learn"):
         if getattr(options, name) is not None and options.detector != "betting":

@@ -1,4 +1,4 @@
-"""``rag-eval-otel evaluate``: score the rows of a file."""
+"""Run ``rag-eval-otel evaluate``: score the rows of a file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "--json": AS_JSON,
 }
-"""The arguments of ``add_argument`` for each option."""
+"""The keyword arguments of ``add_argument`` for each option of the command."""
 
 
 DESCRIPTION = """\
@@ -131,7 +131,7 @@ again: it asks for missing and failed scores only, and writes the complete outpu
 Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use the judge's
 replies on a row; 2 misuse; 130 interrupted.
 """
-_INTERRUPTED = 130  # as shells have it
+_INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows and print their summary."""
+    """Score the rows, print a summary, and return the exit status."""
     cache = _cache(options)
     try:
         config = _config(options)
@@ -170,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _unscored(totals: Totals) -> str:
-    """Return a message on the rows whose judge replies no metric could use."""
+    """Return a message about the rows whose judge replies no metric could use."""
     reasons: Counter[str] = Counter()
     for metric in totals.metrics:
         reasons.update(metric.reasons)
@@ -186,7 +186,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _shown(totals: Totals, config: Config, form: str) -> str:
-    """Return the totals, and the cost of the judge's tokens if its price is known."""
+    """Return the summary as text or JSON, with the cost of the judge's tokens if known."""
     prices = load_prices(config.prices)
     cost = prices.cost(totals.judge, totals.usage)
     if form == "json":
@@ -197,7 +197,7 @@ def _shown(totals: Totals, config: Config, form: str) -> str:
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
-    """Return the path of the cache: ``--cache``, else beside the output."""
+    """Return the path of the cache: ``--cache``, else a path next to the output file."""
     if options.cache is not None or options.output is None:
         given: Path | None = options.cache
         return given
@@ -246,7 +246,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     return Plan(
         metrics=metrics,
         label_metrics=chosen_labelling(metrics, config.label_metrics),
-        judge=build_plain_judge(config),  # a breaker would fail all rows of an outage at once
+        judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
         embedder=build_embedder(config),
         fusion=config.fusion,
         repairs=options.repairs,

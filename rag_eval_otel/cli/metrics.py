@@ -1,4 +1,4 @@
-"""``rag-eval-otel metrics``: list the metrics, their needs and their costs."""
+"""Run ``rag-eval-otel metrics``: list the metrics with their needs and judge requests."""
 
 from __future__ import annotations
 

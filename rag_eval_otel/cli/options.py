@@ -1,4 +1,4 @@
-"""Options of several commands."""
+"""Define the command line options that several commands share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_JSON: Mapping[str, Any] = {
     "default": "text",
     "help": "print the result as JSON",
 }
-"""The option ``--json``."""
+"""The keyword arguments of ``add_argument`` for the option ``--json``."""
 
 THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
     "--threshold": {
@@ -42,11 +42,14 @@ THRESHOLDS: Mapping[str, Mapping[str, Any]] = {
         "help": "metrics that decide the label of a row (default: those the judge can tell)",
     },
 }
-"""Options of every command that labels scores."""
+"""The options about thresholds, for every command that labels scores."""
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
-    """Return the thresholds of both options, of which ``--threshold`` has precedence, or None."""
+    """Return the thresholds of ``--thresholds`` and ``--threshold``, by metric.
+
+    ``--threshold`` has precedence. The result is None if neither option is given.
+    """
     if options.thresholds is None and not options.pairs:
         return None
     found = {} if options.thresholds is None else read_thresholds(options.thresholds)

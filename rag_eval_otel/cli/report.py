@@ -1,4 +1,4 @@
-"""``rag-eval-otel report``: write a page on a file of scores."""
+"""Run ``rag-eval-otel report``: write an HTML page about a file of scores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def _count(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the page."""
     _check(options.output, options.file)
     records = read_scores(options.file, metric=options.metric)
     scores = collect_scores(records, worst=options.worst)
@@ -63,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(output: Path, file: Path) -> None:
-    """Raise `ConfigError` if the page cannot be written to ``output``, before anything is read."""
+    """Raise `ConfigError` if the page cannot be written to ``output``.
+
+    This is checked before the score file is read.
+    """
     if output.suffix.lower() not in {".html", ".htm"}:
         msg = f"--output {output} must end in .html"
         raise ConfigError(msg)

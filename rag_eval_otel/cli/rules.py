@@ -1,4 +1,4 @@
-"""``rag-eval-otel rules``: print Prometheus rules for a target."""
+"""Run ``rag-eval-otel rules``: print Prometheus rules for a service level objective."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Return the thresholds scaled to [0, 1], as the scores in the histogram."""
+    """Convert ``thresholds`` from the metrics' own scales to [0, 1].
+
+    The histograms of scores use the scale [0, 1].
+    """
     found = {}
     for name, threshold in thresholds.items():
         near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)

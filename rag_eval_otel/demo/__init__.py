@@ -1,1 +1,1 @@
-"""The demo: a small RAG app over the handbook of an invented company, scored offline."""
+"""Run a small RAG app over the handbook of an invented company, and score it offline."""

@@ -1,4 +1,7 @@
-"""The demo's app: a LangChain RAG chain over the handbook, without key, network and model."""
+"""Build the app of the demo: a LangChain RAG chain over a company handbook.
+
+The app needs no API key, no network and no model.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A question, the answer of the demo's model, and the defect of this answer.
+    """A question, the scripted answer to it, and the defect of this answer.
 
-    ``incomplete``: it answers a part of the question. ``made_up``: it is not in the handbook.
-    ``off_topic``: the handbook has nothing on the question, so the retrieved passages do not help.
-    ``refusal``: the model does not answer.
+    ``incomplete``: the answer covers only a part of the question. ``made_up``: the answer is not in
+    the handbook. ``off_topic``: the handbook says nothing about the question, so the retrieved
+    passages do not help. ``refusal``: the answer says that the app cannot help.
     """
 
     question: str
@@ -41,7 +44,7 @@ class Turn:
 
 
 def passages() -> tuple[Passage, ...]:
-    """Return the sections of the handbook as passages; the id is the heading."""
+    """Return the sections of the handbook as passages. The id of a passage is its heading."""
     text = (files("rag_eval_otel.demo") / "handbook.md").read_text(encoding="utf-8")
     return tuple(_passage(section) for section in text.split("\n## ")[1:])
 
@@ -106,7 +109,7 @@ TURNS: tuple[Turn, ...] = (
         answer="A lost or stolen laptop must be reported to the service desk within 2 hours.",
     ),
 )
-"""The turns of the demo, in order."""
+"""The questions and answers of the demo, in the order in which they are asked."""
 
 TOP_K = 3
 _DIMENSIONS = 2048
@@ -120,10 +123,10 @@ _PROMPT = ChatPromptTemplate.from_messages(
 
 
 class HandbookEmbeddings(Embeddings):
-    """Offline embeddings: hashed words, without stop words."""
+    """Embed texts offline, as vectors of hashed words without stop words."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return one vector of unit length per text."""
+        """Return one vector of unit length for each of ``texts``."""
         return [_vector(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
@@ -140,7 +143,10 @@ def _vector(text: str) -> list[float]:
 
 
 class HandbookModel(BaseChatModel):
-    """Returns the scripted answer to the question at the end of the prompt."""
+    """Return a scripted answer instead of asking a model.
+
+    ``answers`` maps a question to its answer. The question is the last message of the prompt.
+    """
 
     answers: Mapping[str, str]
     model_name: str = "handbook-offline"
@@ -166,7 +172,7 @@ class HandbookModel(BaseChatModel):
 
 
 def build_app() -> Runnable[str, str]:
-    """Return the chain from a question to its answer."""
+    """Return the LangChain chain that takes a question and returns the answer."""
     model = HandbookModel(answers={turn.question: turn.answer for turn in TURNS})
     retriever = _store().as_retriever(search_kwargs={"k": TOP_K})
     inputs = {"context": retriever | _joined, "question": RunnablePassthrough()}

@@ -1,4 +1,4 @@
-"""Run the demo, and show the received traces as text or JSON."""
+"""Run the demo, receive its traces over OTLP, and print them as text or JSON."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --j
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTurn:
-    """A question, and the received spans of its trace; the first is the root."""
+    """One question of the demo and the received spans of its trace.
+
+    The first of ``spans`` is the root span.
+    """
 
     turn: Turn
     spans: tuple[ReceivedSpan, ...]
 
     @property
     def root(self) -> ReceivedSpan:
-        """The span that carries the scores."""
+        """The root span, which carries the scores."""
         return self.spans[0]
 
     @property
@@ -55,7 +58,12 @@ class ShownTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The received turns in order, and the numbers of spans, events and turns by outcome."""
+    """What the demo received: its questions with their traces, and some counts.
+
+    ``turns`` has the questions in order. ``spans`` and ``events`` are the numbers of spans and
+    evaluation events. ``counted`` has the number of questions by outcome of their evaluation.
+    ``also_to`` is the further OTLP endpoint that the traces were sent to.
+    """
 
     turns: tuple[ShownTurn, ...]
     spans: int
@@ -66,7 +74,7 @@ class Shown:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the turn of every question was received exactly once, with scores."""
+        """Whether exactly one scored trace was received for every question."""
         scored = [
             t for t in self.turns if t.root.attributes.get(semconv.EVALUATION_STATUS) == "scored"
         ]
@@ -74,7 +82,10 @@ class Shown:
 
 
 def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Shown:
-    """Assign the received traces to the questions, which were asked one after the other."""
+    """Assign the traces in ``receiver`` to the questions of the demo.
+
+    The questions were asked one after the other, so the order of the root spans decides.
+    """
     spans = sorted(receiver.spans(), key=lambda span: span.start_ns)
     roots = [span for span in spans if span.parent_span_id is None]
     turns = [
@@ -127,7 +138,7 @@ def _turn_as_json(shown: ShownTurn) -> dict[str, Any]:
 
 
 def as_text(shown: Shown) -> str:
-    """Return each trace as a tree with its scores, and the totals."""
+    """Return each trace as a tree of spans with its scores, and the totals below."""
     blocks = ["\n".join(_tree(turn)) for turn in shown.turns]
     return "\n\n".join([*blocks, "\n".join(_totals(shown))]) + "\n"
 
@@ -183,7 +194,11 @@ _SHOW: Mapping[Form, Callable[[Shown], str]] = {"text": as_text, "json": as_json
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
-    """Ask the demo's questions and show the traces; return 0 if every turn arrived scored."""
+    """Ask the questions of the demo, and print the received traces with ``write``.
+
+    ``options`` are settings of `Config`. Returns 0 if every question was received with scores, else
+    1.
+    """
     config = Config.from_env(**{"hold_seconds": _MAX_WAIT, **options})
     with OtlpReceiver() as receiver:
         _ask_all(config, receiver.http_endpoint)
@@ -213,6 +228,9 @@ def _ask_all(config: Config, receiver: str) -> None:
 
 
 def _elsewhere(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters to the endpoint that the environment names, if it names one."""
+    """Yield the exporters for ``signal`` to the OTLP endpoint in the environment variables.
+
+    If no endpoint is set, yield none.
+    """
     if otlp_endpoint() is not None:
         yield from exporters(signal)
