@@ -1,8 +1,12 @@
-"""Live quality scores for RAG, on the trace itself.
+"""Score the answers of RAG applications while they run, and put the scores on their traces.
 
-``RagEvalCallbackHandler`` for LangChain, ``instrument()`` for everything else, and for what nothing
-records the ``record_...()`` functions; `evaluate` scores a `Sample` without any tracing,
-`evaluate_dataset` many. Names are imported when they are first used.
+- For LangChain, use `RagEvalCallbackHandler`.
+- For the spans of other instrumentations, use `instrument`.
+- For code that nothing records, use the functions `record_question`, `record_retrieval` and
+  `record_answer`.
+- Without tracing, `evaluate` scores one `Sample`, and `evaluate_dataset` scores many.
+
+Each name is imported when it is first used.
 """
 
 from __future__ import annotations

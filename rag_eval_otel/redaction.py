@@ -1,4 +1,4 @@
-"""`Redactor`: replaces matches of the user's patterns in texts."""
+"""`Redactor`: replace matches of regular expressions in texts by ``[redacted]``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ MARK: Final = "[redacted]"
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Replaces every match of ``patterns`` by `MARK`, one pattern after the other."""
+    """Replace every match of the regular expressions in ``patterns`` by `MARK`, in their order."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def __bool__(self) -> bool:
-        """Return True if there are patterns."""
+        """Return True if there is at least one pattern."""
         return bool(self.patterns)
 
     def text(self, text: str) -> str:
-        """Return ``text`` with each match replaced."""
+        """Return ``text`` with each match of a pattern replaced."""
         for pattern in self.patterns:
             text = pattern.sub(MARK, text)
         return text
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with each match in its texts replaced, except in its rubric."""
+        """Return ``sample`` with each match in its texts replaced; the rubric is not changed."""
         if not self.patterns:
             return sample
         contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
@@ -47,7 +47,10 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of an attribute (a text, texts, or JSON) with each match replaced."""
+        """Return the value of a span attribute with each match of a pattern replaced.
+
+        ``value`` may be a text, a text with JSON, or a sequence of texts.
+        """
         if isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 if value.lstrip()[:1] in {"[", "{"}:
@@ -66,7 +69,10 @@ class Redactor:
 
 
 def redactor(patterns: Sequence[str]) -> Redactor:
-    """Return the redactor for ``patterns``; `ConfigError` for an invalid one."""
+    """Return a `Redactor` for the regular expressions in ``patterns``.
+
+    Raise `ConfigError` if one of them is not a regular expression, or matches the empty text.
+    """
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         msg = f"redact must be a sequence of regular expressions, not {patterns!r}"
         raise ConfigError(msg)

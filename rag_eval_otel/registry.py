@@ -1,12 +1,13 @@
-"""Objects found by name: judges, embedders, metrics, dialects, detectors and sinks.
+"""Find objects by name: judges, embedders, metrics, dialects, detectors and sinks.
 
-Our own are listed in the registries, as ``module:attribute``, and are imported when they are
-first used. Another package adds one by an entry point in the group of the registry::
+A *registry* has the objects of one kind. The objects of this library are listed in a registry as
+``module:attribute``, and are imported when they are first used. Another package adds an object by
+an entry point in the group of the registry::
 
     [project.entry-points."rag_eval_otel.metrics"]
     politeness = "acme.scores:Politeness"
 
-A package cannot replace a name of ours.
+If an entry point has the name of an object of this library, the entry point is ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from rag_eval_otel.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Objects of one ``kind`` by name; ``built_in`` maps our names to ``module:attribute``.
+    """Find the objects of one ``kind`` by name, for example metrics.
 
-    ``also`` are names that may stand in the place of one, which errors list, too.
+    ``built_in`` maps the names of this library to ``module:attribute``. ``also`` has names that are
+    allowed in the configuration but are no objects, such as sets of metrics. Error messages list
+    these names, too.
     """
 
     kind: str
@@ -33,21 +36,21 @@ class Registry:
 
     @property
     def group(self) -> str:
-        """The entry-point group in which other packages name theirs."""
+        """The group of entry points in which other packages name their objects of this kind."""
         return f"rag_eval_otel.{self.kind}s"
 
     def __contains__(self, name: str) -> bool:
         return name in self.built_in or bool(entry_points(group=self.group, name=name))
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: ours in their order, then those of other packages, sorted."""
+        """Return the built-in names in their order, then the names of other packages, sorted."""
         others = sorted(entry.name for entry in entry_points(group=self.group))
         return tuple(dict.fromkeys((*self.built_in, *others)))
 
     def find(self, name: str) -> Any:
-        """Return the object called ``name``.
+        """Import and return the object called ``name``.
 
-        Raises `ConfigError` for an unknown name, and for an entry point that cannot be imported.
+        Raise `ConfigError` for an unknown name, and for an object that cannot be imported.
         """
         entry = self._entry(name)
         try:
@@ -57,9 +60,10 @@ class Registry:
             raise ConfigError(msg) from error
 
     def make(self, name: str, *arguments: object) -> Any:
-        """Call the object called ``name`` and return the result.
+        """Call the object called ``name`` with ``arguments`` and return the result.
 
-        Raises `ConfigError` as `find`, and if the object cannot be called with ``arguments``.
+        Raise `ConfigError` if the name is unknown, if the object cannot be imported, or if it
+        cannot be called with ``arguments``.
         """
         found = self.find(name)
         try:

@@ -1,4 +1,8 @@
-"""`BackgroundEvaluator`: one daemon thread with an event loop, on which all evaluation happens."""
+"""`BackgroundEvaluator`: run jobs on one daemon thread with an event loop.
+
+A job is, for example, the evaluation of one RAG answer. The module also has threads for blocking
+calls (`Workers`, `DaemonExecutor`) and for regular calls (`Sweeper`).
+"""
 
 from __future__ import annotations
 
@@ -24,39 +28,40 @@ T = TypeVar("T")
 _AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
     contextvars.ContextVar("rag_eval_otel_around", default=nullcontext)
 )
-"""The context manager in which a thread runs that works for the current one."""
+"""Makes the context manager within which other threads run calls for the current thread."""
 
 GivenUp: TypeAlias = Literal["shutdown", "error"]
 """Why a job was not completed: a shutdown has cancelled it, or it has raised an exception."""
 
 
 class Job(Protocol):
-    """A unit of work for the evaluator; jobs are compared by identity."""
+    """A unit of work for `BackgroundEvaluator`; each object counts as a separate job."""
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive."""
+        """About how many bytes this job keeps in memory."""
 
     def begin(self) -> None:
-        """Do the work that need not wait for other jobs, on the thread, without awaiting."""
+        """Do the work that need not wait for other jobs, on the evaluator's thread."""
 
     async def run(self) -> None:
-        """Do the rest; at most ``concurrency`` jobs run at the same time."""
+        """Do the rest of the work; at most ``concurrency`` jobs run at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Handle that the job was not completed; called on the thread."""
+        """Clean up a job that was not completed; ``why`` says for what reason."""
 
 
 class BackgroundEvaluator:
-    """Runs jobs on a thread of its own, ``concurrency`` at a time.
+    """Run jobs on a thread of its own, at most ``concurrency`` jobs at the same time.
 
-    It takes at most ``capacity`` jobs, which keep at most ``max_bytes`` alive. The thread is a
-    daemon that starts with the first job; a forked child starts its own. Instrumentation is
-    suppressed for all calls of the jobs.
+    The evaluator takes at most ``capacity`` jobs, which keep at most ``max_bytes`` in memory. The
+    thread is a daemon and starts with the first job. A forked child starts its own thread.
+    Instrumentation is suppressed for all calls of the jobs.
 
-    `submit` makes no system call that releases the interpreter's lock, which would let the judge's
-    thread run in place of the application's. An idle thread waits for the queue; a busy one, or one
-    that was busy within ``LINGER_SECONDS``, polls it every ``POLL_SECONDS``.
+    `submit` makes no system call that releases the interpreter's lock. Otherwise the judge's thread
+    could run in place of the application's thread. An idle thread waits for the queue of jobs. A
+    thread with jobs polls the queue every ``POLL_SECONDS``, until ``LINGER_SECONDS`` after its last
+    job.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class BackgroundEvaluator:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the thread and the jobs, which after a fork are the parent's."""
+        """Forget the thread and the jobs; after a fork they belong to the parent process."""
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -84,10 +89,10 @@ class BackgroundEvaluator:
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
-        """Take ``job``; False if there is no room, after a shutdown, or while Python exits.
+        """Take ``job``; return False if there is no room, after a shutdown, or while Python exits.
 
-        A job that is submitted by another job is always taken, since it shares the texts of that
-        job; flushes and shutdowns that wait for the first wait for both.
+        A job that another job submits is always taken, since both jobs share the same texts. If a
+        flush or a shutdown waits for the submitting job, it also waits for the submitted job.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
@@ -105,7 +110,7 @@ class BackgroundEvaluator:
     def flush(self, timeout: float) -> bool:
         """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed.
 
-        Called by a job it does not wait: it would wait for itself.
+        If a job calls this method, the method does not wait, because it would wait for that job.
         """
         timeout = 0.0 if self.is_current() else timeout
         with self._changed:
@@ -117,13 +122,13 @@ class BackgroundEvaluator:
                 self._waits = [one for one in self._waits if one is not waited_for]
 
     def is_current(self) -> bool:
-        """Return True if the caller runs on one of ``threads``."""
+        """Return True if the caller runs on one of the evaluator's threads."""
         return threading.get_ident() in self.threads
 
     def shutdown(self, timeout: float) -> bool:
-        """Take no more jobs, wait ``timeout`` seconds for those taken, cancel the rest, and stop.
+        """Take no more jobs, wait ``timeout`` seconds for taken jobs, cancel the rest, and stop.
 
-        If a judge blocks the thread, the jobs that wait for it are given up on the calling thread.
+        If a judge blocks the thread, the unfinished jobs are given up on the calling thread.
         """
         with self._lock:
             self.is_closed = True
@@ -145,7 +150,7 @@ class BackgroundEvaluator:
             job.give_up("shutdown")
 
     def _start(self) -> bool:
-        # Made here: the thread cannot start another thread once the interpreter exits.
+        # Made on this thread: once the interpreter exits, the new thread cannot start a thread.
         executor = DaemonExecutor(around=self._own_thread)
         thread = threading.Thread(
             target=self._run, args=(executor,), name="rag-eval-otel", daemon=True
@@ -164,7 +169,7 @@ class BackgroundEvaluator:
 
     @contextmanager
     def _own_thread(self) -> Iterator[None]:
-        """Suppress instrumentation on the current thread, and keep its identity in ``threads``."""
+        """Suppress instrumentation on the current thread, and list the thread in ``threads``."""
         silence()
         _AROUND.set(self._own_thread)
         ident = threading.get_ident()
@@ -175,7 +180,7 @@ class BackgroundEvaluator:
             self.threads.discard(ident)  # the system reuses the number
 
     def _finished(self, job: Job, why: GivenUp | None) -> None:
-        """Remove ``job``; call its ``give_up`` if it was not completed, and not given up before."""
+        """Remove ``job``; call its ``give_up`` if it was neither completed nor given up before."""
         try:
             if why is not None and job in self._pending:
                 job.give_up(why)
@@ -187,7 +192,7 @@ class BackgroundEvaluator:
 
 
 class _Loop:
-    """The event loop of the thread, which runs while there are jobs."""
+    """The event loop on the evaluator's thread, which runs while there are jobs."""
 
     def __init__(
         self,
@@ -215,7 +220,7 @@ class _Loop:
         self._loop.close()
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        """Run the loop until ``task`` is done, also if another task exits."""
+        """Run the loop until ``task`` is done, even if another task raises SystemExit."""
         while not task.done():
             with suppress(
                 SystemExit, KeyboardInterrupt
@@ -223,7 +228,7 @@ class _Loop:
                 self._loop.run_until_complete(task)
 
     async def _serve(self) -> None:
-        """Poll the queue until there have been no jobs for ``LINGER_SECONDS``."""
+        """Poll the queue for jobs until there have been no jobs for ``LINGER_SECONDS``."""
         until = 0.0
         while self._tasks or (self._loop.time() < until and not self._stopping):
             if self._tasks:
@@ -235,7 +240,7 @@ class _Loop:
             self._begin_submitted()
 
     def _begin_submitted(self) -> None:
-        """Begin the jobs that were submitted meanwhile."""
+        """Begin all jobs that are in the queue now."""
         with suppress(Empty):
             while True:
                 self._take(self._queue.get_nowait())
@@ -269,12 +274,13 @@ class _Loop:
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """An executor whose threads are daemons, at most ``max_workers`` of them.
+    """An executor with at most ``max_workers`` threads, all of them daemons.
 
-    At exit the interpreter waits for the threads of an ordinary executor, and rejects new calls,
-    while the last turns are being scored. One thread starts with the executor, since Python 3.12
-    starts none during exit. Each thread works within ``around()``. A call that is cancelled before
-    a thread has begun it is dropped at once, with the objects it refers to.
+    While Python exits, it waits for the threads of an ordinary executor and rejects new calls. The
+    last RAG answers are still being scored then, so daemons are needed. One thread starts with the
+    executor, since from Python 3.12 on no thread can be started during exit. Each thread works
+    within ``around()``. If a call is cancelled before a thread has begun the call, the call and the
+    objects that it refers to are dropped at once.
     """
 
     def __init__(
@@ -287,7 +293,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._around = around
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
         self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
-        """One entry for each submitted call, and one for each thread that shall end."""
+        """One item for each submitted call, and one item for each thread that must end."""
         # Reentrant: a garbage collection may cancel calls while the lock is held.
         self._lock = threading.RLock()
         self._workers = 0
@@ -295,7 +301,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._grow()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` on one of the threads."""
+        """Run ``fn`` with its arguments on one of the threads; return a future."""
         future: Future[Any] = Future()
         with self._lock:
             self._busy += 1
@@ -307,19 +313,19 @@ class DaemonExecutor(ThreadPoolExecutor):
         return future
 
     def _drop_cancelled(self, future: Future[Any]) -> None:
-        """Drop a call that was cancelled before a thread has begun it."""
+        """Drop the call of ``future`` if it was cancelled before a thread has begun the call."""
         with self._lock:
             if self._waiting.pop(future, None) is not None:
                 self._busy -= 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """End the threads once they have made the submitted calls; does not wait for them."""
+        """Let the threads end after the submitted calls; return without waiting for the threads."""
         for _ in range(self._workers):
             self._turns.put("end")
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread was started, so that submitted calls will be made."""
+        """Whether at least one thread has started, so that submitted calls will run."""
         return self._workers > 0
 
     def _grow(self) -> None:
@@ -328,7 +334,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         thread = threading.Thread(target=self._work, name="rag-eval-otel-io", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is shutting down: the present threads must do
+        except RuntimeError:  # the interpreter is shutting down: the existing threads do the work
             return
         self._workers += 1
 
@@ -338,7 +344,7 @@ class DaemonExecutor(ThreadPoolExecutor):
                 self._call_next()
 
     def _call_next(self) -> None:
-        """Make the call that has waited longest, if there is one that is not cancelled."""
+        """Run the oldest submitted call, if there is a call that is not cancelled."""
         with self._lock:
             future = next(iter(self._waiting), None)
             call = self._waiting.pop(future) if future is not None else None
@@ -360,12 +366,14 @@ def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 class Workers:
-    """Runs blocking calls for coroutines, on at most ``limit`` daemon threads of its own.
+    """Run blocking calls for coroutines, on at most ``limit`` daemon threads.
 
-    The threads start with the first call and end with this object; a forked child starts its own.
-    A call runs in the context of its caller, and its thread counts as one of the evaluator on which
-    the caller runs. If the caller is cancelled, a call under way runs to its end; a call that waits
-    for a thread is dropped at once.
+    The threads start with the first call and end with this object. A forked child starts its own
+    threads. A call runs in the context of its caller. If the caller runs on a thread of
+    `BackgroundEvaluator`, the thread of the call is listed as a thread of that evaluator, too.
+
+    If the caller is cancelled, a call that has begun runs to its end. A call that still waits for a
+    thread is dropped at once.
     """
 
     def __init__(self, limit: int) -> None:
@@ -374,12 +382,12 @@ class Workers:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the threads, which do not exist in a forked child."""
+        """Forget the threads, because they do not exist in a forked child."""
         self._lock = threading.Lock()
         self._executor: DaemonExecutor | None = None
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what ``call()`` returns, or raise what it raises."""
+        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
         executor = self._started()
         if not executor.has_threads:  # the interpreter is exiting: only the caller's thread is left
             return call()
@@ -396,9 +404,10 @@ class Workers:
 
 
 class SyncFirst:
-    """Calls ``call`` on a worker thread; ``acall`` only if ``call`` is not implemented.
+    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
 
-    For clients of other libraries, whose asynchronous form may be bound to another event loop.
+    This class is for clients of other libraries. The asynchronous function of such a client may be
+    bound to another event loop, so the blocking function is tried first.
     """
 
     def __init__(
@@ -413,7 +422,7 @@ class SyncFirst:
         self._is_sync = True
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the call; raise what it raises."""
+        """Return the result of the call, or raise its exception."""
         if self._is_sync:
             try:
                 return await self._workers.run(lambda: self._call(*args, **kwargs))
@@ -428,9 +437,9 @@ def _call_within(around: Callable[[], AbstractContextManager[None]], call: Calla
 
 
 class Sweeper:
-    """Calls ``sweep`` every ``seconds`` from the first `wake` on, until `stop`.
+    """Call ``sweep`` every ``seconds`` on a daemon thread, from the first `wake` until `stop`.
 
-    The thread is a daemon and does not survive a fork: after `reset`, a child starts its own.
+    The thread does not survive a fork. A forked child calls `reset` and then starts its own thread.
     """
 
     def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
@@ -439,20 +448,20 @@ class Sweeper:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the thread."""
+        """Forget the thread and a previous `stop`, for example in a forked child."""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> bool:
-        """Start the thread if it does not run; False if that is impossible."""
+        """Start the thread if it does not run; return False if no thread can be started."""
         if self._thread is not None:
             return True
         with self._lock:
             return self._start()
 
     def stop(self) -> None:
-        """Call no more."""
+        """End the calls of ``sweep``."""
         self._stopped.set()
 
     def _start(self) -> bool:

@@ -1,4 +1,4 @@
-"""`call_in_child`: call a method of an object in forked children, as long as the object lives."""
+"""`call_in_child`: call a method of an object in each forked child, while the object exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 
 def call_in_child(method: Callable[[], None]) -> None:
-    """Call the bound ``method`` in every forked child; its object is referred to weakly."""
+    """Call the bound ``method`` in every forked child process.
+
+    The object of the method is referred to weakly. After the object is deleted, nothing is called.
+    """
     reference = weakref.WeakMethod(method)
 
     def call() -> None:

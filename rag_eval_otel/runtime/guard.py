@@ -1,4 +1,8 @@
-"""Protect the application: `Edge` catches our exceptions, `silence` suppresses instrumentation."""
+"""Protect the application from this library.
+
+`Edge` catches the exceptions of this library. `silence` suppresses instrumentation, so that the
+library's own requests make no spans.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from opentelemetry import context as otel_context
 
 from rag_eval_otel.config import ErrorMode
 
-# The API makes its keys anew in every process and gives them no public name; older
-# instrumentations look for the plain words.
+# The OpenTelemetry API creates these keys in each process and gives them no public name. Older
+# instrumentations look for the plain words instead.
 _SILENT = (otel_context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")  # noqa: SLF001
 _SILENT_HTTP = (
     otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY,  # noqa: SLF001
@@ -21,7 +25,7 @@ _SILENT_HTTP = (
 
 
 def silence() -> None:
-    """Suppress instrumentation in the current context, for good."""
+    """Suppress instrumentation in the current context from now on."""
     context = otel_context.get_current()
     for key in (*_SILENT, *_SILENT_HTTP):
         context = otel_context.set_value(key, value=True, context=context)
@@ -38,12 +42,12 @@ _log = logging.getLogger("rag_eval_otel")
 
 
 class Edge:
-    """A context manager that keeps our exceptions from the application.
+    """A context manager that keeps exceptions of this library from the application.
 
-    Each exception is counted by ``on_error(place)``. The first is logged as a warning with its
-    traceback, later ones at debug level. With ``mode="raise"``, for tests, they are raised. Other
-    exceptions than `Exception` (KeyboardInterrupt, cancellation) are always raised. Any number of
-    threads may enter one instance at the same time.
+    Each exception is counted by ``on_error(place)``. The first exception is logged as a warning
+    with its traceback, later exceptions at debug level. With ``mode="raise"``, for tests,
+    exceptions are raised. Exceptions that are not subclasses of `Exception` (KeyboardInterrupt,
+    cancellation) are always raised. Any number of threads may enter one instance at the same time.
     """
 
     __slots__ = ("_logged", "_mode", "_on_error", "_place")
@@ -57,7 +61,7 @@ class Edge:
         self._logged = False
 
     def __enter__(self) -> None:
-        """Do nothing: an instance has no state."""
+        """Do nothing, because entering needs no state."""
 
     def __exit__(
         self,
@@ -65,12 +69,12 @@ class Edge:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> bool:
-        """Swallow an `Exception`, after counting and logging it."""
+        """Count and log an `Exception`, and do not raise it, unless the mode is ``raise``."""
         if not isinstance(error, Exception):
             return False
-        with suppress(Exception):  # the application's meter may fail as well
+        with suppress(Exception):  # the application's meter may raise an exception
             self._on_error(self._place)
-        with suppress(Exception):  # and so may its log filters
+        with suppress(Exception):  # the application's log filters may raise an exception
             self._log_it(error)
         return self._mode == "swallow"
 

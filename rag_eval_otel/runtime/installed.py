@@ -1,4 +1,4 @@
-"""Installed packages: optional ones that are imported on use, and their versions."""
+"""Import optional packages when they are needed, and look up the versions of installed packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS: Final = (
     "langchain-core",
     "openai",
 )
-"""This package and those it requires."""
+"""The names of this package and of the main packages that it requires."""
 
 KNOWN: Final = (
     "arize-phoenix-otel",
@@ -56,11 +56,15 @@ KNOWN: Final = (
     "pydantic-ai-slim",
     "traceloop-sdk",
 )
-"""Instrumentations and frameworks whose spans are read, or that change how spans are made."""
+"""Instrumentations and frameworks whose spans this library reads, or that change the spans."""
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, of `OURS`, and of those of `KNOWN` that are installed."""
+    """Return the versions of Python and of the packages in `OURS` and `KNOWN`.
+
+    A package in `OURS` that is not installed has the version "not installed". A package in `KNOWN`
+    that is not installed is left out.
+    """
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # 30 ms
 
     found = {"python": platform.python_version(), "rag-eval-otel": semconv.VERSION}
@@ -74,7 +78,10 @@ EXTRA = "dataset"
 
 
 def require(module: str, extra: str = EXTRA) -> Any:
-    """Return the imported ``module``; `MissingDependencyError` names the ``extra`` to install."""
+    """Import and return ``module``; if it is missing, name the ``extra`` to install.
+
+    The error for a missing module is a `MissingDependencyError`.
+    """
     try:
         return import_module(module)
     except ImportError as error:

@@ -35,7 +35,7 @@ _SERVICE = "service.name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Providers:
-    """The three providers of one application."""
+    """The tracer, meter and logger provider of one application."""
 
     tracer_provider: TracerProvider
     meter_provider: MeterProvider
@@ -50,9 +50,10 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export in batches through these exporters.
+        """Return providers that export spans, metrics and log records through the given exporters.
 
-        ``service`` is the name of a service to which the environment gives none.
+        Spans and log records are exported in batches. If the environment gives the service no name,
+        ``service`` is the name.
         """
         resource = Resource.create()
         if service and str(resource.attributes[_SERVICE]).startswith("unknown_service"):
@@ -69,16 +70,19 @@ class Providers:
         return made
 
     def shutdown(self) -> None:
-        """Export what is left, traces first: scoring them makes metrics and events."""
+        """Shut down all three providers, and export what they still have.
+
+        The tracer provider comes first, because scoring its last spans makes metrics and events.
+        """
         self.tracer_provider.shutdown()
         self.logger_provider.shutdown()
         self.meter_provider.shutdown()
 
 
 def global_or_new_tracer_provider() -> AnyTracerProvider:
-    """Return the application's tracer provider; where it has none, make all three and set them.
+    """Return the application's tracer provider; if it has none, make and set the providers.
 
-    Meter and logger providers that the application has are left alone.
+    Existing meter and logger providers of the application stay in place.
     """
     current = trace.get_tracer_provider()
     if not isinstance(current, trace.ProxyTracerProvider):
@@ -102,12 +106,12 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
 
 
 def logger_provider_or_global(given: _logs.LoggerProvider | None) -> _logs.LoggerProvider:
-    """Return the logger provider that was ``given``, or the application's."""
+    """Return the logger provider ``given``; if it is None, return the global logger provider."""
     return given or _logs.get_logger_provider()
 
 
 def _is_set(provider: object) -> bool:
-    """Tell a provider that was set from the API's stand-in."""
+    """Return True if ``provider`` was set by the application, False if it is the API's stand-in."""
     return not any(word in type(provider).__name__ for word in ("Proxy", "NoOp"))
 
 
@@ -118,7 +122,10 @@ def _reader(exporter: Any) -> MetricReader:
 
 
 def exporters(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters that the ``OTEL_*`` variables ask for; `ConfigError` for unknown ones."""
+    """Yield the exporters that the ``OTEL_*`` variables name for ``signal``.
+
+    If no installed package has an exporter of that name, raise `ConfigError`.
+    """
     for name in exporter_names(signal):
         found = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
         if not found:
@@ -138,7 +145,7 @@ _METHODS = ("shutdown", "force_flush", "on_start", "on_end")
 
 
 class OriginalProcessor:
-    """The processor of a provider as it was before its methods were replaced."""
+    """The methods of a provider's span processor, before `Attachment` replaces them."""
 
     def __init__(self, multi: Any) -> None:
         self.on_start: Callable[..., None] = multi.on_start
@@ -149,32 +156,35 @@ class OriginalProcessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """The place of a span processor in front of all processors of a provider.
+    """A position in front of all span processors of one tracer provider.
 
-    Tracers and live spans all hold the provider's multi-processor. Replacing its methods on the
-    instance reaches spans in flight, and processors that are added later. A provider that is not
-    the SDK's has no multi-processor; then ``target`` is the provider, which can only be marked.
+    All tracers and started spans of the SDK refer to one multi-processor, which calls the span
+    processors of the provider. `attach` replaces the methods of this object. So the replacement
+    also works for spans that have started before, and for span processors that are added later.
+
+    ``target`` is the multi-processor. If the provider is not the SDK's, it has no multi-processor.
+    Then ``target`` is the provider, and only `mark` can be used.
     """
 
     target: Any
 
     @property
     def receives_spans(self) -> bool:
-        """Whether a processor can be attached: the provider is the SDK's."""
+        """Whether a span processor can be attached, which is so if the provider is the SDK's."""
         return all(hasattr(self.target, name) for name in _METHODS)
 
     @property
     def owner(self) -> object | None:
-        """The object that has called `mark`."""
+        """The object that was passed to `mark`, or None."""
         return getattr(self.target, _OWNER, None)
 
     @property
     def others(self) -> tuple[Any, ...] | None:
-        """The provider's own span processors; None if they are not known."""
+        """The span processors that were added to the provider; None if they are not known."""
         return getattr(self.target, "_span_processors", None)
 
     def remove_repetitions(self, processor: SpanProcessor) -> bool:
-        """Remove repetitions of ``processor`` from the provider's own; False if it has none."""
+        """Keep ``processor`` only once on the provider; return True if it was repeated."""
         others = self.others or ()
         if others.count(processor) <= 1:
             return False
@@ -182,12 +192,12 @@ class Attachment:
         return True
 
     def mark(self, owner: object) -> None:
-        """Note that ``owner`` is attached."""
-        with suppress(AttributeError):  # a class with slots stays unmarked
+        """Store on the provider that ``owner`` is attached."""
+        with suppress(AttributeError):  # an object of a class with slots takes no new attribute
             setattr(self.target, _OWNER, owner)
 
     def attach(self, processor: SpanProcessor) -> None:
-        """Replace the methods of the provider's processor by those of ``processor``."""
+        """Replace the methods of the multi-processor by the methods of ``processor``."""
         methods = vars(self.target)
         methods[_REPLACED] = {name: methods[name] for name in _METHODS if name in methods}
         methods.update((name, getattr(processor, name)) for name in _METHODS)
@@ -195,7 +205,8 @@ class Attachment:
     def detach(self, processor: SpanProcessor | None) -> None:
         """Undo `mark` and `attach`.
 
-        If another library has replaced the methods since, its methods stay in place.
+        If another library has replaced the methods in the meantime, the methods of that library
+        stay.
         """
         with suppress(AttributeError):
             delattr(self.target, _OWNER)
@@ -211,12 +222,12 @@ class Attachment:
 
 
 def attachment_of(provider: object) -> Attachment:
-    """Return the place in front of the processors of ``provider``, or of the one a proxy wraps."""
+    """Return the `Attachment` of ``provider``, or of the provider behind a proxy."""
     inner = getattr(provider, "provider", provider)
     found = Attachment(target=getattr(inner, "_active_span_processor", None))
     return found if found.receives_spans else Attachment(target=provider)
 
 
 def attachment_of_span(span: object) -> Attachment:
-    """Return the place in front of the processors that ``span`` was started with."""
+    """Return the `Attachment` of the provider that started ``span``."""
     return Attachment(target=getattr(span, "_span_processor", None))
