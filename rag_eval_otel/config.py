@@ -1,8 +1,8 @@
-"""`Config`: every option, from keyword arguments or from the environment.
+"""`Config`: read every option from keyword arguments or from environment variables.
 
-This is the only module that reads the environment. Each option is a field; its variable is
-``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables have their standard
-meaning.
+This is the only module that reads the environment. Each option is a field of `Config`. The variable
+of an option is ``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables have
+their standard meaning. A *turn* is one question of a user and its answer.
 """
 
 from __future__ import annotations
@@ -46,98 +46,99 @@ _log = logging.getLogger("rag_eval_otel")
 
 PREFIX = "RAG_EVAL_"
 DOCTOR = "RAG_EVAL_DOCTOR"
-"""The variable that `doctor_notes` reads; it is not an option."""
+"""The variable that switches on reports for ``rag-eval-otel doctor``; it is not an option."""
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The options: metrics, judge, limits, and what is captured and exported.
+    """All options: metrics, judge, limits, and which texts are captured and exported.
 
-    Raises `ConfigError` naming the option, its value and what is allowed.
+    If an option cannot be used, `ConfigError` names the option, its value and the allowed values.
     """
 
     # Metrics and judge
     metrics: Sequence[str | MetricLike] = ("default",)
-    """Metrics, their names, or names of sets: ``default`` (2 requests a turn), ``dual`` (4)."""
+    """Metrics, their names, or names of sets: ``default`` (2 requests a turn) or ``dual`` (4)."""
     judge: str | JudgeLike | ChatModel = "lexical"
-    """``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a LangChain chat model."""
+    """What scores: ``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a chat model."""
     embedder: str | Embedder | TextEmbeddings = "hashing"
     """``hashing`` (offline), ``<provider>/<model>``, an `Embedder`, or LangChain ``Embeddings``.
 
-    If unset: beside ``openai/`` judges at OpenAI's own address its small model, else ``hashing``.
+    The default in `from_env` is ``openai/text-embedding-3-small`` if the judge is an ``openai/``
+    model at OpenAI's own address, and ``hashing`` otherwise.
     """
     judge_base_url: str | None = None
-    """Where the judge's server answers; default: the provider's address, or its variable."""
+    """The address of the judge's server. The default is that of the judge's provider."""
     judge_api_key: str | None = field(default=None, repr=False)
-    """The key for it; default: the provider's variable, as ``OPENAI_API_KEY``."""
+    """The API key of the judge's server. The default is in a variable like ``OPENAI_API_KEY``."""
     embedder_base_url: str | None = None
-    """Where the embedder's server answers; default: as the judge, if both are of one provider."""
+    """The address of the embedder. The default is the judge's, if both have the same provider."""
     embedder_api_key: str | None = field(default=None, repr=False)
-    """The key for it; default likewise."""
+    """The API key of the embedder. The default is the judge's, if both have the same provider."""
     temperature: float | None = 0.0
-    """The judge's temperature, 0 to 2; None, or a model that refuses it: the model's own."""
+    """The judge's temperature, 0 to 2. None, or a refusal by the model, means the model's own."""
     seed: int | None = None
-    """A seed for the judge's server, where it takes one."""
+    """A seed that is sent to the judge's server, if the server accepts seeds."""
     max_tokens: int | None = None
     """The longest reply of the judge, in tokens, hidden reasoning included."""
     extra_body: Mapping[str, Any] | None = None
-    """Further fields of a judge request, as ``{"reasoning_effort": "low"}``."""
+    """Further fields of each judge request, for example ``{"reasoning_effort": "low"}``."""
     judge_timeout: float = 30.0
     """Seconds for one attempt at a judge request."""
     judge_retries: int = 3
     """How often a refused or failed judge request is tried again."""
     device: str | None = None
-    """Where a ``local/`` model runs, as ``cpu`` or ``cuda``; default: what PyTorch finds."""
+    """The device of a ``local/`` model, as ``cpu`` or ``cuda``. By default, PyTorch chooses."""
     batch_size: int = 32
     """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
-    """A folder whose files replace all built-in prompts, by name."""
+    """A folder with prompts. Its files replace the built-in prompts of the same names."""
     prices: str | None = None
-    """A file with the prices of judge tokens; default: list prices."""
+    """A file with the prices of judge tokens. The default is list prices of providers."""
     fusion: Fusion = "on"
-    """Whether questions of one turn may share a judge request."""
+    """Whether one judge request may ask for several metrics of the same answer."""
 
     thresholds: str | os.PathLike[str] | Mapping[str, float] = field(default_factory=dict)
-    """The lowest score that passes, by metric; or the path of a ``.toml`` file with them."""
+    """The lowest score that passes, for each metric, or the path of a ``.toml`` file of these."""
     label_metrics: Sequence[str] = ()
-    """The metrics that decide the overall label; if empty, those the judge is good for, or all."""
+    """The metrics that decide the overall label. If empty, the judge's recommendation, or all."""
 
     drift: Literal["on", "off"] | DriftSettings = "on"
-    """``on``, ``off``, or a `drift.DriftOptions`: whether and how drift of scores is detected."""
+    """Whether drift of scores is detected: ``on``, ``off``, or a `drift.DriftOptions`."""
 
     # Sampling
     sample_rate: float = 1.0
-    """The share of turns that are evaluated, 0 to 1; decided by trace id."""
+    """The fraction of turns that are evaluated, 0 to 1. The trace id decides for each turn."""
     max_turns_per_minute: float | None = None
-    """The most turns that are evaluated a minute; others are skipped, with reason ``budget``."""
+    """The most turns evaluated a minute. Further turns are skipped with the reason ``budget``."""
 
     # Limits
     hold_seconds: float = 10.0
-    """Seconds that a span is held for its scores. Later scores go to events and metrics only."""
+    """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
     max_held: int = 1024
-    """The most spans that are held; further ones leave without scores, status ``overload``."""
+    """The most spans that wait for scores. Further spans are exported with status ``overload``."""
     max_held_bytes: int = 64 * 1024 * 1024
-    """The most bytes of text in held turns."""
+    """The most bytes of text in spans that wait for scores."""
     evaluation_timeout: float = 60.0
     """Seconds after which an evaluation is cancelled."""
     concurrency: int = 16
     """The most turns that are evaluated at the same time."""
     shutdown_seconds: float = 10.0
-    """Seconds that a shutdown waits for scores under way."""
+    """Seconds that a shutdown waits for evaluations under way."""
 
     # Capture
     spans: Spans = "essential"
-    """Which LangChain runs get a span: ``essential``, ``all`` or ``none``."""
+    """Which LangChain runs get a span: the ``essential`` kinds of runs, ``all`` or ``none``."""
     content: Content = "keep"
-    """Whether texts on other instrumentations' spans are exported, or removed after reading."""
+    """Whether texts on spans of other instrumentations are exported or removed (``strip``)."""
     capture_content: ContentCapture = "off"
-    """Whether prompts, documents and answers are written on our spans. Scoring never needs it."""
+    """Whether spans of this library get prompts, documents and answers. Scoring works without."""
     redact: Sequence[str] = ()
-    """Regular expressions; what matches becomes ``[redacted]`` before anything is scored."""
+    """Regular expressions. Each match becomes ``[redacted]`` before a text is scored."""
     explanations: Reasons = "off"
-    """Whether the judge gives reasons, which are exported. They quote user data and cost tokens."""
+    """Whether the judge gives reasons to export. Reasons quote user data and cost tokens."""
     vector_stores: VectorStores = "on"
     """Whether direct searches of LangChain vector stores (``similarity_search``) are recorded."""
     contexts_from_prompt: ContextsFromPrompt = "off"
@@ -148,11 +149,11 @@ class Config:
     """The key of the answer in a chain's output, if it is not a usual one."""
 
     metadata_keys: Sequence[str] = ()
-    """Metadata of a turn that is exported with its scores, beside session, user, conversation."""
+    """Keys of metadata to export with the scores, beside session, user and conversation."""
     errors: ErrorMode = "swallow"
     """Whether errors of this library are logged (``swallow``) or raised (``raise``, for tests)."""
     sdk_disabled: bool = False
-    """``OTEL_SDK_DISABLED``: nothing is attached and nothing is scored."""
+    """Whether the library does nothing. The variable is ``OTEL_SDK_DISABLED``."""
 
     def __post_init__(self) -> None:
         """Check every option."""
@@ -173,14 +174,14 @@ class Config:
 
     @property
     def passing_scores(self) -> Mapping[str, float]:
-        """The lowest score that passes, by metric: ``thresholds`` as it was read."""
+        """The lowest score that passes, for each metric, after ``thresholds`` has been read."""
         return cast("Mapping[str, float]", self.thresholds)
 
     @classmethod
     def from_env(
         cls, environ: Mapping[str, str] | None = None, **options: Unpack[ConfigOptions]
     ) -> Config:
-        """Return the configuration of the environment; ``options`` take precedence."""
+        """Return a `Config` with the options of the environment; ``options`` take precedence."""
         environ = os.environ if environ is None else environ
         given = {name: environ.get(_variable(name)) for name in _PARSERS}
         found = {name: _parse(name, value) for name, value in given.items() if value}
@@ -242,7 +243,10 @@ class ConfigOptions(TypedDict, total=False):
 
 
 def error_mode(environ: Mapping[str, str] | None = None) -> ErrorMode:
-    """Return the option ``errors`` as the environment sets it."""
+    """Return the value of the option ``errors`` in the environment: ``swallow`` or ``raise``.
+
+    The default is ``raise`` under pytest, and ``swallow`` otherwise.
+    """
     environ = os.environ if environ is None else environ
     default = "raise" if "PYTEST_CURRENT_TEST" in environ else "swallow"
     given = environ.get(_variable("errors"), "").strip() or default
@@ -258,7 +262,7 @@ def _refuse_unknown(options: Mapping[str, object]) -> None:
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Log a warning for each variable with our prefix whose name looks like a typo."""
+    """Log a warning for each ``RAG_EVAL_`` variable whose name looks like a typo."""
     known = [DOCTOR, *(_variable(name) for name in _PARSERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
@@ -285,7 +289,7 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    """Log once for each judge that texts are embedded offline."""
+    """Log a warning, once for each judge, that the offline embedder is used."""
     _log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
@@ -400,7 +404,7 @@ def _check_range(name: str, value: object) -> None:
 
 
 def _range(name: str) -> str:
-    """Return the allowed values of a numeric option, in words."""
+    """Return the allowed values of the numeric option ``name`` in words."""
     low, high = _RANGES[name]
     kind = "a whole number" if name in _WHOLE else "a number"
     return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
@@ -433,16 +437,16 @@ def _check_model(part: Part, value: object) -> None:
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of the first of the variables ``names`` that is set."""
+    """Return the value of the first variable in ``names`` that is set and not empty, or None."""
     environ = os.environ if environ is None else environ
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the exporters that the standard ``OTEL_*`` variables ask for, as entry point names.
+    """Return the exporters that the ``OTEL_*`` variables name for ``signal``, as entry point names.
 
-    ``otlp`` becomes the one for the protocol asked for: gRPC by default, as elsewhere in Python,
-    but HTTP where the endpoint has HTTP's port, 4318.
+    ``otlp`` becomes the entry point for a protocol. The protocol is gRPC by default, but HTTP if
+    the endpoint has the port 4318, or if the variables name HTTP.
     """
     environ = os.environ if environ is None else environ
     wanted = _names(environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp")
@@ -462,14 +466,17 @@ def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
 
 
 def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the OTLP endpoint for traces that the environment names, if any."""
+    """Return the OTLP endpoint for traces that the environment names, or None."""
     environ = os.environ if environ is None else environ
     special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
 
 def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
-    """Return the folder for the doctor's notes, ``1`` for stderr, or ``""`` for none."""
+    """Return the folder for the reports that `rag-eval-otel doctor` reads.
+
+    Return ``1`` if the report is to be printed to stderr, and ``""`` if no report is wanted.
+    """
     environ = os.environ if environ is None else environ
     return environ.get(DOCTOR, "").strip()
 
@@ -479,7 +486,10 @@ def key_source(
     judge: object = "openai/",
     environ: Mapping[str, str] | None = None,
 ) -> KeySource:
-    """Return whether the ``key`` of ``judge`` was set in code or by a variable."""
+    """Return where the API key of ``judge`` comes from: ``code``, ``variable`` or ``none``.
+
+    ``key`` is the key that the configuration has.
+    """
     environ = os.environ if environ is None else environ
     found = parts_of(judge) if isinstance(judge, str) else None
     names = found[0].keys if found else ("OPENAI_API_KEY",)
