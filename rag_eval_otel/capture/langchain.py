@@ -1,12 +1,13 @@
-"""The LangChain callback handler: record the content of each event, on the application's thread.
+"""Record LangChain runs by a callback handler, on the application's thread.
 
-An event notes times and references to immutable values; containers are copied, because
-applications go on to change them. Nothing is parsed, and no span is made here. The handler never
-attaches a context: it would leak into the application.
+A run is one call of a chain, model, retriever or tool. For each event of a run, the handler stores
+the time and the content. Containers are copied, because applications change them later. Nothing is
+parsed here, and no span is made. The handler never attaches an OpenTelemetry context, because the
+context would leak into the application.
 
-Asynchronous LangChain hands each event of a plain handler to a thread, and drops model starts of
-other handlers where one is ``run_inline``. Our events look like coroutine functions (`_Event`):
-they do their work when they are called, and return an awaitable that is done.
+Asynchronous LangChain calls a plain handler in another thread. If any handler is ``run_inline``, it
+drops the model starts of the other handlers. So the methods of this handler look like coroutine
+functions (`_Event`). They do their work when they are called, and return an awaitable that is done.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SCALARS: Final = frozenset({bool, int, float, type(None)})
 _NUMBERS: Final = frozenset({int, float})
-_LEVELS: Final = 5  # of containers within containers that are copied
-_ITEMS: Final = 1000  # of a container that are copied; the last ones of a list
+_LEVELS: Final = 5  # levels of containers within containers that are copied
+_ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 _PAIR: Final = 2
 _RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
@@ -58,14 +59,15 @@ _DONE: Final = _Done()
 
 
 async def _pattern(*_: Any, **__: Any) -> None:
-    """Provide the code object by which `inspect` takes an `_Event` for a coroutine function."""
+    """Provide the code object that makes `inspect` take an `_Event` for a coroutine function."""
 
 
 class _Event:
     """A method that `inspect.iscoroutinefunction` takes for a coroutine function.
 
-    `inspect` accepts objects that have a function's attributes. Synchronous LangChain ignores what
-    an event returns, asynchronous LangChain awaits it in its loop.
+    `inspect` accepts any object that has the attributes of a function. Synchronous LangChain
+    ignores the value that an event method returns. Asynchronous LangChain awaits the value in its
+    loop.
     """
 
     __code__: CodeType = _pattern.__code__
@@ -88,13 +90,16 @@ class _Event:
 
 
 def _event(function: F) -> F:
-    """Return ``function`` as an event, which is called without a second Python frame."""
+    """Return the method ``function`` as an `_Event` that adds no Python frame to a call."""
     kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
     return cast("F", kind(function))
 
 
 class LangChainCapture(BaseCallbackHandler):
-    """Records LangChain runs in ``recorder()``; ``edge`` keeps errors from the application."""
+    """A callback handler that records LangChain runs in the recorder that ``recorder()`` returns.
+
+    ``edge`` is an error handler that keeps our exceptions from the application.
+    """
 
     raise_error = False
     run_inline = False
@@ -117,7 +122,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Note a chain, graph, node or agent."""
+        """Record the start and the input of a chain, graph, node or agent."""
         with self.edge:
             run = self._start("chain", run_id, parent_run_id, serialized, event)
             if run is not None:
@@ -127,7 +132,10 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **event: Any) -> _Done:
-        """Note the output; the input of a stream is known only now."""
+        """Record the end and the output of a chain.
+
+        If the chain got its input as a stream, the input is known only now, and is recorded, too.
+        """
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
@@ -142,7 +150,6 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -156,7 +163,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Note a chat model's call and the messages it was shown."""
+        """Record the start of a chat model's call and the messages it was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and messages:
@@ -173,7 +180,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Note a completion model's call and the prompt it was shown."""
+        """Record the start of a completion model's call and the prompt it was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and prompts:
@@ -184,7 +191,11 @@ class LangChainCapture(BaseCallbackHandler):
     def on_llm_end(
         self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
     ) -> _Done:
-        """Note the reply; LangChain may have dropped the start because of other inline handlers."""
+        """Record the end of a model's call and its reply.
+
+        If LangChain dropped the start because another handler is ``run_inline``, the start is
+        recorded now.
+        """
         with self.edge:
             known = self._recorder().runs
             run = known.get(run_id.int)
@@ -200,7 +211,6 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -214,7 +224,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Note a retrieval and its query."""
+        """Record the start of a retrieval and its query."""
         with self.edge:
             run = self._start("retriever", run_id, parent_run_id, serialized, event)
             if run is not None:
@@ -223,7 +233,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> _Done:
-        """Note the documents before the application changes them."""
+        """Record the end of a retrieval, and copy its documents before they are changed."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
@@ -237,7 +247,6 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -251,7 +260,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Note a tool call and its arguments."""
+        """Record the start of a tool call, its arguments and the tool's description."""
         with self.edge:
             run = self._start("tool", run_id, parent_run_id, serialized, event)
             if run is not None:
@@ -262,7 +271,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> _Done:
-        """Note what the tool returned: a text, documents, or a message with an artifact."""
+        """Record the end of a tool call and what it returned: a text, documents or a message."""
         with self.edge:
             run = self._recorder().runs.get(run_id.int)
             if run is None:
@@ -275,7 +284,6 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> _Done:
-        """Note the error."""
         self._fail(error, run_id)
         return _DONE
 
@@ -306,31 +314,34 @@ class LangChainCapture(BaseCallbackHandler):
                 self.failed(run, error)
 
     def find(self, run_id: UUID | None) -> Run | None:
-        """Return the run ``run_id`` if it has not ended."""
+        """Return the run with the id ``run_id``, or None if it has ended or is not recorded."""
         return None if run_id is None else self._recorder().runs.get(run_id.int)
 
     def search(self, above: Run, name: str) -> Run | None:
-        """Start a retrieval below the run ``above``: a search of a vector store."""
+        """Record the start of a vector store search below the run ``above``, as a retrieval."""
         run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
         if run is not None:
             run.is_search = True
         return run
 
     def found(self, run: Run, documents: Sequence[Any]) -> None:
-        """End the retrieval ``run``, which found ``documents``."""
+        """Record that the search ``run`` has ended and has found ``documents``."""
         try:
             run.told = [note_found(document) for document in documents]
         finally:
             self._end(run)
 
     def failed(self, run: Run, error: BaseException) -> None:
-        """End ``run``, which raised ``error``."""
+        """Record that ``run`` has ended with the exception ``error``."""
         run.error = type(error).__qualname__
         self._end(run)
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run that the caller is in, and our handler that records it."""
+    """Return the LangChain run that the caller is in, and our handler that records this run.
+
+    Return None if the caller is in no run, or if the run is not recorded.
+    """
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
     if not isinstance(manager, BaseCallbackManager):
@@ -345,9 +356,10 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Gives LangChain a handler for all runs, in every thread, without passing callbacks.
+    """Gives LangChain our handler for all runs, in every thread, without passing callbacks.
 
-    LangChain never forgets a hook: it calls `get`, which returns None once the hook is removed.
+    LangChain has no function to remove a hook. It goes on to call `get`, which returns None once
+    the hook is removed.
     """
 
     def __init__(self) -> None:
@@ -355,20 +367,20 @@ class LangChainHook:
         self._known = False
 
     def install(self, handler: LangChainCapture) -> None:
-        """Report every run that starts from now on to ``handler``."""
+        """Report every LangChain run that starts from now on to ``handler``."""
         self._handler = handler
         if not self._known:
             self._known = True
-            # It asks for a context variable, of which it calls this one method. A variable would
-            # be empty in threads that the application starts itself.
+            # LangChain asks for a context variable, but only calls the method `get` of it. A real
+            # variable would be empty in threads that the application starts itself.
             register_configure_hook(cast("ContextVar[Any]", self), inheritable=True)
 
     def remove(self) -> None:
-        """Report no further runs; runs that have started are still reported."""
+        """Report no further runs. Runs that have already started are still reported."""
         self._handler = None
 
     def get(self) -> LangChainCapture | None:
-        """Return the handler that LangChain should call."""
+        """Return the handler that LangChain should call for a new run, or None."""
         return self._handler
 
 
@@ -391,10 +403,10 @@ def _note_generation(run: Run, response: Any) -> None:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return ``value`` as plain data, copied so that later changes do not matter.
+    """Return a copy of ``value`` as plain data, so that later changes to ``value`` do not matter.
 
-    Messages, documents and records become dicts, containers are copied, to `_LEVELS` levels.
-    Objects of other kinds become None.
+    Messages, documents, dataclass instances and the like become dicts. Containers are copied up to
+    `_LEVELS` levels deep. Objects of other types become None.
     """
     kind = type(value)
     if kind is str or kind in _SCALARS:
@@ -433,7 +445,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
 
 
 def note_document(document: Any) -> Any:
-    """Return text, id and metadata of a document."""
+    """Return the text, the id and the metadata of a LangChain document as a dict."""
     if not isinstance(document, Document):
         return _note_like_document(document)
     fields = document.__dict__  # read often: the model's own attribute access is slower
@@ -446,7 +458,7 @@ def note_document(document: Any) -> Any:
 
 
 def _note_like_document(document: Any) -> Any:
-    """Return an object with a ``page_content`` as a document."""
+    """Return an object that has a ``page_content``, as a LangChain document has, as a dict."""
     text, name = getattr(document, "page_content", None), getattr(document, "id", None)
     if not isinstance(text, str):
         return note(document)
@@ -454,7 +466,7 @@ def _note_like_document(document: Any) -> Any:
 
 
 def note_found(found: Any) -> Any:
-    """Return a search result of a vector store: a document, or a pair of document and score."""
+    """Return a vector store's search result, a document or a pair with its score, as a dict."""
     if not isinstance(found, tuple) or len(found) != _PAIR:
         return note_document(found)
     document, score = found
@@ -465,7 +477,7 @@ def note_found(found: Any) -> Any:
 
 
 def note_message(message: Any, depth: int = 0) -> Any:
-    """Return role, content, tool calls and artifact of a message."""
+    """Return the role, content, tool calls and artifact of a message as a dict."""
     if not isinstance(message, BaseMessage):  # a pair, a dict or a text
         return note(message, depth)
     fields = message.__dict__

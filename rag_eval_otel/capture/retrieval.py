@@ -1,4 +1,8 @@
-"""Find the retrievals of a trace, and the documents of each."""
+"""Find the retrievals in a trace, and the documents that each retrieval returned.
+
+Most retrievals are recorded as such. Others are found in the outputs of search tools, in tool
+results in prompts, in documents that chains pass on, or as text in a prompt.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +22,34 @@ _COMPOSED = RETRIEVALS | {
     "agent",
     "chain",
     "llm",
-}  # no plain search has these below it
-_METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # lines of metadata, which are no passage
+}  # a tool that only searches has no such steps below it
+_METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # lines that hold metadata and no passage
 _SENTENCE = re.compile(  # one line that ends with a sentence
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
-_MIN_OUTPUT = 12  # an LLM output of this length in a tool result is no coincidence
+_MIN_OUTPUT = 12  # an LLM output of this length is not in a tool result by chance
 _VERDICT = re.compile(
     r"\W*(yes|no|true|false|pass(ed)?|fail(ed)?|(ir|not )?relevant|(un)?safe|(un)?grounded)\W*",
     re.IGNORECASE,
 )
 _GRADES = re.compile(r"score|grade|verdict|binary|relevan|decision|rating|route|source|^is_|next")
-_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # how agents are told of a failure
+_FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # the beginning of a failed result
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
 )
-"""Names of tools that return contexts."""
+"""Matches the names of tools that retrieve."""
 
 _RETRIEVES: Final = re.compile(
     r"\b(search|retriev|look)\w*\b(?!.*\b(calculat|comput)\w*\b)", re.IGNORECASE | re.DOTALL
 )
-"""Descriptions of tools that return contexts."""
+"""Matches the descriptions of tools that retrieve, unless they calculate, too."""
 
 
 def says_it_retrieves(tool: Step | Result) -> bool:
-    """Return True if a tool retrieves, by its name, its description or its documents."""
+    """Return True if ``tool`` retrieves, judged by its name, its description or its documents.
+
+    ``tool`` is a step, or a tool result in a prompt, of which no description is known.
+    """
     if isinstance(tool, Result):
         return bool(tool.documents) or CONTEXT_TOOLS.search(tool.tool) is not None
     says = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
@@ -50,7 +57,10 @@ def says_it_retrieves(tool: Step | Result) -> bool:
 
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
-    """Return the outermost retrievals that succeeded, by start, each with its documents."""
+    """Return the successful retrievals of a trace, ordered by start, each with its documents.
+
+    Of retrievals within another retrieval, only the outermost one is returned.
+    """
     found = [f for f in tree.steps if f.kind in RETRIEVALS and _has_documents(f)]
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     for one in found:
@@ -73,7 +83,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
 
 
 def _has_documents(one: Step) -> bool:
-    """Return True if a retrieval succeeded; a reranker must have documents, too."""
+    """Return True if the retrieval ``one`` succeeded. A reranker must also have documents."""
     known = one.documents is not None or one.hidden or one.cut
     return one.error is None and (one.kind == "retriever" or bool(known))
 
@@ -83,12 +93,12 @@ def _has_recorded_documents(step: Step) -> bool:
 
 
 def _recorded_retrieval(step: Step) -> Step:
-    """Return the retrieval of a step on which the application recorded contexts."""
+    """Return ``step``, on which the application recorded contexts, as a retrieval."""
     return replace(step, input=step.query or step.input, output=None)
 
 
 def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
-    """Return the embedding calls by their parent."""
+    """Return the steps that call an embedding model, by the id of their parent."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for step in tree.steps:
         if step.kind == "embedding":
@@ -97,7 +107,12 @@ def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
 
 
 def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step]) -> Step:
-    """Return a retrieval, completed with a query or documents from the steps around it."""
+    """Return the retrieval ``one`` with the query and documents that it lacks, if they are known.
+
+    They are taken from the steps around it. ``nested``: the retrievals within it. ``embedded``: the
+    embedding calls beside it, whose input may be the query. Documents may also be in the output of
+    a tool around it.
+    """
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
@@ -112,7 +127,11 @@ def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step
 
 
 def _of_tool(one: Step, tool: Step) -> Step:
-    """Return the retrieval with the documents in the tool's output, if their number is right."""
+    """Return the retrieval ``one`` with the documents in the output of the ``tool`` around it.
+
+    If the number of retrieved documents is known, as many must be found. Otherwise the retrieval is
+    returned as it is.
+    """
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
     split = (passages_of_tool(tool), paragraphs(tool.output) if tool.output else None)
@@ -124,7 +143,7 @@ def _of_tool(one: Step, tool: Step) -> Step:
 
 
 def _tool_retrievals(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each tool that returns contexts and has no retriever below it."""
+    """Yield a retrieval for each call of a tool that retrieves and has no retrieval below it."""
     steps = (f for f in tree.steps if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
     for tool in tree.steps:
@@ -137,9 +156,10 @@ def _tool_retrievals(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
 
 
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each tool result in a prompt whose tool has no span.
+    """Yield a retrieval for each tool result in a prompt, if the tool call itself is not recorded.
 
-    Each result counts once below one parent: an agent shows it to every later call again.
+    An agent shows the same tool result to each later call of its LLM. So each result counts once
+    below the step in which the agent's loop runs.
     """
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
@@ -163,7 +183,11 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Return by LLM call the nearest step in which a call or tool preceded it: an agent's loop."""
+    """Return for each LLM call the id of the step in which an agent's loop runs, by call id.
+
+    It is the nearest step above the call in which an earlier LLM or tool call started. Without such
+    a step, it is the parent of the call.
+    """
     first: dict[Hashable, int] = {}
     for one in tree.steps:
         if one.kind in {"llm", "tool"}:
@@ -179,7 +203,7 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
 
 
 def _retrieval_of_result(call: Step, number: int, *, parent: Hashable) -> Step:
-    """Return the retrieval whose result number ``number`` was in the prompt of ``call``."""
+    """Return tool result ``number`` in the prompt of ``call`` as a retrieval below ``parent``."""
     result = call.tool_results[number]
     return Step(
         id=(call.id, number),
@@ -195,12 +219,12 @@ def _retrieval_of_result(call: Step, number: int, *, parent: Hashable) -> Step:
 
 
 def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
-    """Yield retrievals without a span, known only from documents in inputs and outputs of chains.
+    """Yield retrievals that are known only from documents in the inputs and outputs of chains.
 
-    The innermost step that returned documents which were not in its input, and are not made of
-    ``known`` ones, retrieved them. Without such a step or known documents, they were retrieved
-    before the first step that received some. If the outermost step received documents, the
-    application retrieved nothing.
+    ``known``: the texts of documents of other retrievals. If a step returned documents that are
+    neither in its input nor made of the known texts, the innermost such step retrieved them. If
+    there is no such step and no known text, the documents were retrieved before the first step that
+    received some. If the outermost step received documents, the application did not retrieve them.
     """
     chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
     having = [one for one in chains if one.documents_seen or one.documents]
@@ -222,7 +246,10 @@ def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Ste
 
 
 def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
-    """Return the documents that ``step`` added: not in its input, and not made of ``known``."""
+    """Return the documents in the output of ``step`` that are new.
+
+    They are not in its input, and do not overlap with the texts ``known``.
+    """
     handed = {normalised(passage.text) for passage in step.documents_given}
     listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
     new = {normalised(p.text): p for p in (*step.documents_seen, *listed)}
@@ -253,7 +280,10 @@ def _retrieval_in(
 
 
 def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
-    """Return the documents a tool returned, or those in its text."""
+    """Return the documents that ``tool`` returned, or read them from the text of its output.
+
+    Return None if they cannot be read.
+    """
     if tool.documents is not None:
         return tool.documents
     found = None if tool.output is None else parts_of(tool.output)
@@ -263,8 +293,9 @@ def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if its form does not show where each begins.
 
-    Paragraphs are documents if each is one line of whole sentences, or one of the ``known`` texts.
-    Paragraphs with headings, lists or wrapped lines may belong to one document or to several.
+    The paragraphs of ``text`` are documents if each is one line of whole sentences, or if one of
+    them is one of the texts ``known``. Paragraphs with headings, lists or wrapped lines may belong
+    to one document or to several.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -278,13 +309,16 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
-    """Return the paragraphs of ``text``, separated by blank lines."""
+    """Return the paragraphs of ``text``, which blank lines separate, as passages."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
 
 
 def joined_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the lines of ``text`` if each consists of whole sentences, else its documents."""
+    """Return the lines of ``text`` as passages, if each line consists of whole sentences.
+
+    Otherwise return the documents in ``text``, or None if it does not show where each begins.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
         return tuple(Passage(text=line) for line in lines)
@@ -292,7 +326,7 @@ def joined_lines(text: str) -> tuple[Passage, ...] | None:
 
 
 def is_verdict(text: str) -> bool:
-    """Return True if ``text`` is a verdict: yes, no, a grade, or a JSON object of these."""
+    """Return True if ``text`` is a verdict: a yes or no, a grade, or a JSON object of grades."""
     data = json_in(text, opening="{")
     if isinstance(data, Mapping):
         return all(_is_grade(key, value) for key, value in data.items())
@@ -337,13 +371,16 @@ _QUESTION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The text below a heading of a prompt, and the question beside it."""
+    """The text below a heading such as "Context:" in a prompt, and the question in that prompt."""
 
     text: str
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in it; None unless they are ``count``, where that is known."""
+        """Return the documents in the text, or None if their beginnings are not known.
+
+        If ``count`` is not None, return None unless exactly ``count`` documents are found.
+        """
         if count is None:
             return joined_lines(self.text)
         ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
@@ -351,7 +388,7 @@ class Block:
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the block of contexts in the last message of ``prompt`` that has one."""
+    """Return the text with contexts in the last message of ``prompt`` that has one, or None."""
     for message in reversed(prompt):
         text = next((found for found in _blocks(message) if found), None)
         if text is not None:
@@ -372,7 +409,10 @@ def _blocks(message: str) -> Iterator[str]:
 
 
 def retrieval_in(call: Step) -> Step | None:
-    """Return the retrieval whose documents are in the prompt of ``call``, or None."""
+    """Return the documents in the prompt of the LLM ``call`` as a retrieval, or None.
+
+    The documents are read below a heading such as "Context:".
+    """
     graded = len((call.output or "").split()) < 2 or is_verdict(call.output or "")  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
     documents = block.passages() if block is not None else None

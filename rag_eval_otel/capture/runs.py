@@ -1,7 +1,8 @@
-"""LangChain runs: the record of each run, and its conversion into steps.
+"""Record LangChain runs, and convert them into steps once the root run has ended.
 
-The application's thread notes times and references to immutable values. Reading questions,
-answers and documents out of them is left to the evaluator's thread (`RunTree.steps`).
+A run is one call of a chain, model, retriever or tool. On the application's thread only times and
+copied values are stored (`RunRecorder`). On the background thread, questions, answers and documents
+are read out of these values (`RunTree.steps`).
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 MAX_RUNS = 10_000
-"""The most runs of a tree; a tree with more is skipped as ``evicted``."""
+"""The most runs of a tree. A larger tree is not scored, for the reason ``evicted``."""
 
 _RETRIEVALS = frozenset({"retriever", "tool"})
 
 
 class Run:
-    """One LangChain run as it was noted. Times are nanoseconds since the epoch.
+    """One LangChain run as it was recorded. Times are nanoseconds since the epoch.
 
-    ``asked`` and ``told`` are its input and output as plain data that nobody changes any more.
-    ``said`` holds what the application recorded itself, by part. ``query`` is the query of a
-    recorded retrieval, ``description`` that of a tool. ``model``, ``response_id`` and ``tokens``
-    belong to model calls. ``is_search``: a vector store was searched.
+    ``asked`` is the input and ``told`` the output of the run, as plain data that nobody changes any
+    more. ``said`` holds texts and documents that the application recorded itself within the run,
+    with functions such as `record_answer`. ``query`` is the query of a retrieval recorded in this
+    way. ``description`` is that of a tool. ``model``, ``response_id`` and ``tokens`` (input and
+    output) are set for calls of a model. ``is_prompt``: the run filled a prompt template.
+    ``is_search``: the run is a search of a vector store.
     """
 
-    # Defaults of the class: a run sets what it has, which costs its event less than slots do.
+    # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
     end: int | None = None
     asked: Any = None
     told: Any = None
@@ -75,13 +78,14 @@ class Run:
 
 
 class RunTree:
-    """A root run and all runs below it, in the order they started.
+    """A LangChain root run and all runs below it, in the order in which they started.
 
-    ``context`` is the OpenTelemetry context in which the root started: the parent of its span.
-    ``open`` counts the runs that have not ended; ``ended_at`` (seconds of the recorder's clock) is
-    set when the root ends; ``is_kept`` holds until the recorder hands the tree on. ``lost`` counts
-    runs over `MAX_RUNS`. ``searched`` is the start of the first retrieval or tool, ``called`` that
-    of the last model call.
+    ``context`` is the OpenTelemetry context in which the root run started. It contains the parent
+    of the root's span. ``open`` is the number of runs that have not ended. ``ended_at`` is the time
+    of the recorder's clock, in seconds, at which the root run ended. ``is_kept`` is true until the
+    recorder passes the tree on. ``lost`` is the number of runs over `MAX_RUNS`, which are not
+    recorded. ``searched`` is the start of the first retrieval or tool call, ``called`` the start of
+    the last call of a model.
     """
 
     __slots__ = (
@@ -111,20 +115,24 @@ class RunTree:
 
     @property
     def root(self) -> Run:
-        """The root run."""
+        """The run that has no parent."""
         return self.runs[0]
 
     @property
     def may_be_turn(self) -> bool:
-        """Whether a model was called after a retrieval; no text is read."""
+        """Whether a model was called after a retrieval, so that there may be an answer to score.
+
+        This compares times only, and reads no texts.
+        """
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     def steps(self, keys: Keys, *, parent: int | None = None) -> list[Step]:
-        """Return the steps of its runs; the root's parent is ``parent``.
+        """Return all runs of this tree as steps. The parent of the root's step is ``parent``.
 
-        Where no model is seen, as when LangChain's cache knew a completion, or when the model is
-        not one of LangChain's, a filled prompt stands for the call it was filled for.
+        A tree may contain no call of a model. LangChain's cache may have known the reply, or the
+        model may not be one of LangChain's. Then a run that filled a prompt template becomes the
+        step of a model.
         """
         asked = any(run.kind == "llm" for run in self.runs)
         _nest_searches(self.runs)
@@ -141,10 +149,11 @@ class RunTree:
 
 
 def _nest_searches(runs: Sequence[Run]) -> None:
-    """Set the retriever that made a search of a vector store as the parent of the search.
+    """Set the parent of each vector store search to the retriever that made the search.
 
-    A retriever calls its store below the run that is active in the application, its own parent: the
-    search is the retriever's if that was open all along.
+    A LangChain retriever does not become the active run while it searches its store. So the search
+    is recorded as a child of the retriever's parent. A search belongs to a retriever with the same
+    parent that was open during the whole search.
     """
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
     for search in runs if retrievers else ():
@@ -161,7 +170,10 @@ def _nest_searches(runs: Sequence[Run]) -> None:
 
 
 def step_of(run: Run, keys: Keys) -> Step:
-    """Read ``run`` into a step, by the same rules as spans."""
+    """Convert ``run`` into a step, by the functions that are also used for spans.
+
+    ``keys``: the dict keys under which the application keeps questions and answers.
+    """
     view = PlainSpan(
         name=run.name,
         scope=semconv.SCOPE,
@@ -188,9 +200,9 @@ def step_of(run: Run, keys: Keys) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return the parts that the application recorded itself, by run.
+    """Return the parts (question, documents, answer) that the application recorded, by run id.
 
-    A question or an answer that was recorded within a run is that of the runs around it, too.
+    A recorded question or answer counts for all runs above the run in which it was recorded, too.
     """
     by_id = {run.id: run for run in runs}
     found: dict[int, dict[Part, Any]] = {}
@@ -208,7 +220,7 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
-    """Return ``step`` with the parts that the application recorded itself."""
+    """Return ``step`` with the parts ``said``, which the application recorded itself."""
     found: dict[Any, Any] = dict(said)
     if "documents" in found:
         found["documents"] = tuple(distinct_passages(found["documents"]))
@@ -216,7 +228,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
 
 
 def size_of(noted: object) -> int:
-    """Return the number of characters in noted data."""
+    """Return the number of characters in plain data."""
     if isinstance(noted, str):
         return len(noted)
     if isinstance(noted, Mapping):
@@ -225,25 +237,31 @@ def size_of(noted: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes the trees whose runs have ended."""
+    """Takes the run trees that a `RunRecorder` passes on."""
 
     def finished(self, tree: RunTree) -> None:
-        """Take ``tree``, to which no run will be added."""
+        """Take ``tree``, which is complete. No run will be added to it."""
 
     def evicted(self, tree: RunTree) -> None:
-        """Take ``tree``, which was evicted before it was complete."""
+        """Take ``tree``, which was removed to limit memory before it was complete."""
 
     def waiting(self) -> None:
-        """Call `RunRecorder.sweep` from now on: the root of a tree has ended before its runs."""
+        """Be told that a root run has ended before the runs below it.
+
+        From now on, the receiver must call `RunRecorder.sweep` at intervals.
+        """
 
 
 class RunRecorder:
-    """Keeps the runs of every root run that has not ended, at most ``max_trees`` of them.
+    """Stores the runs of every LangChain root run until its tree is complete, then passes it on.
 
-    A tree is finished as soon as its root and all runs below have ended, or ``grace`` seconds after
-    its root: an abandoned stream ends its root before its model call, a cancelled call never ends
-    its model call. Roots that have not ended when they are older than ``max_age`` seconds, or too
-    many, or keep more than ``max_size`` characters alive between them, are evicted, oldest first.
+    A tree is complete when its root and all runs below it have ended, or ``grace`` seconds after
+    the end of its root. Some runs below a root never end, or end later: an abandoned stream ends
+    its root before its model call, and a cancelled call never ends its model call.
+
+    Trees whose roots have not ended are removed, oldest first, if they are older than ``max_age``
+    seconds, if there are more than ``max_trees``, or if the runs contain more than ``max_size``
+    characters.
     """
 
     def __init__(
@@ -266,8 +284,8 @@ class RunRecorder:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Delete the open runs: in a forked child they belong to the parent process."""
-        # Reentrant: a garbage collection under the lock may close a stream, which ends its runs.
+        """Delete all trees. In a forked child process they belong to the parent process."""
+        # Reentrant, because garbage collection under the lock may close a stream and end its runs.
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
         self._trees: OrderedDict[int, RunTree] = OrderedDict()
@@ -279,9 +297,10 @@ class RunRecorder:
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
     ) -> Run | None:  # see `Run`
-        """Record a run; return None if it is known already or its tree is full.
+        """Record the start of a run, and return the run.
 
-        A run whose parent is not known is a root: handlers may join in the middle of a run.
+        Return None if the run is known already or its tree is full. A run whose parent is not known
+        becomes a root, because a handler may be added in the middle of a run.
         """
         above = self.runs.get(parent) if parent is not None else None
         if above is None:
@@ -322,7 +341,7 @@ class RunRecorder:
         return run
 
     def _stale(self) -> list[RunTree]:
-        """Remove and return the oldest trees, if there are too many or they are too old."""
+        """Remove and return the oldest trees, if there are too many, too old or too large ones."""
         stale: list[RunTree] = []
         now = self._clock()
         while self._trees:
@@ -335,10 +354,13 @@ class RunRecorder:
         return stale
 
     def end(self, run: Run) -> None:
-        """Record the end of ``run``; a second end has no effect."""
+        """Record the end of ``run``, and pass on its tree if it is complete.
+
+        If the end of ``run`` is already recorded, do nothing.
+        """
         tree = run.tree
         is_root = run.parent is None
-        # Inner chains pass on the texts of the other runs.
+        # Inner chains are not counted: they mostly pass on texts of other runs.
         size = size_of(run.told) + size_of(run.asked) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None:
@@ -361,12 +383,12 @@ class RunRecorder:
             self._intake.waiting()
 
     def sweep(self) -> None:
-        """Finish the trees whose root ended ``grace`` seconds ago."""
+        """Pass on the trees whose root ended at least ``grace`` seconds ago."""
         if self._trees:
             self._finish_ended(self._clock() - self._grace)
 
     def flush(self) -> None:
-        """Finish the trees whose root has ended, without waiting for their grace."""
+        """Pass on the trees whose root has ended, without waiting for the runs below it."""
         self._finish_ended(self._clock())
 
     def _finish_ended(self, until: float) -> None:
@@ -377,7 +399,7 @@ class RunRecorder:
             self._intake.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
-        """Remove ``tree``; return False if another thread has done so."""
+        """Remove ``tree``. Return False if another thread has already removed it."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
         tree.is_kept = False

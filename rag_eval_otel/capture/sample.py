@@ -1,7 +1,9 @@
-"""Read the sample of a turn: question, contexts and answer, or the reason to skip the turn.
+"""Read the question, the contexts and the answer of a turn from its steps, as a sample to score.
 
-This reads texts, so it runs on the background thread. A turn is refused if its parts contradict
-each other, or if one of them was redacted.
+A *turn* is one question of a user and its answer. A *sample* is what the metrics score: question,
+contexts and answer. If parts of the turn contradict each other, or one of them was redacted, the
+result is the reason why the turn is not scored. All this reads texts, so it runs on the background
+thread.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from rag_eval_otel.capture.tree import StepTree
 from rag_eval_otel.capture.turn import ANSWER_LENGTH, Turn, may_grade
 from rag_eval_otel.types import Passage, Sample, SkipReason
 
-_MIN_LLM_NS = 5_000_000  # the time in which no LLM can answer
+_MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _LLM_NAME = re.compile(r"llm|chat|model", re.IGNORECASE)  # names of steps that may call an LLM
 _PUNCTUATION = 3  # characters by which a query may differ from the question it repeats
 
 
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
-    """A turn cannot be scored, for the ``reason``."""
+    """Raised if a question and its answer cannot be scored. ``reason`` says why."""
 
     def __init__(self, *, reason: SkipReason) -> None:
         super().__init__(reason)
@@ -41,7 +43,7 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
 
 
 def extract(turn: Turn) -> Sample | SkipReason:
-    """Return the sample of ``turn``, or the reason why it cannot be scored."""
+    """Return the question, contexts and answer of ``turn``, or why it cannot be scored."""
     try:
         return _sample(turn)
     except Refused as refused:
@@ -51,7 +53,7 @@ def extract(turn: Turn) -> Sample | SkipReason:
 def _sample(turn: Turn) -> Sample:
     if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
-    _text_on(turn.path, "input")  # where the question is hidden, nothing else matters
+    _text_on(turn.path, "input")  # raises if the question is redacted
     said = turn.recorded
     if turn.doubt is not None and not said >= _SAMPLE:
         raise Refused(reason=turn.doubt)
@@ -77,7 +79,11 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``; None if the application recorded both parts."""
+    """Return the LLM call that wrote ``answer``, or None if there is none.
+
+    Raise `Refused` if the call seems to be missing, or if it may only grade another answer. If the
+    application recorded the contexts and the answer itself, no LLM call is needed.
+    """
     generator = generator_of(turn, answer)
     if generator is None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
@@ -104,17 +110,19 @@ def _answer(turn: Turn) -> str:
 
 
 def _may_be_verdict(turn: Turn, answer: str) -> bool:
-    """Return True if a yes or no may be the answer of the turn, and not the output of a grader.
+    """Return True if a yes or no may be the answer of ``turn``, and not the output of a grader.
 
-    If spans may be missing, a step must have returned it; the output of a call alone is not enough.
+    If spans may be missing from the trace, a chain or an agent must have returned the text. The
+    output of an LLM call alone is not enough.
     """
     return answer.lstrip()[:1] != "{" and (turn.is_complete or has_answer(turn))
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the text of the last of ``steps`` that has one, or the text that was recorded by hand.
+    """Return the text that the application recorded, or the text of the last step that has one.
 
-    A redacted text is not replaced by a copy of it from elsewhere: the turn is refused.
+    ``part`` is "input" for a question or "output" for an answer. If the text was redacted or cut,
+    raise `Refused`, even if another step has a copy of it.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -135,9 +143,10 @@ def _first(texts: Iterable[str | None]) -> str | None:
 
 
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
-    """Return True if the consumer left a stream early: the anchor ended before its LLM call.
+    """Return True if the reader of a streamed answer stopped before the end of the stream.
 
-    The application received nothing, or only the beginning of the LLM's output.
+    Then the span of the turn ended before the LLM call in it. The application received nothing, or
+    only the beginning of the LLM's output.
     """
     end = turn.anchor.end
     if turn.anchor.flat or turn.anchor.deferred or not turn.calls:
@@ -150,7 +159,12 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Choose between the input of the application, the query, and the user message of the LLM."""
+    """Return the question of ``turn``, or None if it is not recorded.
+
+    It may be in the input of the application, in the query of a retrieval, or in the user message
+    of the LLM. These may differ, because the application or an LLM may rewrite the question. If it
+    cannot be decided which text is the question, raise `Refused`.
+    """
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
     if explicit is not None:
@@ -170,11 +184,14 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
         return asked
     if turn.is_complete or _is_replaced(turn, message, searched):
         return message if clean else searched
-    raise Refused(reason="ambiguous")  # the step that rewrote the question is missing
+    raise Refused(reason="ambiguous")  # the span of the step that rewrote the question is missing
 
 
 def _message(turn: Turn, generator: Step | None) -> str:
-    """Return the user message of the generator; of two records of one call the shorter one."""
+    """Return the last user message in the prompt of ``generator``, the LLM call with the answer.
+
+    If a second instrumentation recorded the same call, the shorter of both messages is returned.
+    """
     if generator is None:
         return ""
     same = [call.input for call in turn.calls if is_same(call.output, generator.output)]
@@ -182,10 +199,10 @@ def _message(turn: Turn, generator: Step | None) -> str:
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return the question that the turn received under an unusual key.
+    """Return the question that ``turn`` received under an unusual key, or None.
 
-    It is the text that LLM calls were shown, or that was searched for. A single word beside other
-    texts is a name, a language or the like.
+    The question is the text in an input that an LLM was shown or that was searched for. If an input
+    has several texts, a single word is not the question, but a name, a language or the like.
     """
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
@@ -200,16 +217,18 @@ def _unnamed_question(turn: Turn) -> str | None:
 
 
 def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
-    """Return True if ``text`` is a prompt that contains ``contexts``, and no question."""
+    """Return True if ``text`` is a filled prompt: it contains a long text of ``contexts``."""
     long = (p.text for p in contexts if len(p.text) >= ANSWER_LENGTH)
     return text is not None and any(one in text for one in long)
 
 
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
-    """Return the question if the input of the application is not recorded.
+    """Return the question if the input of the application is not recorded, or None.
 
-    It is the user message of the LLM if that has no contexts in it (``clean``), or the query within
-    the message. If an LLM call wrote the query, only the message that this call was shown counts.
+    The question is the last user message of the LLM if the message contains no contexts
+    (``clean``). If the message ``shown`` contains the query ``searched`` and more text, the
+    question is the query. If an LLM call wrote the query, the message counts only if that call was
+    shown it.
     """
     writers = _query_writers(turn, searched)
     if writers:
@@ -224,9 +243,10 @@ def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | Non
 
 
 def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
-    """Return the LLM calls that may have written the query.
+    """Return the LLM calls that may have written the query ``searched``.
 
-    The query is in their output; or they precede it and have no text, because they called tools.
+    The output of such a call contains the query. A call before the first retrieval without text
+    counts, too, because it called a tool.
     """
     first = min(one.start for one in turn.retrievers)
     return [
@@ -238,16 +258,19 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _asked_behind(turn: Turn, generator: Step | None, asked: str) -> bool:
-    """Return True if the generator, or a call whose output it was shown, was shown ``asked``."""
+    """Return True if the LLM call that wrote the answer was shown the text ``asked``.
+
+    It also counts if ``asked`` was shown to an LLM call whose output that call was shown.
+    """
     return generator is not None and any(
         is_in(asked, message) for message in prompts_behind(turn, generator)
     )
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if the application itself replaced the question by ``searched``.
+    """Return True if the application itself replaced the question by the query ``searched``.
 
-    The step that did so was too fast for an LLM call.
+    That is so if a step returned the query in a time that is too short for an LLM call.
     """
     parents = {step.parent for step in turn.steps}
     return any(
@@ -264,14 +287,17 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The sample of a turn or the reason to skip it; ``turn`` is None if no turn was found."""
+    """The sample of a turn (a question and its answer), or the reason why it is not scored.
+
+    ``turn`` is None if no turn was found in the trace.
+    """
 
     result: Sample | SkipReason
     turn: Turn | None = None
 
 
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
-    """Return the reason why a trace has no turns, or None if it holds nothing of RAG."""
+    """Return why a trace with these ``steps`` has nothing to score, or None if it has no RAG."""
     kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):

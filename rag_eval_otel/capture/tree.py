@@ -1,6 +1,9 @@
-"""The steps of one trace as a tree; LLM calls grouped by anchor; anchors nested in others.
+"""Arrange the steps of one trace as a tree, and find the steps that stand for a turn.
 
-An *anchor* is the deepest step that holds both a retrieval and a later LLM call.
+A *step* is one call in a trace: a retrieval, a call of a model or a tool, or a chain. A *turn* is
+one question of a user and its answer. The *anchor* of a turn is the deepest step that holds both a
+retrieval and a later LLM call. LLM calls are grouped by their anchor. An anchor within another
+anchor may be a part of the same turn.
 """
 
 from __future__ import annotations
@@ -16,27 +19,28 @@ from rag_eval_otel.capture.step import RETRIEVALS, Step
 from rag_eval_otel.capture.text import Messages, is_same, normalised
 
 ACTIVE = RETRIEVALS | {"tool"}
-"""Kinds of steps that act outside of the LLM."""
+"""The kinds of steps that do something outside of the LLM."""
 
 _LEAVES = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
-_DEPTH = 100  # ancestors of a step that are considered
-_SAME_CALL_NS = 30_000_000  # two records of one call start and end within this time
+_DEPTH = 100  # the most ancestors of a step that are considered
+_SAME_CALL_NS = 30_000_000  # two records of one call differ by less than this in start and end
 
 
 def in_order(step: Step) -> tuple[int, str]:
-    """Return the sort key of a step: its start, then its id."""
+    """Return the key by which steps are sorted: the start of ``step``, then its id."""
     return step.start, str(step.id)
 
 
 class StepTree:
-    """The steps of a trace by id, with their ancestors. Cycles among the parents are cut.
+    """The steps of a trace, and the ancestors of each step. Cycles among parents are cut.
 
-    A retriever, LLM call or tool that ended before its child started is skipped as an ancestor: an
-    instrumentation did not detach its context.
+    An instrumentation that does not detach its context gives later spans a wrong parent. So a
+    retriever, LLM call or tool that ended before a step below it started is no ancestor of that
+    step.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        """Index ``steps``; of two with the same id the first counts."""
+        """Index ``steps`` by id. If two steps have the same id, the first counts."""
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
@@ -44,7 +48,7 @@ class StepTree:
         self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
     def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the parents of ``step``, nearest first."""
+        """Yield the steps above ``step``, beginning with its parent."""
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -56,7 +60,7 @@ class StepTree:
             parent = above.parent
 
     def path(self, step: Step) -> tuple[Step, ...]:
-        """Return ``step`` and its ancestors, nearest first."""
+        """Return ``step`` and the steps above it, nearest first."""
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
@@ -70,7 +74,7 @@ class StepTree:
         return tuple(f.start for f in self.steps if self.is_orphan(f))
 
     def active_above(self, step: Step) -> tuple[Hashable, ...]:
-        """Return the ids of the tools and retrievals above ``step``, cached."""
+        """Return the ids of the tools and retrievals above ``step``, nearest first."""
         if step.id not in self._active:
             above = tuple(a.id for a in self.ancestors(step) if a.kind in ACTIVE)
             self._active[step.id] = above
@@ -78,28 +82,28 @@ class StepTree:
 
     @cached_property
     def above_retrievals(self) -> frozenset[Hashable]:
-        """The ids of the steps with a retrieval below them."""
+        """The ids of the steps that have a retrieval below them."""
         found = (one for one in self.steps if one.kind in RETRIEVALS)
         return frozenset(above.id for one in found for above in self.ancestors(one))
 
     @cached_property
     def child_kinds(self) -> Mapping[Hashable, set[str]]:
-        """The kinds of the children of each step, by its id."""
+        """The kinds of the children of each step, by the id of the step."""
         found = defaultdict[Hashable, set[str]](set)
         for one in self.steps:
             found[one.parent].add(one.kind)
         return found
 
     def is_inside(self, step: Step, kinds: frozenset[str]) -> bool:
-        """Return True if ``step`` is below a step of one of ``kinds``."""
+        """Return True if a step of one of the ``kinds`` is above ``step``."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
-        """The successful LLM calls outside of retrievers, by start, each once.
+        """The successful LLM calls outside of retrievals, ordered by start, without duplicates.
 
-        Of nested calls the innermost with content counts. Of two records of the same call, by two
-        instrumentations, the first counts.
+        Of LLM calls within each other, the innermost one with content is returned. If two
+        instrumentations recorded the same call, the first record is returned.
         """
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         wraps: dict[Hashable, int] = {}
@@ -111,7 +115,11 @@ class StepTree:
         return tuple(_distinct_calls(sorted((c for c in inner if c.error is None), key=in_order)))
 
     def _with_content(self, call: Step, wraps: dict[Hashable, int]) -> Step:
-        """Return the innermost record of a call with content, completed from those around it."""
+        """Return the innermost record of an LLM call that has content.
+
+        If it lacks the output or the prompt, they are taken from the records around it. ``wraps``:
+        the number of LLM calls below each record, by id.
+        """
         around = [a for a in self.ancestors(call) if a.kind == "llm"]
         chosen = next((one for one in (call, *around) if _has_content(one)), call)
         outer = [one for one in around if wraps[one.id] <= len(around)]
@@ -131,8 +139,11 @@ class StepTree:
 
 
 def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
-    """Yield ``calls``, by start, without second records of the same call."""
-    running: dict[Hashable, list[Step]] = {}  # by parent
+    """Yield the LLM ``calls``, which are ordered by start, without duplicates.
+
+    A duplicate is the record of the same call by another instrumentation.
+    """
+    running: dict[Hashable, list[Step]] = {}  # LLM calls that have not ended, by parent
     responses: dict[str, Step] = {}
     for call in calls:
         beside = [c for c in running.get(call.parent, ()) if c.end is None or c.end >= call.start]
@@ -153,7 +164,11 @@ def _has_content(call: Step) -> bool:
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
-    """Return True if two instrumentations recorded one call, by response id or by text and time."""
+    """Return True if two instrumentations recorded the same LLM call.
+
+    The response ids are compared. If one of them is missing, the parents, outputs and times are
+    compared.
+    """
     if one.source == other.source:
         return False
     if one.response_id and other.response_id:
@@ -166,10 +181,11 @@ def _is_same_call(one: Step, other: Step) -> bool:
 
 
 def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
-    """Return True if a tool or chain retrieved in one call, and has no retrieval in another.
+    """Return True if the span of a retrieval seems to be missing from the trace.
 
-    Then the span of a retrieval is missing. ``retrievers`` are the retrievals of a turn, ``below``
-    the steps below its anchor.
+    That is so if a tool or chain retrieved in one call, but has no retrieval below it in another
+    call. ``retrievers``: the retrievals of one question. ``below``: the steps below the span of its
+    answer.
     """
     below = [one for one in below if one.error is None]
     above = tree.above_retrievals | {a.id for one in retrievers for a in tree.path(one)}
@@ -183,17 +199,26 @@ def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[
     return any(role in searching for role in empty)
 
 
-_MAX_NESTED = 200  # anchors in one step that are compared; the time grows with their square
+_MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
-"""LLM calls by the id of their anchor."""
+"""LLM calls by the id of the deepest step that holds a retrieval before them, too."""
 
 Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-"""By anchor, the anchor whose turn it is part of: itself, or one above or beside it."""
+"""By the id of an anchor, the id of the anchor whose turn it belongs to.
+
+An anchor is a step that holds a retrieval and a later LLM call. The turn (a question and its
+answer) may be its own, or that of an anchor above or beside it. If anchors belong to each other in
+a circle, the value is None.
+"""
 
 
 def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls by the id of their anchor; leave out calls without an anchor."""
+    """Return the LLM calls by the id of their anchor.
+
+    The anchor of an LLM call is the deepest step above it that holds a retrieval which started
+    before the call. LLM calls without an anchor are left out.
+    """
     first: dict[Hashable, int] = {}  # the earliest retrieval below each step
     for retriever in retrievals:
         for above in holders_of(tree, retriever):
@@ -208,10 +233,10 @@ def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, li
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield LLM calls, and steps on which the application recorded an answer.
+    """Yield the LLM calls, and the steps on which the application itself recorded an answer.
 
-    Such a step replaces the LLM calls below it. It is none of ``holders``, the steps that also hold
-    a retrieval.
+    A step with a recorded answer is yielded instead of the LLM calls below it. Steps in
+    ``holders``, the ids of steps that hold a retrieval, are not yielded in this way.
     """
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
@@ -224,16 +249,22 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 
 def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
-    """Return the steps that hold a retrieval: its ancestors.
+    """Return the steps that hold ``retrieval``, nearest first. These are the steps above it.
 
-    Documents that the application recorded on a step are held by that step, too.
+    If the application recorded documents on a step that is no retrieval, the step itself is the
+    first holder.
     """
     explicit = retrieval.kind not in RETRIEVALS
     return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
 
 
 class Nesting:
-    """Decides which anchors are parts of the turn of another anchor."""
+    """Decides which anchors belong to the turn of another anchor.
+
+    A turn is one question of a user and its answer. An anchor is a step that holds a retrieval and
+    a later LLM call (``groups`` contains these calls by anchor id). It may be a turn of its own, or
+    an intermediate step of another turn.
+    """
 
     def __init__(self, tree: StepTree, groups: Groups, retrievals: Sequence[Step]) -> None:
         self._tree = tree
@@ -249,7 +280,12 @@ class Nesting:
         self._held = Counter(above.id for one in anchors for above in tree.ancestors(one))
 
     def owners(self) -> Owners:
-        """Return for each anchor the outermost one whose turn it is part of; None in a circle."""
+        """Return for each anchor the id of the outermost anchor whose turn it belongs to.
+
+        An anchor is a step that holds a retrieval and a later LLM call. Anchors of the same name
+        and parent, such as the iterations of a loop, are treated alike. If anchors belong to each
+        other in a circle, the value is None.
+        """
         leaders = {anchor: self._enclosing_turn(anchor) for anchor in self._groups}
         by_role = {self._role(one): above for one, above in leaders.items() if above is not None}
         for anchor, above in leaders.items():
@@ -259,7 +295,10 @@ class Nesting:
         return {anchor: _outermost(anchor, leaders) for anchor in self._groups}
 
     def _enclosing_turn(self, anchor: Hashable) -> Hashable | None:
-        """Return the next anchor above that uses this one as a tool or as an intermediate step."""
+        """Return the id of the nearest anchor above that uses ``anchor`` as a tool or a step.
+
+        An anchor is a step that holds a retrieval and a later LLM call.
+        """
         inner = self._tree.by_id[anchor]
         below_tool = inner.kind == "tool"
         for above in self._tree.ancestors(inner):
@@ -269,12 +308,17 @@ class Nesting:
         return None
 
     def _role(self, anchor: Hashable) -> tuple[str, Hashable | None]:
-        """Return name and parent: the iterations of a loop share them."""
+        """Return the name and the parent of a step. All iterations of a loop share them."""
         step = self._tree.by_id[anchor]
         return step.name, step.parent
 
     def _is_step(self, inner: Step, above: Step) -> bool:
-        """Return True if ``above`` continues after ``inner`` and returns another text."""
+        """Return True if ``inner`` is an intermediate step of the turn of ``above``.
+
+        That is so if ``above`` returns another text than ``inner``, and either both were given the
+        same question, or an LLM call of ``above`` was shown the output or the documents of
+        ``inner``.
+        """
         if above.flat or above.output is None:
             return False
         outputs = self._outputs(inner)
@@ -287,7 +331,7 @@ class Nesting:
         )
 
     def _was_shown_documents(self, above: Step, inner: Step) -> bool:
-        """Return True if a later call of ``above`` was shown documents that ``inner`` retrieved."""
+        """Return True if a later LLM call of ``above`` was shown documents of ``inner``."""
         if self._held[above.id] > _MAX_NESTED:
             return False
         since = inner.start if inner.end is None else inner.end
@@ -296,9 +340,11 @@ class Nesting:
         return any(shown.place(text) for text in self._found[inner.id])
 
     def may_be_step(self, anchor: Hashable) -> bool:
-        """Return True if a turn may be an intermediate step of one around it without an answer.
+        """Return True if ``anchor`` may be an intermediate step of a turn around it.
 
-        Several turns in one step are a loop over questions, and no intermediate steps.
+        This is asked for a step around it whose output is not recorded, so that the outputs cannot
+        be compared. If that step contains several turns, it is a loop over questions, and they are
+        turns of their own.
         """
         inner, within = self._tree.by_id[anchor], 1
         for above in self._tree.ancestors(inner):
@@ -314,9 +360,9 @@ class Nesting:
         return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
 
     def _was_shown(self, above: Step, texts: Sequence[str]) -> bool:
-        """Return True if the calls of ``above`` were shown one of ``texts``, verbatim or escaped.
+        """Return True if LLM calls of ``above`` were shown one of ``texts``, verbatim or escaped.
 
-        Also return True if the prompt of one of the calls is not recorded.
+        Also return True if the prompt of one of these calls is not recorded.
         """
         if self._held[above.id] > _MAX_NESTED:
             return False

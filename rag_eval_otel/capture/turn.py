@@ -1,8 +1,9 @@
 """Group the steps of a trace into RAG turns.
 
-A *turn* is one question of a user, the contexts retrieved for it and the answer. The *anchor* of
-an LLM call is its deepest ancestor that also holds a retrieval which started before the call. LLM
-calls with the same anchor belong to one turn, and the anchor's span receives the scores.
+A *step* is one call in a trace: a retrieval, a call of a model or a tool, or a chain. A *turn* is
+one question of a user, the contexts retrieved for it and the answer. The *anchor* of an LLM call is
+the deepest step above it that also holds a retrieval which started before the call. LLM calls with
+the same anchor belong to one turn, and the span of the anchor gets the scores.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""By step at or above an anchor: the anchors of the turns that it belongs to."""
+"""By step id, the ids of the anchors (the steps that get scores) at or below the step."""
 
-_OVERHEAD = 4096  # bytes of a held span and its records, without their texts
+_OVERHEAD = 4096  # bytes of a span that is kept back and its records, without texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One RAG turn: its anchor, and the steps from which its sample is read.
+    """One question of a user and its answer, and the steps from which its sample is read.
 
-    ``path`` holds the anchor and its ancestors that belong to no other turn, nearest first.
-    ``calls`` are the LLM calls by start. ``other_calls`` are the LLM calls below the anchor that
-    are not among ``calls``; most precede every retrieval and write queries. ``retrievers`` are the
-    retrievals by start.
+    ``anchor`` is the step whose span gets the scores. ``path`` contains the anchor and the steps
+    above it that belong to no other turn, nearest first. ``calls`` are the LLM calls that may have
+    written the answer, ordered by start. ``other_calls`` are the other LLM calls below the anchor.
+    Most of them wrote a query before the first retrieval. ``retrievers`` are the retrievals,
+    ordered by start.
     """
 
     anchor: Step
@@ -53,31 +55,31 @@ class Turn:
     other_calls: tuple[Step, ...]
     retrievers: tuple[Step, ...]
     size: int = 0
-    """The memory that the turn keeps alive while it waits, in bytes, estimated from its texts."""
+    """The estimated memory in bytes that the turn needs while it waits to be scored."""
     doubt: SkipReason | None = None
-    """The reason why the turn may be incomplete or ambiguous, or None."""
+    """The reason why the turn may be incomplete or ambiguous and is not scored, or None."""
     is_complete: bool = True
-    """Whether no step of it can be missing. Otherwise more checks apply."""
+    """Whether no step of the turn can be missing. If False, more checks are made."""
     steps: tuple[Step, ...] = ()
-    """The anchor, and the chains, agents and rerankers below it or beside it on its path."""
+    """The anchor, the chains, agents and rerankers below it, and the chains below its path."""
     tools: tuple[Step, ...] = ()
-    """The outermost tools and retrievals below the anchor."""
+    """The tools and retrievals below the anchor that are not within another one."""
     ranking_calls: frozenset[Hashable] = frozenset()
-    """The ids of the LLM calls that rank documents: the step around returned documents, no text."""
+    """The ids of the LLM calls that rank documents, within a step that returned documents only."""
     tool_calls: frozenset[Hashable] = frozenset()
-    """The ids of the LLM calls made by tools."""
+    """The ids of the LLM calls that were made within tools or retrievals."""
     lacks_retrieval: bool = False
-    """Whether the span of a retrieval seems to be missing."""
+    """Whether the span of a retrieval seems to be missing from the trace."""
 
     @property
     def lacks_texts(self) -> bool:
-        """Whether the texts of retrieved documents are in no retrieval and no tool result."""
+        """Whether the texts of retrieved documents are in no retrieval and in no tool result."""
         blind = sum(one.documents is None for one in self.retrievers)
         return blind > sum(bool(one.documents) for one in self._of_source("tool"))
 
     @property
     def contexts_source(self) -> ContextsSource:
-        """Where the contexts are read; of several places the least certain one."""
+        """Where the contexts were read: retrievals, tool results or, least certain, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
         if self.lacks_texts or any(self._of_source("prompt")):
@@ -89,7 +91,7 @@ class Turn:
 
     @property
     def recorded(self) -> frozenset[Part]:
-        """The parts that the application recorded itself."""
+        """The parts (question, documents, answer) that the application recorded itself."""
         contexts = [one.recorded & {"documents"} for one in self.retrievers]
         answers = [one.recorded & {"output"} for one in self.calls]
         return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
@@ -101,9 +103,10 @@ def find_turns(
     loss: Loss = "none",
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Turn]:
-    """Return the RAG turns in ``steps``, by the start of their first LLM call; often there is none.
+    """Return the RAG turns (question, contexts, answer) in the ``steps`` of one trace.
 
-    ``loss``: whether steps of the trace may be missing.
+    They are ordered by the start of their first LLM call. Most traces of an application contain
+    none. ``loss``: whether steps of the trace may be missing.
     """
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
@@ -150,7 +153,7 @@ def find_turns(
 
 
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield a turn for each LLM call without an ancestor that was shown tool results."""
+    """Yield a turn for each LLM call without a parent whose prompt has tool results as contexts."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
@@ -163,7 +166,11 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield turns without an LLM call: nothing was found, or the answer was recorded by hand."""
+    """Yield the turns (question and answer) that have retrievals but no LLM call.
+
+    Either the retrievals found nothing and a chain returned an answer all the same, or the
+    application recorded the answer itself.
+    """
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
     filled = {h.id for one in retrievals if one.documents != () for h in holders_of(tree, one)}
     busy = called | filled
@@ -183,7 +190,11 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 
 
 def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps below each anchor that are below no deeper anchor."""
+    """Return the steps below each anchor, by anchor id.
+
+    An anchor is the step that gets the scores of a turn. A step below several anchors counts for
+    the deepest one.
+    """
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps:
         anchor = next((owners[a.id] for a in tree.ancestors(one) if a.id in owners), None)
@@ -193,7 +204,11 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
 
 
 def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps below the path of each turn that are below no anchor."""
+    """Return the steps beside each turn, by the id of the anchor (the step that gets scores).
+
+    They are below the steps above the anchor that belong to this turn only, and not below any
+    anchor.
+    """
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps if lines else ():
@@ -209,10 +224,7 @@ def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hasha
 def _with_surroundings(
     tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]
 ) -> Turn:
-    """Return ``turn`` with the steps ``below`` its anchor and those ``around`` it.
-
-    They show whether a part of the turn is missing.
-    """
+    """Return ``turn`` with the steps around it that show whether a part of it is missing."""
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
     ranking = {
@@ -264,7 +276,7 @@ def _doubt(tree: StepTree, anchor: Hashable, nesting: Nesting) -> SkipReason | N
 
 
 def _lacks_parent(tree: StepTree, anchor: Hashable) -> bool:
-    """Return True if a parent is missing above the turn, or within its time."""
+    """Return True if the parent of a step is missing at the top of a turn, or in its time."""
     start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
     within = tree.orphans[bisect_left(tree.orphans, start) :]
     lacks_inner = bool(within) and (end is None or within[0] <= end)
@@ -282,7 +294,7 @@ def _size(steps: Sequence[Step]) -> int:
 def _retrievers(
     tree: StepTree, owners: Owners, retrievals: Sequence[Step]
 ) -> dict[Hashable, list[Step]]:
-    """Return the retrievals by turn: each belongs to the deepest anchor above it."""
+    """Return the retrievals of each turn, by the id of the step that gets the turn's scores."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
         anchor = next((a.id for a in holders_of(tree, retriever) if a.id in owners), None)
@@ -292,9 +304,11 @@ def _retrievers(
 
 
 def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls below or around the anchor of a turn that are not its own calls.
+    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
-    Calls around the anchor that called tools are left out: they may belong to something else.
+    An anchor is the step that gets the scores of a turn; ``calls`` are the LLM calls of the turns.
+    LLM calls beside the anchor that called tools are left out, because they may belong to something
+    else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -309,7 +323,10 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
 
 
 def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return the anchors of the turns that each step belongs to, by step."""
+    """Return for each step the ids of the anchors whose turns it belongs to, by step id.
+
+    An anchor is the step that gets the scores of a turn. All steps above it belong to the turn.
+    """
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
         for step in tree.path(tree.by_id[anchor]):
@@ -318,7 +335,7 @@ def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None
 
 
 def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    """Return the anchor and its ancestors that belong to no other turn."""
+    """Return ``anchor`` (the step that gets scores) and the steps above it of no other turn."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
@@ -326,9 +343,11 @@ def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
 def with_doubts(
     tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_complete: bool
 ) -> list[Turn]:
-    """Return ``turns``, with a doubt where one may be an intermediate step or grade an answer.
+    """Return ``turns``, and set a reason not to score those that may be part of another turn.
 
-    ``users``: the anchors of the turns that each step belongs to.
+    Such a turn (question and answer) may be an intermediate step of another turn, or may grade the
+    answer of another turn. ``users``: by step id, the anchors of the turns that the step belongs
+    to.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
@@ -347,7 +366,7 @@ def with_doubts(
 
 
 def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
-    """Return the steps around several turns whose output no LLM call below them wrote."""
+    """Return the ids of steps around several turns whose output no LLM call below wrote."""
     shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
@@ -367,20 +386,21 @@ def _calls_that_asked(turn: Turn, told: Mapping[str, Sequence[Step]]) -> list[St
 
 
 def _was_shown(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` was shown the documents of ``turn``: then it wrote no question."""
+    """Return True if the LLM ``call`` was shown documents that ``turn`` retrieved."""
     found = (p.text for one in turn.retrievers for p in one.documents or ())
     return any(place(text, call.prompt) for text in found)
 
 
 ANSWER_LENGTH = 20
 """The least number of characters of an LLM output that may be an answer."""
-_MAX_PARALLEL = 200  # calls of a flat turn that are compared; the time grows with their square
+_MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadratic time
 
 
 def split_flat(turn: Turn) -> list[Turn]:
-    """Split a turn with a flat anchor into one turn for each answer; return others unchanged.
+    """Split ``turn`` into one turn for each answer, if its anchor may contain several questions.
 
-    A *flat* anchor, such as the span of a web request, may hold several unrelated turns.
+    Such an anchor is marked as *flat*. An example is the span of a web request. Other turns are
+    returned unchanged.
     """
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
@@ -391,7 +411,7 @@ def split_flat(turn: Turn) -> list[Turn]:
     if not grounded:
         return [replace(turn, doubt="ambiguous") if len(last) > 1 else turn]
     if len(grounded) == 1 and is_same(turn.anchor.output, grounded[0][0].output):
-        return [turn]  # it says itself what it was asked and answered, and nothing else was
+        return [turn]  # the anchor has the same answer, and there is no other
     callers = [one for one in (*turn.other_calls, *turn.calls) if one.calls_tools]
     parts = [
         replace(
@@ -399,7 +419,7 @@ def split_flat(turn: Turn) -> list[Turn]:
             anchor=call,
             path=(call,),
             calls=(call,),
-            other_calls=tuple(one for one in callers if one.start < call.start),  # wrote its query
+            other_calls=tuple(one for one in callers if one.start < call.start),  # wrote the query
             retrievers=used,
         )
         for call, used in grounded
@@ -408,9 +428,10 @@ def split_flat(turn: Turn) -> list[Turn]:
 
 
 def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
-    """Return the reason to refuse ``part`` of a flat ``turn``, or None.
+    """Return the reason not to score ``part``, one of several answers in ``turn``, or None.
 
-    It may grade another answer, or have been shown documents whose texts are not recorded.
+    The part may grade another answer, or its LLM call may have been shown documents whose texts are
+    not recorded.
     """
     if may_grade(part.anchor, turn):
         return "ambiguous"
@@ -422,15 +443,16 @@ def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
 
 
 def is_short(call: Step) -> bool:
-    """Return True if the output of an LLM call is a verdict, or too short for an answer."""
+    """Return True if the output of the LLM ``call`` is a verdict, or is too short for an answer."""
     return len(call.output or "") < ANSWER_LENGTH or is_verdict(call.output or "")
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` was shown the output of an earlier call about the same passages.
+    """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
 
-    Then it may grade, translate or improve that output, which the trace does not show. The outputs
-    of calls made by tools do not count.
+    That is so if it was shown the output of an earlier call, and no documents that the earlier call
+    was not shown. It may also translate or improve that output, which looks the same. The outputs
+    of LLM calls within tools do not count.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -451,7 +473,7 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 
 
 def _is_answer(call: Step, turn: Turn) -> bool:
-    """Return True if no later call or retrieval was shown the output of ``call``."""
+    """Return True if the output of ``call`` is long, and no later call or retrieval used it."""
     text = call.output or ""
     if is_short(call):
         return False
@@ -461,7 +483,10 @@ def _is_answer(call: Step, turn: Turn) -> bool:
 
 
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the retrievals whose documents ``call`` was shown: those of its own question."""
+    """Return the retrievals whose documents the LLM ``call`` was shown for its own question.
+
+    These are the retrievals whose query is in the prompt, or else the last retrieval.
+    """
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]
     return tuple(own or used[-1:])

@@ -1,7 +1,8 @@
-"""Record direct searches of LangChain vector stores, for which LangChain has no event.
+"""Record direct searches of LangChain vector stores, for which LangChain has no callback event.
 
-`VectorStoreSearches` wraps the search methods of all vector store classes while it is installed.
-A search within a LangChain run that is noted is recorded as a retrieval below that run.
+While `VectorStoreSearches` is installed, the search methods of all vector store classes are
+wrapped. If a search is made within a recorded LangChain run, it is recorded as a retrieval below
+that run.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ _ORIGINAL: Final = "_rag_eval_otel_original"
 _USERS: Final = "_rag_eval_otel_users"
 
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is running: some search methods call another one."""
+"""Whether a search is running. A search method may call another one, which must not count again."""
 
 
 class VectorStoreSearches:
-    """Records direct searches while it is installed; several may be installed at once."""
+    """Records direct searches of vector stores while it is installed.
+
+    Several instances may be installed at the same time.
+    """
 
     def install(self) -> None:
         """Wrap the search methods of every vector store class, including later subclasses."""
@@ -52,7 +56,7 @@ class VectorStoreSearches:
             _wrap(store)
 
     def remove(self) -> None:
-        """Restore the classes, unless another instance is still installed."""
+        """Restore the search methods, unless another instance is still installed."""
         users: set[int] = vars(VectorStore).get(_USERS, set())
         users.discard(id(self))
         if users or _USERS not in vars(VectorStore):
@@ -81,7 +85,7 @@ def _wrap(store: type) -> None:
     for name in _METHODS:
         method = vars(store).get(name)
         if inspect.isfunction(method) and not hasattr(method, _ORIGINAL):
-            with suppress(AttributeError, TypeError):  # a class that cannot be changed
+            with suppress(AttributeError, TypeError):  # a class whose methods cannot be replaced
                 setattr(store, name, _recorded(method))
 
 
@@ -93,7 +97,7 @@ def _unwrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the search ``method`` to record its searches."""
+    """Return the search ``method`` of a vector store, wrapped so that searches are recorded."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
@@ -122,7 +126,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(
     store: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Iterator[Callable[[Any], None]]:
-    """Record a search; yield a function that takes the documents found."""
+    """Record a vector store search, and yield a function that takes the documents it found."""
     active = None if _SEARCHING.get() else active_run()
     begun = None if active is None else _begin(*active, store, args, options)
     if begun is None:
@@ -162,4 +166,4 @@ def _begin(
 
 
 def _ignore(_found: Any) -> None:
-    """Ignore the documents: the search is not recorded."""
+    """Ignore the documents, because the search is not recorded."""
