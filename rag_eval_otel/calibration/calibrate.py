@@ -110,11 +110,11 @@ _NO_TRUTH = "give the label_threshold that a label passes from"
 class FormAgreement:
     """The agreement of a metric's short form with its full form on the same rows.
 
-    The full form asks the judge as the article of the metric says. The short form asks for less, to
-    save tokens. ``rows`` is the number of rows with both scores, ``same`` the fraction of these
-    rows with the same pass or fail, and ``kappa`` the agreement beyond chance. ``spearman`` is the
-    rank correlation, and ``difference`` the mean of the short form's score minus the full form's
-    score.
+    The short form takes each sentence of the answer as one claim. In the full form, the judge
+    breaks up the answer into claims. ``rows`` is the number of rows with both scores, ``same`` the
+    fraction of these rows with the same pass or fail, and ``kappa`` the agreement beyond chance.
+    ``spearman`` is the rank correlation. ``difference`` is the mean of the short form's score minus
+    the full form's score.
     """
 
     rows: int

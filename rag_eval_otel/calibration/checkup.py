@@ -1,8 +1,9 @@
 """Measure how often a judge is right on built-in cases with known verdicts.
 
 A case is a question, its contexts and an answer, in one of six languages. The cases go through the
-real prompts and metrics, once in the short form and once in the full form. The full form asks the
-judge as the articles about the metrics say. The short form asks for less.
+real prompts and metrics, once in the short form and once in the full form. The short form takes
+each sentence of the answer as one claim. In the full form, the judge breaks up the answer into
+claims.
 """
 
 from __future__ import annotations

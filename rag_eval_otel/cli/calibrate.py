@@ -75,10 +75,10 @@ def run(options: argparse.Namespace) -> int:
 def _with_full_form(
     found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
 ) -> Calibration:
-    """Add the agreement with the metric's full form to ``found``.
+    """Add the agreement of the metric with its full form to ``found``.
 
-    The full form asks the judge as the article of the metric says. If not all rows can have scores
-    of both forms, ``found`` is returned unchanged.
+    In the full form, the judge breaks up the answer into claims. If not all rows can have scores of
+    both forms, ``found`` is returned unchanged.
     """
     full = scores_of(f"{found.metric}{FULL}", rows)
     if len(full) != len(seen) or not any(one.score is not None for one in full):

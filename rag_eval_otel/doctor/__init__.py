@@ -1,4 +1,5 @@
-"""The doctor: checks a set-up, runs a program, and says what is wrong and what to do.
+"""Check the settings, run a user's program, and say what is wrong and what to do.
 
-In the program each pipeline takes notes of itself (`rag_eval_otel.live.notes`).
+This package is the code of ``rag-eval-otel doctor``. While the program runs, each pipeline in it
+writes a report about itself (`rag_eval_otel.live.notes`), which this package reads.
 """

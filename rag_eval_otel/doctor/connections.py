@@ -1,6 +1,7 @@
-"""Check that judge, embedder and OTLP endpoints answer: one small request each, with a time limit.
+"""Check that the judge, the embedder and the OTLP endpoints answer.
 
-An endpoint gets a real export request without content, which leaves no trace in the backend.
+Each gets one small request with a time limit. An OTLP endpoint gets an export request without
+content, which adds nothing to the backend.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of judge or embedder; ``error`` if it is not usable."""
+    """The reply of the judge or the embedder to a test request.
+
+    ``part`` tells which of the two replied. ``error`` is set if the reply is not usable.
+    """
 
     part: Part
     name: str
@@ -62,13 +66,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where one signal is exported; ``source`` is the variable that names it, empty by default."""
+    """The OTLP endpoint to which one signal (traces, metrics or logs) is exported.
+
+    ``source`` is the environment variable that sets the endpoint. It is empty for the default
+    endpoint.
+    """
 
     signal: Signal
     protocol: Protocol
     url: str
     source: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # they may hold keys
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain keys
     is_secure: bool = False
     certificate: str | None = None
     client_certificate: str | None = None
@@ -76,13 +84,16 @@ class Endpoint:
 
     @property
     def server(self) -> str:
-        """The host and port."""
+        """The host and port of the endpoint, ``host:port``."""
         return urlsplit(self.url if "://" in self.url else f"//{self.url}").netloc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of an export request; ``text`` is the status or error."""
+    """The result of a test export to an OTLP endpoint.
+
+    ``text`` is the status or the error message of the server.
+    """
 
     endpoint: Endpoint
     verdict: Verdict
@@ -92,7 +103,11 @@ class Answer:
 def check_connections(
     config: Config | None, endpoints: Sequence[Endpoint], *, parts: Sequence[Part], timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    """Ask the ``parts`` of ``config`` and the ``endpoints`` at once, for ``timeout`` seconds."""
+    """Send a test request to the judge, the embedder and ``endpoints``, all at the same time.
+
+    ``config`` names the judge and the embedder, and ``parts`` says which of the two to ask.
+    ``timeout`` is the time limit of each request in seconds.
+    """
     questions = [] if config is None else _questions(config, parts, timeout=timeout)
     return asyncio.run(_check(questions, endpoints, timeout=timeout))
 
@@ -100,7 +115,7 @@ def check_connections(
 async def _check(
     questions: Sequence[Awaitable[Reply]], endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    # Its threads are not joined: one may hang in a name look-up.
+    # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     return await asyncio.gather(
         asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
@@ -154,7 +169,10 @@ async def _ask_embedder(embedder: Embedder) -> str:
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the endpoints of all signals that are exported over OTLP."""
+    """Return an endpoint for each signal that ``environ`` exports over OTLP.
+
+    ``environ`` has the environment variables.
+    """
     return [
         endpoint_of(signal, _OTLP[name], environ)
         for signal in _SIGNALS
@@ -164,7 +182,10 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 
 
 def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
-    """Return the exporters that the variables name and that are not installed."""
+    """Return pairs of signal and exporter name for exporters that are not installed.
+
+    The environment variables in ``environ`` name these exporters.
+    """
     return [
         (signal, name)
         for signal in _SIGNALS
@@ -174,9 +195,11 @@ def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
 
 
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    """Return the endpoint of ``signal`` over ``protocol``; the signal's own variables come first.
+    """Return the OTLP endpoint for ``signal`` over ``protocol`` that ``environ`` sets.
 
-    Over HTTP the signal's own endpoint is used as it is; the common one gets a path.
+    A variable for this signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
+    the variable for all signals. Over HTTP, a path such as ``/v1/traces`` is added to the endpoint
+    for all signals. The endpoint for one signal is used unchanged.
     """
     path = f"/v1/{signal}" if protocol == "http" else ""
 
@@ -214,13 +237,13 @@ def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) 
 async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
     request = asyncio.get_running_loop().run_in_executor(None, export_nothing, endpoint, timeout)
     try:
-        return await asyncio.wait_for(request, 2 * timeout)  # a name look-up has no limit
+        return await asyncio.wait_for(request, 2 * timeout)  # a DNS look-up has no limit
     except asyncio.TimeoutError:
         return Answer(endpoint=endpoint, verdict="timeout", text="no answer in time")
 
 
 def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
-    """Send an export request without content to ``endpoint``."""
+    """Send an export request without content to ``endpoint``, and return the result."""
     export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
     try:
         verdict, text = export(endpoint, timeout)
@@ -239,8 +262,8 @@ _ERRORS: Final[Sequence[tuple[type[Exception], Verdict]]] = (
     (socket.gaierror, "unknown_host"),
     (TimeoutError, "timeout"),
     (ssl.SSLError, "tls"),
-    (ConnectionError, "protocol"),  # the server closed the connection
-    (FileNotFoundError, "tls"),  # a certificate
+    (ConnectionError, "protocol"),  # closed by the server
+    (FileNotFoundError, "tls"),  # a certificate file is missing
     (ValueError, "address"),
 )
 _STATUSES: Final[Mapping[int, Verdict]] = {
@@ -252,7 +275,7 @@ _STATUSES: Final[Mapping[int, Verdict]] = {
     415: "protocol",
 }
 _CODES: Final[Mapping[str, Verdict]] = {
-    "INVALID_ARGUMENT": "ok",  # as HTTP's 400
+    "INVALID_ARGUMENT": "ok",  # like HTTP 400
     "UNAUTHENTICATED": "key",
     "PERMISSION_DENIED": "key",
     "UNIMPLEMENTED": "path",
@@ -268,7 +291,7 @@ _DETAILS: Final[Sequence[tuple[str, Verdict]]] = (
     ("ssl", "tls"),
     ("certificate", "tls"),
 )
-"""Words in gRPC's details of a failed connection."""
+"""Verdicts by words in the details that gRPC gives on a failed connection."""
 
 
 def _verdict_of_error(error: Exception) -> Verdict:

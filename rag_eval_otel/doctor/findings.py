@@ -1,6 +1,6 @@
-"""What is wrong: rules from settings, connections and a program's notes to the causes of a problem.
+"""Find the causes of problems in settings, connections and the report of a program's run.
 
-``causes.md`` describes every cause; `docs/doctor.md` shows it as it is.
+The file ``causes.md`` describes every cause. `docs/doctor.md` repeats its text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Level = Literal["problem", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A cause of a problem: how bad it is, why it matters, what to do."""
+    """A known cause of a problem, from ``causes.md``.
+
+    ``level`` says how bad the cause is, ``why`` why it matters, and ``fix`` what to do.
+    """
 
     id: str
     level: Level
@@ -41,7 +44,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A cause that applies, at its own level or another; ``seen`` is the evidence."""
+    """A problem found: a known cause that applies here.
+
+    ``level`` may differ from the usual level of the cause. ``seen`` is the evidence as text.
+    """
 
     cause: Cause
     level: Level
@@ -63,7 +69,10 @@ CAUSES: Final[Mapping[str, Cause]] = {cause.id: cause for cause in _causes(cause
 
 
 def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
-    """Return a finding of the cause that is named, at its own level unless ``level`` is given."""
+    """Return a `Finding` of the cause with the id ``cause``, with the evidence ``seen``.
+
+    ``level`` replaces the usual level of the cause.
+    """
     known = CAUSES[cause]
     return Finding(cause=known, level=level or known.level, seen=seen)
 
@@ -79,11 +88,14 @@ _EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
     "config-invalid": frozenset({"nothing-attached"}),
     "traces-not-exported": frozenset({"no-exporter"}),
 }
-"""Causes, and the findings that follow from them."""
+"""For the id of a cause, the ids of causes that are only its consequences."""
 
 
 def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
-    """Leave out findings that follow from others, and repeated ones; sort the worst first."""
+    """Return ``findings`` without repeated ones and without consequences, worst first.
+
+    A finding is a problem found. It is a consequence if another finding explains it.
+    """
     kept = {(one.cause.id, one.seen): one for one in findings}
     names = {name for name, _ in kept}
     explained = frozenset[str]().union(*(_EXPLAINS.get(name, frozenset()) for name in names))
@@ -114,7 +126,7 @@ _SWITCHES: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": frozenset({"false", "no_content"}),
     },
 }
-"""Causes by the variables and values that switch something off."""
+"""For the id of a cause, the variables and values that switch something off."""
 
 _LIMITS: Final[Mapping[str, int]] = {
     "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
@@ -122,11 +134,11 @@ _LIMITS: Final[Mapping[str, int]] = {
     "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": 128,
     "OTEL_ATTRIBUTE_COUNT_LIMIT": 128,
 }
-"""Variables, and the limits that are high enough."""
+"""For each variable with a limit, the lowest value that is high enough."""
 
 
 def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings that the environment alone gives."""
+    """Yield the problems that the environment variables in ``environ`` show."""
     for cause, switches in _SWITCHES.items():
         off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
         if off:
@@ -168,7 +180,10 @@ def _number(text: str) -> float | None:
 
 
 def from_config(config: Config, *, judge_is_asked: bool) -> Iterator[Finding]:
-    """Yield the findings on the options in force."""
+    """Yield the problems that the settings in ``config`` show.
+
+    ``judge_is_asked`` is True if the doctor can send a test request to the judge.
+    """
     if config.judge == "lexical":
         yield finding("judge-lexical", "the judge is lexical")
     if config.sample_rate == 0:
@@ -192,7 +207,10 @@ _JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
-    """Yield the findings on judge and embedder; the same cause of both only once."""
+    """Yield the problems that the test replies of judge and embedder show.
+
+    If judge and embedder fail for the same cause, it is yielded once.
+    """
     seen: set[str] = set()
     for reply in replies:
         if reply.error is None:
@@ -215,9 +233,10 @@ def _cause_of_error(error: JudgeError) -> str:
 
 
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Yield the findings on endpoints; the same cause of several signals at one server only once.
+    """Yield the problems that the test exports to OTLP endpoints show.
 
-    If traces arrive, the failure of another signal is a warning.
+    If several signals fail at one server for the same cause, it is yielded once. If traces arrive,
+    the failure of another signal is only a warning.
     """
     traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
     seen: set[tuple[str, str]] = set()
@@ -236,7 +255,7 @@ def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
             yield finding(cause, f"{endpoint.signal} to {text}", level=level)
 
 
-# --- a program's notes ----------------------------------------------------------------------------
+# --- the report of a program ----------------------------------------------------------------------
 
 _REPEATED: Final = "skipped duplicate"
 _ROOT_SAMPLER: Final = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{([^},]+))")
@@ -244,18 +263,24 @@ _ROOT_SAMPLER: Final = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRat
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """The sums of the notes of all pipelines."""
+    """Add up the reports that the pipelines of a program wrote.
+
+    A *turn* is one question of a user and its answer.
+    """
 
     notes: Sequence[Note]
 
     @cached_property
     def turns(self) -> Mapping[str, int]:
-        """Turns by outcome and reason; second records of a turn are left out."""
+        """The number of turns by outcome and reason.
+
+        A turn is one question of a user and its answer. A turn that was recorded twice counts once.
+        """
         return {key: n for key, n in self.of("turn").items() if key != _REPEATED}
 
     @property
     def repeated(self) -> int:
-        """The number of second records."""
+        """The number of second records of questions, for example by two instrumentations."""
         return self.of("turn").get(_REPEATED, 0)
 
     @property
@@ -264,11 +289,15 @@ class Totals:
 
     @property
     def spans(self) -> Mapping[str, int]:
-        """Ended spans by scope, ours included."""
+        """The number of ended spans by instrumentation scope, also of this library."""
         return _sum(note.spans for note in self.notes)
 
     def of(self, kind: str) -> Mapping[str, int]:
-        """Return the counts of one kind: ``turn``, ``source``, ``released`` or ``failure``."""
+        """Return the counts of one kind, added up over all pipelines.
+
+        ``kind`` is ``turn``, ``source`` (what was read), ``released`` (why spans were exported) or
+        ``failure``.
+        """
         return _sum(note.counts.get(kind, {}) for note in self.notes)
 
 
@@ -280,7 +309,10 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
 
 
 def from_notes(notes: Sequence[Note]) -> Iterator[Finding]:
-    """Yield the findings on a program from the notes of its pipelines."""
+    """Yield the problems that the reports of a program's pipelines show.
+
+    Each pipeline wrote one of ``notes`` while the program ran.
+    """
     if not notes:
         yield finding("nothing-attached", "no pipeline has reported")
         return
@@ -321,7 +353,7 @@ def _from_note(note: Note) -> Iterator[Finding]:
 
 
 def _why_silent(totals: Totals) -> Finding:
-    """Return the reason why no turn was found."""
+    """Return the problem that explains why no question and answer was found in the spans."""
     spans = totals.spans
     if semconv.SCOPE in spans or totals.of("source"):
         return finding("no-turns", f"spans by {listed(spans)}")
@@ -349,7 +381,11 @@ _OF_SCORES: Final[Mapping[str, str]] = {
 
 
 def cause_of(outcome: str, reason: str) -> str:
-    """Return the cause why turns with this ``outcome`` lack scores for this ``reason``."""
+    """Return the id of the cause why turns lack scores.
+
+    A turn is one question of a user and its answer. ``outcome`` and ``reason`` are those that the
+    pipeline counted.
+    """
     if outcome in {"skipped", "dropped"}:
         return f"turns-{reason.replace('_', '-')}"
     return _OF_SCORES.get(reason, "scores-undefined")

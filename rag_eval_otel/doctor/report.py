@@ -1,4 +1,4 @@
-"""Run a program, check the set-up, and report the findings as text or JSON."""
+"""Run the user's program, check its settings, and report the problems as text or JSON."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _SHELL: Final = 128  # a shell's exit status of a command that signal n ended is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run of the user's program, and the notes of its pipelines.
+    """One run of the user's program, with the reports that its pipelines wrote.
 
-    ``status`` is its exit status, or minus the number of the signal that ended it. ``received`` are
-    the signals that asked the doctor to end.
+    ``status`` is the exit status of the program, or minus the number of the signal that ended it.
+    ``received`` are the signals that asked the doctor itself to end.
     """
 
     command: Sequence[str]
@@ -55,7 +55,10 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether the program failed; to end by a signal that was passed on is no failure."""
+        """Whether the program failed.
+
+        If a signal that the doctor passed on ended the program, that is no failure.
+        """
         asked = {0, *(-n for n in self.received), *(_SHELL + n for n in self.received)}
         return self.status not in asked
 
@@ -67,12 +70,13 @@ class Run:
 
 
 def run_program(command: Sequence[str]) -> Run:
-    """Run ``command`` to its end; signals that ask the doctor to end go to the program.
+    """Run ``command`` to its end and return the run.
 
-    Raises `ConfigError` if it cannot be started.
+    Signals that ask the doctor to end are passed on to the program. Raises `ConfigError` if the
+    program cannot be started.
     """
     arguments = resolved(command)
-    # Processes that the program leaves behind may still write to the folder.
+    # Processes that outlive the program may still write to the folder.
     with tempfile.TemporaryDirectory(prefix="rag-eval-doctor-", ignore_cleanup_errors=True) as name:
         try:
             status, received = _wait_for(arguments, {**os.environ, DOCTOR: name})
@@ -84,9 +88,10 @@ def run_program(command: Sequence[str]) -> Run:
 
 
 def resolved(command: Sequence[str]) -> list[str]:
-    """Return ``command`` with the path of its program; a script is run by this Python.
+    """Return ``command`` with the full path of its program.
 
-    Raises `ConfigError` if there is no such program.
+    If the program is a Python script, the interpreter of the doctor is put before it. Raises
+    `ConfigError` if there is no such program.
     """
     name, *arguments = command
     if name.endswith((".py", ".pyz")) and Path(name).is_file():
@@ -101,7 +106,7 @@ def resolved(command: Sequence[str]) -> list[str]:
 
 
 def _wait_for(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[int]]:
-    """Return the exit status, and the signals that were received and passed on."""
+    """Run the program, and return its exit status and the signals that were passed on to it."""
     received: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
@@ -115,7 +120,7 @@ def _wait_for(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[int
     handlers = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         child = subprocess.Popen(arguments, env=environ)  # noqa: S603  # the user's own command
-        for number in received:  # before there was a child
+        for number in received:  # received before the program was started
             child.send_signal(number)
         return child.wait(), received
     finally:
@@ -124,15 +129,18 @@ def _wait_for(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[int
 
 
 def is_from_terminal() -> bool:
-    """Tell whether ^C comes from a terminal, which sends it to the program as well."""
-    if not hasattr(os, "tcgetpgrp"):  # Windows sends it to all processes of the console
+    """Return True if ^C comes from a terminal, which sends it to the program as well.
+
+    Then the doctor does not pass the signal on.
+    """
+    if not hasattr(os, "tcgetpgrp"):  # Windows sends ^C to all processes of the console
         return True
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
     return any(os.tcgetpgrp(fd) == os.getpgrp() for fd in terminals)
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Return the notes in ``folder``, in the order in which they were written."""
+    """Read the reports that the pipelines of a program wrote to ``folder``, the oldest first."""
     paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     return [Note(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
 
@@ -142,7 +150,11 @@ def read_notes(folder: Path) -> list[Note]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Installed versions, connections, the program's run, and the findings, the worst first."""
+    """What the doctor found, for the report.
+
+    It has the installed versions, the replies of judge, embedder and OTLP endpoints, the run of the
+    user's program, and the problems found, with the worst first.
+    """
 
     versions: Mapping[str, str]
     replies: Sequence[Reply] = ()
@@ -152,7 +164,7 @@ class Diagnosis:
 
     @property
     def status(self) -> Literal[0, 1, 3]:
-        """The exit status: 0 no problem, 1 problems, 3 the program itself failed."""
+        """The exit status of the doctor: 0 no problem, 1 problems, 3 the program itself failed."""
         if self.run is not None and self.run.failed:
             return 3
         return 1 if any(one.level == "problem" for one in self.findings) else 0
@@ -161,7 +173,11 @@ class Diagnosis:
 def diagnose(
     run: Run | None = None, *, timeout: float, environ: Mapping[str, str] | None = None
 ) -> Diagnosis:
-    """Check settings and connections, each for ``timeout`` seconds, and the notes of ``run``."""
+    """Check the settings, the connections and the reports from ``run``.
+
+    ``run`` is None if no program was run. ``timeout`` is the time limit of each connection in
+    seconds. ``environ`` has the environment variables, by default those of the process.
+    """
     environ = os.environ if environ is None else environ
     findings = [*rules.from_variables(environ)]
     config: Config | None = None
@@ -176,7 +192,8 @@ def diagnose(
             findings.append(finding("program-failed", run.ending))
         findings += rules.from_notes(notes)
         if not any("export-failing" in note.logged for note in notes):
-            endpoints = [one for one in endpoints if one.source]  # it may not use the default ones
+            # The program may not use the default endpoints.
+            endpoints = [one for one in endpoints if one.source]
     if config is not None and notes:
         config, parts = _of_program(config, notes[-1])
     if config is not None:
@@ -193,7 +210,11 @@ def diagnose(
 
 
 def _of_program(config: Config, note: Note) -> tuple[Config, tuple[Part, ...]]:
-    """Return the program's judge and embedder, and which of them can be asked from outside."""
+    """Return ``config`` with the program's models, and the models that the doctor can ask.
+
+    ``note`` is the report of the program's pipeline, which names its judge and embedder. The doctor
+    cannot ask a model that the program's code created.
+    """
     models: Mapping[Part, str] = {"judge": note.judge, "embedder": note.embedder}
     parts = tuple(
         part
@@ -256,7 +277,7 @@ def _program(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the report for JSON; it holds no key and no header."""
+    """Return the report as a dict for JSON. It contains no API key and no header."""
     return {
         "status": diagnosis.status,
         "versions": dict(diagnosis.versions),
