@@ -1,4 +1,4 @@
-"""Test doubles for applications that use this library: receivers, servers, ids and clocks.
+"""Test doubles for applications that use this library: receivers, servers, judges, ids and clocks.
 
 Names are loaded on first use, so that importing this package imports neither gRPC nor HTTP servers.
 """
@@ -65,10 +65,9 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # with this function, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        """Return the public ``name`` from its module; raise `AttributeError` for another name."""
         if name not in _MODULES:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)

@@ -1,4 +1,4 @@
-"""A judge, an embedder, ids and a clock whose results a test states beforehand."""
+"""Test doubles whose results a test sets beforehand: a judge, an embedder, ids and a clock."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rag_eval_otel.types import Replies, Usage, Vectors
 
 
 class FakeJudge:
-    """Answers each task with what ``answer(task)`` returns: a dict, a reply, or an error.
+    """A judge that answers each task with the result of ``answer(task)``.
 
-    A dict is validated like a real reply; an invalid one or None becomes an
-    `UnparsableReplyError`. An exception becomes the outcome of that task. ``requests`` records the
-    tasks of every request.
+    ``answer`` may return a dict, a reply object or an exception. A dict is validated like a real
+    reply. If it is invalid or None, the outcome of the task is an `UnparsableReplyError`. An
+    exception becomes the outcome of the task. ``requests`` has the tasks of every request so far.
     """
 
     def __init__(self, answer: Callable[[Task[Any]], object], *, model: str = "fake") -> None:
@@ -44,9 +44,9 @@ def _part(task: Task[Any], value: object) -> object:
 
 
 class FakeEmbedder:
-    """Embeds each text by the table ``vectors``; raises `KeyError` for a text that is not in it.
+    """An embedder that looks up the vector of each text in the table ``vectors``.
 
-    ``requests`` records the texts of every request.
+    A text that is not in the table raises `KeyError`. ``requests`` has the texts of every request.
     """
 
     def __init__(self, vectors: Mapping[str, Sequence[float]]) -> None:
@@ -59,9 +59,9 @@ class FakeEmbedder:
 
 
 class SequentialIdGenerator(IdGenerator):
-    """Generates trace ids 1, 2, 3, ... and span ids 1, 2, 3, ..., each from its own counter.
+    """Generate the trace ids 1, 2, 3, ... and the span ids 1, 2, 3, ..., each from its own counter.
 
-    Thread-safe. The ids are not random, so ratio samplers sample every trace.
+    The generator is thread-safe. The ids are not random, so ratio samplers sample every trace.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class SequentialIdGenerator(IdGenerator):
 
 
 class ManualClock:
-    """A clock in seconds that moves only by `advance`; call it to read the time. Thread-safe."""
+    """A clock in seconds that moves only by `advance`. Call it to read the time. Thread-safe."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the time forward by ``seconds``; raise `ValueError` if that is negative."""
+        """Move the time forward by ``seconds``; raise `ValueError` if ``seconds`` is negative."""
         if seconds < 0:
             msg = f"a clock can't go back: advance({seconds})"
             raise ValueError(msg)

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server on loopback that answers from a script.
+"""A server on the loopback interface that speaks the OpenAI API and answers from a script.
 
-It also holds the small HTTP server under it, `LoopbackServer`, which the OTLP receiver shares.
+The module also has `LoopbackServer`, a small HTTP server that the OTLP receiver uses as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BASE = "/v1"
 _SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
-_FORMATS = {  # ranked: a server that knows one knows all before it
+_FORMATS = {  # by the richest response format of a server: all formats that the server accepts
     "none": ("text",),
     "json_object": ("text", "json_object"),
     "json_schema": ("text", "json_object", "json_schema"),
@@ -34,10 +34,10 @@ _FORMATS = {  # ranked: a server that knows one knows all before it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """A raw HTTP answer, sent `delay` seconds after it was made.
+    """A raw HTTP response, sent `delay` seconds after the script returned it.
 
-    A dict or list body is sent as JSON; bytes go as they are. A `Content-Length` header larger than
-    the body cuts the answer off: the connection closes before the promised end.
+    If `body` is a dict or list, it is sent as JSON. Bytes are sent unchanged. If a `Content-Length`
+    header is larger than the body, the connection closes before the promised end of the response.
     """
 
     status: int = 200
@@ -48,7 +48,10 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One request as it came: JSON `body`, lower-case header names, `at` in clock seconds."""
+    """One request as the server received it.
+
+    `body` is the decoded JSON. Header names are in lower case. `at` is the time in clock seconds.
+    """
 
     path: str
     body: dict[str, Any]
@@ -60,10 +63,10 @@ Answer: TypeAlias = "Callable[[str, Mapping[str, str], bytes], HttpReply]"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """POST requests on a free port of 127.0.0.1, one daemon thread for each connection.
+    """An HTTP server for POST requests on a free port of 127.0.0.1, one thread a connection.
 
-    `answer(path, headers, body)` makes the reply; it gets lower-case header names and a path
-    without its query, and is called from many threads at once.
+    `answer(path, headers, body)` makes the response. Its header names are in lower case, and its
+    path has no query. The function is called from many threads at once.
     """
 
     daemon_threads = True
@@ -79,15 +82,15 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Scheme, host and port."""
+        """The URL of the server: scheme, host and port."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def start(self) -> None:
-        """Serve in the background; once only."""
+        """Serve requests on a background thread; call this method only once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port and every connection at once, also those with a request in flight."""
+        """Close the port and every connection at once, also those with an open request."""
         self.stopping.set()
         if self._thread.ident is not None:
             self.shutdown()
@@ -95,12 +98,12 @@ class LoopbackServer(ThreadingHTTPServer):
         self.server_close()
         with self._lock:
             connections = list(self._connections)
-        for connection in connections:  # its own thread sees the end of the stream, and closes it
+        for connection in connections:  # the thread of the connection sees its end, and closes it
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Remember the connection, then hand it to its thread."""
+        """Remember the connection, then pass it to a thread of its own."""
         with self._lock:
             self._connections.add(request)
         super().process_request(request, client_address)
@@ -112,13 +115,13 @@ class LoopbackServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Show a script's own mistakes; a client that went away is not one."""
+        """Print errors of the script; ignore that a client has closed its connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One keep-alive connection."""
+    """The handler of one keep-alive connection."""
 
     server: LoopbackServer
     protocol_version = "HTTP/1.1"
@@ -149,19 +152,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or headers["Content-Length"] != size
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Silence: what arrived is in the server's own record."""
+        """Print nothing, because the server records the requests."""
 
 
 def count_words(text: str) -> int:
-    """Return the number of whitespace-separated words."""
     return len(text.split())
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about as many tokens as a byte-pair encoding of English text and JSON has.
+    """Return about as many tokens as a byte-pair encoding of English text and JSON would give.
 
-    Seven letters, three digits or three signs in a row count as one: 1.2 tokens a word, and one for
-    what JSON writes between two of its values.
+    Seven letters, three digits or three punctuation characters in a row count as one token. This
+    gives 1.2 tokens a word, and one token for the JSON syntax between two values.
     """
     return len(_TOKEN.findall(text))
 
@@ -170,19 +172,23 @@ _TOKEN = re.compile(r"[^\W\d_]{1,7}|\d{1,3}|[^\w\s]{1,3}|_")
 
 
 class ScriptedOpenAI:
-    """Chat completions and embeddings, as `reply` and `embed` script them.
+    """An OpenAI server for chat completions and embeddings, with replies from functions.
 
-    `reply(body)` gets the decoded JSON request and returns the assistant's content: text, or a dict
-    or list to be dumped as JSON; or an `HttpReply`, to be sent as it is. `embed(text)` returns one
-    vector, or an `HttpReply` for the whole request. Both are called from many threads at once.
-    If one raises, the traceback goes to stderr and the client loses its connection.
+    `reply(body)` gets the decoded JSON request. It returns the content of the assistant's message
+    as a text, or as a dict or list, which is sent as JSON text. It may also return an `HttpReply`,
+    which is sent unchanged. `embed(text)` returns one vector, or an `HttpReply` for the whole
+    request. Both functions are called from many threads at once. If a function raises an exception,
+    the traceback goes to stderr and the connection of the client is closed.
 
-    `supports_schema` names the richest `response_format` accepted; others are answered with 400.
-    `answered_model` is the model named in replies; by default the requested one plus a date.
-    `latency` and `embed_latency` are seconds added to every answer of their kind, `token_latency`
-    seconds for each token of a chat reply, and at most `slots` chat replies are under way at once.
-    `secrets="keep"` records API keys as they came, instead of `***`.
-    Usage is counted by `tokens`: whitespace-separated words, unless told otherwise.
+    - `supports_schema`: the richest `response_format` that the server accepts. A request for a
+      richer format gets status 400.
+    - `answered_model`: the model name in replies. The default is the requested model plus a date.
+    - `latency`, `embed_latency`: seconds that are added to every chat reply, or embedding reply.
+    - `token_latency`: seconds that are added for each token of a chat reply.
+    - `slots`: the most chat replies that the server makes at the same time.
+    - `secrets`: with `keep`, API keys are recorded unchanged. By default they are recorded as
+      `***`.
+    - `tokens`: counts the tokens of a text for the usage. The default counts words.
     """
 
     def __init__(
@@ -216,12 +222,12 @@ class ScriptedOpenAI:
         self._server = LoopbackServer(self._answer)
 
     def start(self) -> Self:
-        """Serve in the background; once only."""
+        """Serve requests on a background thread; call this method only once."""
         self._server.start()
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection, also those with a request in flight."""
+        """Close the port and every connection at once, also those with an open request."""
         self._server.stop()
 
     def __enter__(self) -> Self:
@@ -232,12 +238,12 @@ class ScriptedOpenAI:
 
     @property
     def base_url(self) -> str:
-        """What clients call `base_url`."""
+        """The URL that clients of the OpenAI API take as `base_url`."""
         return self._server.url + _BASE
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """Every request with a JSON object in it, in arrival order."""
+        """Every request so far with JSON in its body, in the order of arrival."""
         with self._lock:
             return list(self._requests)
 
@@ -256,7 +262,10 @@ class ScriptedOpenAI:
         return replace(reply, delay=reply.delay + latency)
 
     def _served(self, reply: HttpReply) -> HttpReply:
-        """Take the time that a chat reply takes, in a slot if those are limited."""
+        """Wait as long as a chat reply takes, in a free slot if `slots` limits their number.
+
+        Without a limit, only add the time to the `delay` of the response.
+        """
         usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
         delay = self._latency + self._token_latency * (tokens or 0)
@@ -302,7 +311,7 @@ class ScriptedOpenAI:
         return HttpReply(body={**head, "data": items, "usage": usage})
 
     def _count(self, content: object) -> int:
-        """Return the tokens of a message's content, whether given whole or in parts."""
+        """Return the number of tokens in ``content``, a text or a list of message parts."""
         if isinstance(content, list):
             return sum(self._count(part.get("text")) for part in content)
         return self._tokens(str(content or ""))
@@ -328,7 +337,7 @@ def _error(status: int, message: str, *, param: str | None = None) -> HttpReply:
 
 
 def _packed(vector: Sequence[float]) -> str:
-    """Base64 of little-endian 32-bit floats."""
+    """Encode ``vector`` as little-endian 32-bit floats in Base64."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 

@@ -1,4 +1,4 @@
-"""An OTLP receiver for tests: it runs in the test process, over gRPC and HTTP/protobuf.
+"""An OTLP receiver for tests that runs in the test process, over gRPC and HTTP/protobuf.
 
 `OtlpReceiver` listens on free loopback ports and returns spans, log records and metric points as
 plain records (`ReceivedSpan`, `ReceivedLog`, `ReceivedMetric`).
@@ -40,7 +40,7 @@ MetricKind: TypeAlias = "Literal['histogram', 'sum', 'gauge', 'exponential_histo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedEvent:
-    """A span event; `time_ns` since the epoch."""
+    """A span event that `OtlpReceiver` received; `time_ns` counts from the epoch."""
 
     name: str
     attributes: Attributes
@@ -49,7 +49,7 @@ class ReceivedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedLink:
-    """A span link."""
+    """A span link that `OtlpReceiver` received."""
 
     trace_id: int
     span_id: int
@@ -58,10 +58,11 @@ class ReceivedLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
-    """A span: `kind` as in `INTERNAL`, `status` as in `UNSET`, times in ns since the epoch.
+    """A span that `OtlpReceiver` received.
 
-    `trace_flags` are the W3C flags of the protocol's field, which the Python SDK's exporters
-    leave 0 for sampled spans too.
+    `kind` is a name such as `INTERNAL`, `status` a name such as `UNSET`. Times are nanoseconds
+    since the epoch. `trace_flags` are the W3C trace flags in the OTLP field. The exporters of the
+    Python SDK set this field to 0, for sampled spans too.
     """
 
     name: str
@@ -87,7 +88,11 @@ class ReceivedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedLog:
-    """A log record or event; `severity` is the number, 0 if not given; no ids outside a span."""
+    """A log record or event that `OtlpReceiver` received.
+
+    `severity` is the severity number, or 0 if the record has none. Outside a span, `trace_id` and
+    `span_id` are None.
+    """
 
     event_name: str
     body: Any
@@ -102,11 +107,12 @@ class ReceivedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMetric:
-    """One data point of a metric.
+    """One data point of a metric that `OtlpReceiver` received.
 
-    `value` is of sums and gauges; `count`, `sum` and `bucket_counts` are of histograms, `bounds` of
-    explicit ones; exponential ones show their positive buckets. An exemplar is
-    (trace id, span id, value), its ids None outside a span.
+    Sums and gauges have a `value`. Histograms have `count`, `sum` and `bucket_counts`, and those
+    with explicit buckets have `bounds`. For exponential histograms, `bucket_counts` are the
+    positive buckets. An exemplar is a tuple of trace id, span id and value. Outside a span, the ids
+    in an exemplar are None.
     """
 
     name: str
@@ -126,7 +132,7 @@ Received: TypeAlias = "ReceivedSpan | ReceivedLog | ReceivedMetric"
 
 
 def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
-    """Yield the spans of a request."""
+    """Yield the spans in an OTLP export request."""
     for group in request.resource_spans:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_spans:
@@ -135,7 +141,7 @@ def read_spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
 
 
 def read_logs(request: ExportLogsServiceRequest) -> Iterator[ReceivedLog]:
-    """Yield the log records of a request."""
+    """Yield the log records in an OTLP export request."""
     for group in request.resource_logs:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_logs:
@@ -144,7 +150,7 @@ def read_logs(request: ExportLogsServiceRequest) -> Iterator[ReceivedLog]:
 
 
 def read_metrics(request: ExportMetricsServiceRequest) -> Iterator[ReceivedMetric]:
-    """Yield the data points of a request."""
+    """Yield the data points of all metrics in an OTLP export request."""
     for group in request.resource_metrics:
         for part in group.scope_metrics:
             for metric in part.metrics:
@@ -204,7 +210,7 @@ def _log(log: LogRecord, *, scope: str, resource: Attributes) -> ReceivedLog:
 
 def _points(metric: Metric, *, scope: str) -> Iterator[ReceivedMetric]:
     kind = metric.WhichOneof("data")
-    if kind is None or kind == "summary":  # summaries are of other SDKs, and left out
+    if kind is None or kind == "summary":  # the Python SDK makes no summaries
         return
     for point in getattr(metric, kind).data_points:
         yield ReceivedMetric(
@@ -219,7 +225,7 @@ def _points(metric: Metric, *, scope: str) -> Iterator[ReceivedMetric]:
 
 
 def _figures(kind: MetricKind, point: Any) -> dict[str, Any]:
-    """Return the fields that differ between kinds of data points."""
+    """Return the fields of a data point that depend on the kind of the metric."""
     if kind in ("sum", "gauge"):
         return {"value": _number(point)}
     if kind == "histogram":
@@ -231,7 +237,7 @@ def _figures(kind: MetricKind, point: Any) -> dict[str, Any]:
 
 
 def _number(point: Any) -> Any:
-    """Return the int or float as it was sent; None for a point marked as having no value."""
+    """Return the number of a data point as int or float; None if the point is marked as empty."""
     which = point.WhichOneof("value")
     return which and getattr(point, which)
 
@@ -241,7 +247,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
 
 
 def _value(value: AnyValue) -> Any:
-    """Return the plain value; an array as a list, an unset value as None."""
+    """Return an OTLP value as a plain value: an array as a list, an unset value as None."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [_value(item) for item in value.array_value.values]
@@ -251,13 +257,13 @@ def _value(value: AnyValue) -> Any:
 
 
 def _id(raw: bytes) -> int | None:
-    """Return a trace or span id; None if absent."""
+    """Return a trace id or span id as a number; None if the id is absent."""
     return int.from_bytes(raw, "big") or None
 
 
 @dataclass(frozen=True, slots=True)
 class _Signal:
-    """One kind of telemetry: its HTTP path, its gRPC service and the reader of its requests."""
+    """One signal (traces, logs or metrics): its HTTP path, gRPC service and request type."""
 
     path: str
     service: str
@@ -278,9 +284,10 @@ _R = TypeVar("_R", ReceivedSpan, ReceivedLog, ReceivedMetric)
 
 
 class OtlpReceiver:
-    """Stores the telemetry that OTLP exporters send, inside `with` or between `start` and `stop`.
+    """A receiver of telemetry that stores what OTLP exporters send, for tests.
 
-    Each start uses new ports. The records stay readable after the stop. Thread-safe.
+    It receives within a `with` block, or between `start` and `stop`. Each start uses new ports. The
+    stored records remain readable after the stop. The receiver is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -291,7 +298,7 @@ class OtlpReceiver:
         self._stopping = False
 
     def start(self) -> Self:
-        """Open both ports."""
+        """Open a port for gRPC and a port for HTTP."""
         self._stopping = False
         self._http = LoopbackServer(self._answer)
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="otlp-receiver")
@@ -303,7 +310,7 @@ class OtlpReceiver:
         return self
 
     def stop(self) -> None:
-        """Answer paused requests with an error, and close both ports."""
+        """Answer paused requests with an error, and close the ports for gRPC and HTTP."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -324,19 +331,19 @@ class OtlpReceiver:
 
     @property
     def http_endpoint(self) -> str:
-        """The base URL for HTTP exporters; append `/v1/traces` where an exporter does not."""
+        """The base URL for HTTP exporters; append `/v1/traces` if the exporter does not do that."""
         return self._http.url
 
     def spans(self) -> list[ReceivedSpan]:
-        """The spans, in arrival order."""
+        """Return the received spans, in the order of arrival."""
         return self._of_type(ReceivedSpan)
 
     def logs(self) -> list[ReceivedLog]:
-        """The log records, in arrival order."""
+        """Return the received log records, in the order of arrival."""
         return self._of_type(ReceivedLog)
 
     def metrics(self) -> list[ReceivedMetric]:
-        """The data points of every export, in arrival order."""
+        """Return the received data points of all exports, in the order of arrival."""
         return self._of_type(ReceivedMetric)
 
     def clear(self) -> None:
@@ -345,14 +352,17 @@ class OtlpReceiver:
             self._received.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
-        """Wait for ``count`` spans, and return all; `TimeoutError` after ``timeout`` seconds."""
+        """Wait until ``count`` spans have arrived, and return all spans.
+
+        Raise `TimeoutError` after ``timeout`` seconds.
+        """
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
         return self.spans()
 
     def wait_for(self, predicate: Callable[[OtlpReceiver], bool], timeout: float = 10.0) -> None:
-        """Wait until ``predicate(self)`` is true; `TimeoutError` after ``timeout`` seconds.
+        """Wait until ``predicate(self)`` is true; raise `TimeoutError` after ``timeout`` seconds.
 
-        It is called at once, and after each request that was stored.
+        ``predicate`` is called at once, and after each request whose records were stored.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: predicate(self), timeout):
@@ -360,17 +370,20 @@ class OtlpReceiver:
                 raise TimeoutError(msg)
 
     def fail_next(self, n: int, status: int = 503) -> None:
-        """Refuse the next ``n`` requests: ``status`` over HTTP, UNAVAILABLE over gRPC."""
+        """Refuse the next ``n`` requests, with ``status`` over HTTP and UNAVAILABLE over gRPC."""
         with self._changed:
             self._failures.extend([status] * n)
 
     def pause(self) -> None:
-        """Keep requests waiting until `resume`, which stores them even if clients left."""
+        """Let requests wait until `resume`, which stores their records.
+
+        The records are stored even if the clients have left in the meantime.
+        """
         with self._changed:
             self._paused = True
 
     def resume(self) -> None:
-        """Store the waiting requests."""
+        """Store the records of the waiting requests, and let no further requests wait."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
@@ -385,7 +398,7 @@ class OtlpReceiver:
         return f"spans {spans}, logs {logs}, metrics {[m.name for m in self.metrics()]}"
 
     def _admit(self, records: Iterable[Received]) -> int:
-        """Store the records of one request, all or none; return the HTTP status."""
+        """Store all records of one request, or none of them; return the HTTP status."""
         read = list(records)
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._paused)
@@ -406,7 +419,7 @@ class OtlpReceiver:
             message = signal.request.FromString(unpack(body))
         except (DecodeError, OSError, EOFError, zlib.error):
             return HttpReply(status=400)
-        # No body: an empty message is how both protocols say that all was accepted.
+        # No body: in both protocols, an empty message says that everything was accepted.
         status = self._admit(signal.read(message))
         return HttpReply(status=status, headers={"Content-Type": "application/x-protobuf"})
 

@@ -1,9 +1,10 @@
-"""Replay recorded traces through the span processor and print the samples in them.
+"""Replay recorded traces through the span processor and print the RAG turns in them.
 
-``python -m rag_eval_otel.testing.replay PATH... [--json]`` feeds each recording in the order in
-which a span processor saw it, and prints question, contexts and answer of every turn, or the
-reason why it was skipped. ``PATH`` is a recording or a folder of recordings.
-``--contexts-from-prompt on`` sets the option of the same name.
+A *turn* is one question of a user and its answer. The command ``python -m
+rag_eval_otel.testing.replay PATH... [--json]`` passes the spans of each recording to the span
+processor in their original order. It prints question, contexts and answer of every turn, or the
+reason why the turn would be skipped. ``PATH`` is a recording or a folder of recordings.
+``--contexts-from-prompt on`` sets the option of that name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSpan:
-    """A recorded span; satisfies `rag_eval_otel.capture.span.SpanView`."""
+    """A span in a recording; it can be read like any `rag_eval_otel.capture.span.SpanView`."""
 
     name: str
     scope: str
@@ -61,7 +62,7 @@ class RecordedSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a processor, at ``at`` nanoseconds."""
+    """One recorded call of a span processor (start or end of a span), at ``at`` nanoseconds."""
 
     operation: Literal["start", "end"]
     span: RecordedSpan
@@ -70,7 +71,10 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """A sample that a recording is known to contain; a field that is not stated is None."""
+    """A question, contexts and answer that a recording is known to contain.
+
+    A field is None if the recording does not say what its text is.
+    """
 
     question: str | None
     contexts: tuple[str, ...] | None
@@ -79,7 +83,11 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recorded run of an application; ``truths`` is None if its true samples are not stated."""
+    """A recorded run of an application.
+
+    ``truths`` are the questions, contexts and answers that it is known to contain, or None if these
+    are not known.
+    """
 
     path: Path
     instrumentation: str
@@ -90,7 +98,7 @@ class Recording:
 
 
 def load(path: Path) -> Recording:
-    """Read the recording at ``path``."""
+    """Read the recording in the JSON file at ``path``."""
     data = json.loads(path.read_text(encoding="utf-8"))
     limit = (data.get("env") or {}).get("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
     logs: dict[str | None, list[LogView]] = {}
@@ -124,12 +132,12 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, RecordedSpan]) -> list[C
 
 
 def _as_started(span: RecordedSpan, attributes: Mapping[str, Any]) -> RecordedSpan:
-    """Return ``span`` as a processor sees it start."""
+    """Return a copy of ``span`` with the values that a span processor sees at its start."""
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
 def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
-    """Return the span of a start without an end."""
+    """Return the span for a recorded start that has no recorded end."""
     known: Mapping[str, Any] = next(
         (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
     )
@@ -199,26 +207,26 @@ def _truth(expected: Mapping[str, Any]) -> Truth:
 
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_RESOURCE = Resource.get_empty()  # the default one is detected anew for every span
+_RESOURCE = Resource.get_empty()  # a default resource would be detected anew for every span
 
 
 class _Attributes(dict[str, Any]):
-    """The recorded attributes, and the length limit of their values."""
+    """The attributes of a recorded span, and the SDK's length limit of their values."""
 
     max_value_len: int | None = None
 
 
 class ReplayedSpan(ReadableSpan):
-    """A recorded span in the form in which the SDK hands it to a processor.
+    """A recorded span in the form in which the SDK passes spans to a span processor.
 
-    It is filled twice: with the values at its start, and with those at its end.
+    It is filled twice: with the values at the start of the span, and with the values at its end.
     """
 
     def __init__(self, view: RecordedSpan) -> None:
         self.fill(view)
 
     def fill(self, view: RecordedSpan) -> None:
-        """Take all values from ``view``."""
+        """Replace all values of this span by the values of ``view``."""
         attributes = _Attributes(view.attributes)
         attributes.max_value_len = view.value_limit
         super().__init__(
@@ -250,7 +258,7 @@ def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanCon
 
 
 class _Clock:
-    """A clock that shows the time of the call that is being replayed."""
+    """A clock that shows the time of the recorded call that is being replayed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -260,7 +268,7 @@ class _Clock:
 
 
 class _Noting:
-    """Replaces scorer, evaluator and counters, and records the outcome of each turn."""
+    """A stand-in for scorer, evaluator and counters that records the outcome of each turn."""
 
     def __init__(self) -> None:
         self.evaluator = self
@@ -274,7 +282,7 @@ class _Noting:
         return False
 
     def refusal(self, _trace_id: int) -> None:
-        """Admit every turn."""
+        """Admit every turn: return None."""
 
     def submit(self, job: Job) -> bool:
         if isinstance(job, TurnJob):
@@ -306,11 +314,11 @@ class _Noting:
         raise AssertionError(reason)
 
     def shutdown(self, _timeout: float) -> None:
-        """Do nothing: there is no thread to stop."""
+        """Do nothing, because there is no thread to stop."""
 
 
 class _Exported(SpanProcessor):
-    """Collects the exported spans."""
+    """A span processor that collects the spans that would be exported."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -325,10 +333,10 @@ def replay(
     timed: bool = True,
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Outcome]:
-    """Feed ``calls`` to the span processor and return the outcome of each turn.
+    """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
-    ``timed``: traces are completed at their recorded times, else all at the end. Raises
-    `AssertionError` unless every ended span is exported exactly once.
+    With ``timed``, each trace is completed at its recorded time, otherwise all traces at the end.
+    Raise `AssertionError` if an ended span is not exported exactly once.
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
@@ -339,7 +347,7 @@ def replay(
         clock=clock,
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)
-    pipeline.sweeper.stop()  # time is told by the calls
+    pipeline.sweeper.stop()  # the recorded times of the calls are used instead
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:
@@ -412,7 +420,7 @@ def _line(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay the recordings named on the command line."""
+    """Replay the recordings that the command-line ``arguments`` name, and print what was found."""
     parser = argparse.ArgumentParser(
         prog="python -m rag_eval_otel.testing.replay",
         description="Replay recorded traces and print the samples in them.",

@@ -1,7 +1,9 @@
-"""Dialects: reading spans of any instrumentation, by the convention in which they are written.
+"""Read spans of all instrumentations into steps.
 
-Each convention is one module with a `Dialect` called ``DIALECT``. Ours are registered below;
-another package registers one by an entry point in the group ``rag_eval_otel.dialects``.
+A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A *dialect* reads the
+attribute names of one tracing convention. Each dialect is a module with a `Dialect` called
+``DIALECT``. The dialects of this library are registered below. Another package registers a dialect
+by an entry point in the group ``rag_eval_otel.dialects``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ REGISTRY: Final = Registry(
     kind="dialect",
     built_in={
         name: f"{_HERE}.{name}:DIALECT"
-        for name in (  # tried in this order: many instrumentations write several conventions
+        for name in (  # tried in this order, because many spans follow several conventions
             "adk",
             "autogen",
             "crewai",
@@ -62,19 +64,20 @@ def load(registry: Registry) -> Iterator[Dialect]:
 
 
 DIALECTS: Final[tuple[Dialect, ...]] = tuple(load(REGISTRY))
-"""All dialects, in the order in which they are tried."""
+"""All dialects (readers of one tracing convention each), in the order in which they are tried."""
 
 MARKS: Final = frozenset(native.PARTS).union(*(dialect.marks for dialect in DIALECTS))
-"""The attributes of which a span has at least one if a dialect reads it.
+"""Attribute names. If a dialect reads a span, the span has at least one of these attributes.
 
-Except spans of `UNMARKED_SCOPES`, and those with a ``name_prefix`` of a dialect.
+Two sorts of spans are read without these attributes: spans of `UNMARKED_SCOPES`, and spans whose
+name begins with the ``name_prefix`` of a dialect.
 """
 UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(dialect.scopes for dialect in DIALECTS if not dialect.marks)
 )
-"""The scopes of which every span is read, whatever its attributes."""
+"""Names of instrumentation scopes. Every span of these scopes is read."""
 LOG_EVENTS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.log_events)
-"""Prefixes of the names of log records that a dialect reads."""
+"""Prefixes of the names of log records that belong to spans and are read with them."""
 
 _NAME_PREFIXES: Final = tuple(d.name_prefix for d in DIALECTS if d.name_prefix)
 _METADATA_PREFIXES: Final = tuple(p for dialect in DIALECTS for p in dialect.metadata_prefixes)
@@ -88,7 +91,10 @@ _IS_INSTRUMENTATION: Final = re.compile(
 
 
 def kind_of(view: SpanView) -> Kind:
-    """Return the kind of step that ``view`` is, from names alone; nothing is parsed."""
+    """Return the kind of call that the span ``view`` describes, such as ``llm`` or ``retriever``.
+
+    Only names of attributes, scopes and spans are looked at. Nothing is parsed.
+    """
     _, kind = _dialect(view)
     return kind or ("chain" if is_recorded(view) else "other")
 
@@ -99,29 +105,38 @@ def is_recorded(view: SpanView) -> bool:
 
 
 def recorded_on(view: SpanView) -> frozenset[Part]:
-    """Return the parts of a turn that the application recorded on ``view``, from names alone."""
+    """Return which parts of a RAG turn the application recorded on the span ``view``.
+
+    The parts are ``input``, ``output`` and ``documents``. Only attribute names are looked at.
+    """
     return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
 
 
 def is_instrumentation(scope: str) -> bool:
-    """Return True if open spans of ``scope`` may still become steps of a turn."""
+    """Return True if an open span of ``scope`` may later become a call in a RAG turn.
+
+    ``scope`` is the name of an instrumentation scope.
+    """
     return _IS_INSTRUMENTATION(scope) is not None
 
 
 def is_exported_late(view: SpanView) -> bool:
-    """Return True if the spans below ``view`` may be exported long after its end."""
+    """Return True if child spans of ``view`` may be exported long after the end of ``view``."""
     return any(mark in view.attributes for mark in _LATE_MARKS)
 
 
 def tool_name(view: SpanView) -> str:
-    """Return the name of the tool that ``view`` is a call of; nothing is parsed."""
+    """Return the name of the tool that the span ``view`` called; nothing is parsed."""
     dialect, _ = _dialect(view)
     names = (word(view, key) for key in dialect.tool_names) if dialect is not None else ()
     return next((name for name in names if name is not None), view.name)
 
 
 def returns_list(view: SpanView) -> bool:
-    """Return True if a decorated function returned a list, by the first character of its output."""
+    """Return True if ``view`` is the span of a decorated function that returned a list.
+
+    Only the first character of the function's output is looked at.
+    """
     return any(output[:1] == "[" for output in _texts(view, _FUNCTION_OUTPUTS))
 
 
@@ -136,7 +151,10 @@ def _texts(view: SpanView, names: Iterable[str]) -> Iterator[str]:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if ``view``, which is no retrieval, holds documents; nothing is parsed."""
+    """Return True if the span ``view`` has documents, although it is no retrieval.
+
+    An example is a model call with tool results in its prompt. Nothing is parsed.
+    """
     return any(
         dialect.holds_documents(view)
         for dialect in _candidates(view)
@@ -145,7 +163,10 @@ def holds_documents(view: SpanView) -> bool:
 
 
 def dialect_of(view: SpanView) -> str | None:
-    """Return the name of the dialect in which ``view`` is written, or None."""
+    """Return the name of the dialect that reads ``view``, or None if no dialect does.
+
+    If no dialect reads the span, but the application recorded texts on the span, return ``native``.
+    """
     dialect, _ = _dialect(view)
     if dialect is not None:
         return dialect.name
@@ -153,7 +174,10 @@ def dialect_of(view: SpanView) -> str | None:
 
 
 def read(view: SpanView, keys: Keys = USUAL) -> Step:
-    """Read ``view`` into a step. This parses texts, so call it on the background thread only."""
+    """Read the span ``view`` into a `Step`, on the background thread, because this parses texts.
+
+    ``keys`` has the dict keys of questions and answers.
+    """
     span = PlainSpan.of(view, keys)
     dialect, kind = _dialect(span)
     if dialect is None or kind is None:
@@ -175,7 +199,7 @@ def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
 
 
 def _candidates(view: SpanView) -> tuple[Dialect, ...]:
-    """Return the dialects in which ``view`` may be written; for most spans there is none."""
+    """Return the dialects that may be able to read ``view``. For most spans there is none."""
     marks = MARKS.intersection(view.attributes)
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
@@ -189,7 +213,7 @@ def _readers(scope: str, marks: frozenset[str]) -> tuple[Dialect, ...]:
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_CACHED_NAMES: Final = 4096  # attribute names; an application has fewer, but for numbered ones
+_CACHED_NAMES: Final = 4096  # attribute names; more than most applications have, if not numbered
 _FOREIGN: Final = dict.fromkeys(pattern for dialect in DIALECTS for pattern in dialect.content)
 _IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
@@ -202,10 +226,11 @@ _EVENTS: Final = tuple(
 
 @lru_cache(_CACHED_NAMES)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return who wrote the content in ``attribute``, of a span or of its ``event``.
+    """Return whose text is in an attribute of a span, or in an attribute of a span's ``event``.
 
-    ``own``: the application, by our ``record_*`` functions. ``foreign``: an instrumentation, in one
-    of the dialects. None: the attribute holds no texts of users or models.
+    - ``own``: the application wrote the text with a ``record_*`` function of this library.
+    - ``foreign``: an instrumentation wrote the text.
+    - None: the attribute contains no text of users or models.
     """
     if _IS_OWN(attribute):
         return "own"

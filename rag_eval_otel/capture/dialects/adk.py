@@ -1,4 +1,7 @@
-"""Google ADK with OpenInference, whose attributes of model calls are on the spans of agents."""
+"""Read spans of Google ADK with OpenInference into steps (calls in a trace).
+
+The attributes of model calls are on the spans of agents.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from rag_eval_otel.capture.span import PlainSpan
 from rag_eval_otel.capture.step import Kind, Step
 
 _SCOPES: Final = ("openinference.instrumentation.google_adk", "gcp.vertex.agent")
-_SEVERAL = "invoke_agent"  # model calls overwrite each other's attributes on this span
+_SEVERAL = "invoke_agent"  # on this span, each model call overwrites the attributes of the last one
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read ``view``; of several model calls on one span only the last one is known."""
+    """Read a span of Google ADK into a `Step`.
+
+    If several model calls wrote on the same span, only the last call is known.
+    """
     if of == "tool":
         outputs = value(view, "output.value")
         response = outputs.get("response") if isinstance(outputs, Mapping) else None
@@ -32,7 +38,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _said(data: Any, key: str, instead: str | None = None) -> str | None:
-    """Return the text of the message below ``key``."""
+    """Return the text of the message that ``data`` has under ``key``, or else ``instead``."""
     message = data.get(key) if isinstance(data, Mapping) and not isinstance(data, Lost) else None
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) and content else instead

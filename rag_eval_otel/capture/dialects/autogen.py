@@ -1,4 +1,7 @@
-"""AutoGen AgentChat with OpenInference, which writes tool results as members of one message."""
+"""Read spans of AutoGen AgentChat with OpenInference into steps (calls in a trace).
+
+AutoGen writes all tool results as members of one message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from rag_eval_otel.capture.dialects.values import read
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
 
-_OWN_SCOPE = "autogen-core"  # its spans have no texts, and repeat the same steps
+_OWN_SCOPE = "autogen-core"  # spans of this scope have no texts, and repeat calls of other spans
 _SCOPE: Final = "openinference.instrumentation.autogen_agentchat"
 _SCOPES: Final = (_SCOPE, _OWN_SCOPE)
 _RESULT = re.compile(r"(llm\.input_messages\.\d+)\.function\.\d+")

@@ -1,6 +1,7 @@
-"""Build steps from the values that a dialect has read from a span.
+"""Build steps from the values that a dialect (reader of one tracing convention) found on a span.
 
-Values are plain data, None if they are missing, or a `Lost` if they were redacted or cut.
+A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A value is plain
+data, None if it is missing, or a `Lost` if it was redacted or shortened.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from rag_eval_otel.types import Passage
 
 
 class Losses:
-    """Collects the parts of a span that were redacted or cut."""
+    """Collect which parts of a span were redacted (``hidden``) or shortened (``cut``)."""
 
     def __init__(self) -> None:
         self.hidden: set[Part] = set()
         self.cut: set[Part] = set()
 
     def lost(self, part: Part, found: Any) -> bool:
-        """Note ``part`` and return True if ``found`` was redacted or cut."""
+        """Return True if ``found`` was redacted or shortened, and remember that for ``part``."""
         if found is HIDDEN:
             self.hidden.add(part)
         if found is CUT:
@@ -50,7 +51,10 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Any, text: str | None) -> str | None:
-        """Return the ``text`` of ``part``, or None if it was redacted, cut or is no text."""
+        """Return ``text``, the text of ``part``, or None if it is not usable.
+
+        It is not usable if it was redacted or shortened, or if it is the repr of an object.
+        """
         if self.lost(part, found):
             return None
         if text is not None and is_marker(text):
@@ -60,7 +64,7 @@ class Losses:
 
 
 def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
-    """Build a step of ``parts``, and of the name, times, parent and scope of the span."""
+    """Build a `Step` with ``parts`` and the name, times, parent and scope of ``view``."""
     return Step(
         id=view.span_id,
         parent=view.parent_id,
@@ -78,14 +82,14 @@ def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
 
 
 def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
-    """Build a step without content."""
+    """Build a `Step` from the names and times of the span ``view``, without texts."""
     return new_step(view, kind, losses=Losses(), **parts)
 
 
 Found: TypeAlias = "Any"
-"""Plain data, a `Lost`, or None."""
+"""Plain data, or a `Lost` for a redacted or shortened value, or None for a missing value."""
 
-_ANSWERS_LATER = re.compile("llama_?index")  # its spans may end before the answer
+_ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
 
 _REPLY_KEYS = (
     "message",
@@ -100,13 +104,13 @@ _REPLY_KEYS = (
 
 
 def question_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the question in plain ``data``, which may be nested JSON."""
+    """Return the question in plain ``data``, which may contain nested JSON, or None."""
     found = None if isinstance(data, Lost) else question_of(data, keys)
     return _unnested(found, lambda inner: question_in(inner, keys))
 
 
 def answer_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the answer in plain ``data``, which may be nested JSON."""
+    """Return the answer in plain ``data``, which may contain nested JSON, or None."""
     found = None if isinstance(data, Lost) else answer_of(data, keys)
     return _unnested(found, lambda inner: answer_in(inner, keys))
 
@@ -121,7 +125,7 @@ def _unnested(text: str | None, inner: Callable[[Found], str | None]) -> str | N
 
 
 def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
-    """Build the step of a chain or agent from its ``inputs`` and ``outputs``."""
+    """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
     output = losses.text("output", outputs, answer_in(outputs, view.keys))
     question = losses.text("input", inputs, question_in(inputs, view.keys))
@@ -143,17 +147,21 @@ def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more:
 
 
 def texts_in(data: Found) -> tuple[str, ...]:
-    """Return the texts in a record that has no usual key of a question or answer."""
+    """Return all texts that are values of the dict ``data``, if they are usable.
+
+    This is for inputs and outputs in which no key is a usual one of a question or answer.
+    """
     found = data.values() if isinstance(data, Mapping) else ()
     texts = (usable(text) for text in found if isinstance(text, str))
     return tuple(text for text in texts if text is not None)
 
 
 def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
-    """Build the step of a tool from its ``inputs`` and ``outputs``.
+    """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
 
-    Its documents are those of its artifact, else the list of documents that it returned.
-    ``documents_seen`` are documents of a framework's own class, which only retrievals return.
+    The documents of the step are those in the artifact of the tool message, or else the list of
+    documents that the tool returned. ``documents_seen`` are documents of a framework's own class.
+    Only retrievals return such documents.
     """
     losses = Losses()
     if isinstance(outputs, Mapping) and len(outputs) == 1:
@@ -185,7 +193,7 @@ def retrieval(
     kind: Kind = "retriever",
     **more: Any,
 ) -> Step:
-    """Build the step of a retrieval; ``documents`` are passages, or data that lists them."""
+    """Build the `Step` of a retrieval; ``documents`` are passages, or data that lists them."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     count = None
@@ -214,9 +222,9 @@ def llm(
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the step of an LLM call from the ``messages`` it was shown and its ``reply``.
+    """Build the `Step` of a model call from its prompt ``messages`` and its ``reply``.
 
-    ``finish`` is the finish reason.
+    ``finish`` is the finish reason that the model reported.
     """
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
@@ -241,7 +249,7 @@ def llm(
 
 
 def _results(messages: Found) -> tuple[Result, ...]:
-    """Return the tool results after the user's last message."""
+    """Return the tool results in the prompt that come after the last message of the user."""
     found = messages_in(messages)
     last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
     called: dict[str, str] = {}
@@ -260,12 +268,12 @@ def _results(messages: Found) -> tuple[Result, ...]:
 
 
 def _whole(text: str) -> str:
-    """Return ``text``, or an empty one if it says at its end that it was cut."""
+    """Return ``text``, or an empty text if the end of ``text`` says that it was shortened."""
     return "" if read(text, opening="") is CUT else text
 
 
 def reply_in(data: Found) -> tuple[str | None, bool]:
-    """Return the text of an LLM reply in any usual form, and whether the reply calls tools."""
+    """Return the text of a model's reply in any usual form, and whether the reply calls tools."""
     if isinstance(data, str):
         return data, False
     if isinstance(data, list):
@@ -315,12 +323,15 @@ def _blocks(blocks: Sequence[Any]) -> str:
 
 
 def listed(outputs: Found) -> tuple[Passage, ...] | None:
-    """Return the documents if a step returned a list of documents, else None."""
+    """Return the documents in ``outputs`` if it is a non-empty list of documents, else None."""
     return passages_in(outputs) if isinstance(outputs, list) and outputs else None
 
 
 def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
-    """Return the arguments of a decorated function: its only text, or its keyword arguments."""
+    """Return the arguments of a decorated function: the only text, or the keyword arguments.
+
+    If ``inputs`` is not of the form ``{"args": ..., "kwargs": ...}``, return ``inputs``.
+    """
     if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
         return inputs
     args = inputs["args"] if isinstance(inputs["args"], list) else []

@@ -1,4 +1,7 @@
-"""CrewAI with OpenInference: inputs of crews, descriptions of tasks, messages of agents."""
+"""Read spans of CrewAI with OpenInference into steps (calls in a trace).
+
+The question is in the inputs of a crew, the description of a task, or a message to an agent.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ _SCOPE: Final = "openinference.instrumentation.crewai"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read ``view``; the question of a task is its description, and its answer is ``raw``.
+    """Read a span of CrewAI into a `Step`.
 
-    The prompt of the model also holds the expected form of the answer, which is no question.
+    The question of a task is its description, and the answer is the output's field ``raw``. The
+    prompt of the model is not used as the question, since it also contains the expected form of the
+    answer.
     """
     step = openinference.to_step(view, of)
     if of not in {"agent", "chain"}:

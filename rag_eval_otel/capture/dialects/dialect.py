@@ -1,4 +1,4 @@
-"""`Dialect`: everything that is specific to one convention of describing RAG on spans."""
+"""`Dialect`: describe how one tracing convention writes RAG calls on spans."""
 
 from __future__ import annotations
 
@@ -16,48 +16,52 @@ HoldsDocuments: TypeAlias = "Callable[[SpanView], bool]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One convention of describing RAG on spans, and the functions that read it.
+    """A reader of one tracing convention: its attribute names, and functions that read its spans.
 
-    A span is offered to a dialect by its scope and attributes alone: its scope must be one of
-    ``scopes`` (empty: any scope), and it must have one of the attributes ``marks``. A dialect of
-    named ``scopes`` without ``marks`` is offered every span of these scopes.
+    A dialect is asked to read a span if the span's scope is in ``scopes`` (or ``scopes`` is empty)
+    and the span has one of the attributes ``marks``. If a dialect has ``scopes`` but no ``marks``,
+    it is asked to read every span of these scopes.
     """
 
     name: str
     kind: KindOf
-    """Returns the kind of step of a span, or None if the span is not of this dialect.
+    """Returns the kind of call that a span describes, or None if another dialect must read it.
 
-    It runs on the application's thread and parses nothing.
+    The function runs on the application's thread and parses nothing.
     """
     to_step: ToStep
-    """Reads a span of this kind into a `Step`, on the background thread."""
+    """Reads a span of the given kind into a `Step`. It runs on the background thread."""
     marks: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     name_prefix: str = ""
-    """A prefix of span names; spans with it are offered even if they have none of ``marks``."""
+    """A prefix of span names. Spans with this prefix need none of the attributes ``marks``."""
     content: tuple[str, ...] = ()
-    """Patterns of the attributes that hold texts of users and models."""
+    """Regular expressions for the names of attributes with texts of users and models."""
     content_events: tuple[tuple[str, str], ...] = ()
-    """Pairs of patterns, of span events and of their attributes that hold such texts."""
+    """Regular expressions in pairs: names of span events, and their attributes with texts."""
     log_events: tuple[str, ...] = ()
     """Prefixes of the names of log records that this dialect reads."""
     holds_documents: HoldsDocuments | None = None
-    """Tells, without parsing, whether a span that is no retrieval holds documents."""
+    """Returns True, without parsing, if a span has documents although it is no retrieval."""
     output: str = ""
-    """The attribute that holds a step's output, in which documents may stand."""
+    """The attribute with the output of a call, which may contain documents."""
     function_output: str = ""
-    """The attribute that holds the return value of a decorated function."""
+    """The attribute with the return value of a decorated function."""
     tool_names: tuple[str, ...] = ()
-    """Attributes that hold a tool's name; the first one present counts, else the span's name."""
+    """Attributes with the name of a tool. The first one on the span counts, else its name."""
     instrumentations: str = ""
-    """A pattern of scopes whose spans may be given their marks late, often at their end."""
+    """A regular expression for scopes whose spans may get the attributes ``marks`` at their end."""
     exports_late: bool = False
-    """Whether its spans are exported long after the root has ended."""
+    """Whether spans of this dialect are exported long after the root span has ended."""
     metadata_prefixes: tuple[str, ...] = ()
-    """Prefixes of attributes that hold metadata of the application."""
+    """Prefixes of attributes with metadata of the application."""
 
     def may_read(self, scope: str, marks: frozenset[str]) -> bool:
-        """Return True if a span of ``scope`` with these ``marks`` may be of this dialect."""
+        """Return True if this dialect may be able to read a span.
+
+        ``scope`` is the scope of the span. ``marks`` are those attribute names of the span that any
+        dialect looks for.
+        """
         if self.scopes and scope not in self.scopes:
             return False
         return bool(self.name_prefix) or not self.marks or not self.marks.isdisjoint(marks)

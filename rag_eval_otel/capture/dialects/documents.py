@@ -1,4 +1,4 @@
-"""Read documents from plain data, as retrievers and tools of every framework write them."""
+"""Find documents in data and texts, in the forms that retrievers and tools of frameworks write."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SCORE_KEYS = ("score", "relevance_score", "similarity")
 
 
 def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | None:
-    """Return the documents in plain ``data``, or None if it is no list of documents with text.
+    """Return the documents in plain ``data``; None if it is no list of documents with texts.
 
-    ``strings``: whether a list of plain strings is one.
+    ``strings`` says whether a list of plain strings counts as a list of documents.
     """
     items = _items(data)
     if items is None:
@@ -46,7 +46,7 @@ def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | Non
 
 
 def count_in(data: Any) -> int | None:
-    """Return the number of documents in ``data``, with or without texts; None if it is no list."""
+    """Return the number of documents in ``data``, with or without texts; None if it has no list."""
     items = _items(data)
     return None if items is None else len(items)
 
@@ -58,7 +58,11 @@ def _items(data: Any) -> list[Any] | None:
 
 
 def passage_of(item: Any, *, strings: bool = True) -> Passage | None:
-    """Return the document ``item``: a string, a dict, a node, or the JSON of one."""
+    """Return ``item`` as a `Passage`; it may be a text, a dict, a node, or JSON of these.
+
+    Return None if ``item`` is no document. Plain texts count as documents only if ``strings`` is
+    True.
+    """
     if isinstance(item, str):
         return _of_string(item) if strings else None
     if not isinstance(item, Mapping) or "role" in item:  # a message is no document
@@ -89,9 +93,10 @@ def _number(item: Mapping[str, Any]) -> float | None:
 
 
 def documents_within(data: Any) -> Iterator[Passage]:
-    """Yield every document anywhere in ``data``, the input or output of a chain.
+    """Yield every document at any depth in ``data``, the input or output of a chain.
 
-    Documents in messages before the user's last message belong to an earlier turn and are left out.
+    If ``data`` has a list of messages, only documents from the last user message on are returned.
+    The earlier messages belong to earlier questions.
     """
     if isinstance(data, list):
         inputs = (n for n, one in enumerate(data) if _of_user(one))
@@ -112,7 +117,10 @@ def _of_user(item: Any) -> bool:
 
 
 def ids_in(data: Any) -> Iterator[str]:
-    """Yield the ids of nodes anywhere in ``data`` that are written as id and score only."""
+    """Yield the ids of LlamaIndex nodes in ``data`` that are written as id and score only.
+
+    The nodes may be at any depth in lists and dicts.
+    """
     if isinstance(data, str):
         found = _NODE.fullmatch(data)
         if found is not None:
@@ -123,7 +131,7 @@ def ids_in(data: Any) -> Iterator[str]:
 
 
 def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
-    """Return passages from dicts of ``content``, ``id`` and ``score``."""
+    """Return a `Passage` for each dict of ``content``, ``id`` and ``score`` in ``items``."""
     return tuple(
         Passage(
             text=str(item.get("content") or ""),
@@ -135,7 +143,10 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
-    """Return the longer text around a document that its ``metadata`` holds, by its text."""
+    """Find a longer text around the document ``text`` in its ``metadata``.
+
+    Return a dict from ``text`` to the longer text. The dict is empty if there is no longer text.
+    """
     metadata = json_in(metadata, opening="{") or metadata
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
         return {}
@@ -152,7 +163,7 @@ _RULE = r"[-=*_#~]{3,}"
 _KINDS = r"doc(?:ument)?|passage|context|result|chunk|source|snippet|excerpt|hit"
 _CONTENT = r"(?:[a-z]+[ _])?(?:content|text|passage|snippet|body|excerpt)"
 
-_STR_OF_DOCUMENT = re.compile(  # nothing is escaped there
+_STR_OF_DOCUMENT = re.compile(  # quotes in the text of the document are not escaped
     r"page_content='(.*?)'(?: metadata=\{[^\n]*\})?[\s,]*(?=page_content='|\Z)", re.DOTALL
 )
 _TAG = re.compile(rf"<(/?)({_KINDS})\b[^<>]*>", re.IGNORECASE)
@@ -180,22 +191,23 @@ _NUMBERED: Final = tuple(
 _APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
 _TIGHT = re.compile(rf"(?<=[.!?)\"'])[ \t]*\n{_RULE}[ \t]*\n(?=\S)")
 _NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
-_LEAD = re.compile(r"\s*(?:[^\n]{0,80}:[ \t]*)?\s*")  # may stand before the first document
+_LEAD = re.compile(r"\s*(?:[^\n]{0,80}:[ \t]*)?\s*")  # a line that may introduce the documents
 
 
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if it has no marks between documents.
+    """Return the documents in ``text``, or None if nothing in ``text`` separates documents.
 
-    Documents may be JSON, Python reprs, in tags, below names such as ``Source:`` and ``Content:``,
-    numbered, or separated by rules. Blank lines do not separate them: documents have paragraphs.
+    The documents may be JSON, Python reprs, in tags, numbered, below names such as ``Source:`` and
+    ``Content:``, or separated by horizontal rules. Blank lines do not separate documents, because
+    documents have paragraphs.
     """
     return _in_text(text, _WITHIN)
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents that a tool returned: plain ``data``, or the JSON or repr of it.
+    """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
 
-    Marks in other texts are ignored, because they may have another meaning.
+    Tags, numbers and other delimiters in texts are ignored, because they may have another meaning.
     """
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
@@ -231,7 +243,7 @@ def _parsed(text: str) -> Any:
 
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
-    """Return the documents in parsed ``data``: a list of them, one, or a wrapper around them."""
+    """Return the documents in parsed ``data``: a list of documents, one document, or a wrapper."""
     if isinstance(data, str):
         return _in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
@@ -261,7 +273,7 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    """Return True if ``item`` is a content block of a message, and no document."""
+    """Return True if ``item`` is a text block of a chat message, and no document."""
     return (
         isinstance(item, Mapping)
         and item.get("type") == "text"
@@ -270,7 +282,7 @@ def _is_block(item: Any) -> bool:
 
 
 def _unwrapped(passage: Passage, depth: int) -> Passage:
-    """Return the document whose JSON is the text of ``passage``, else ``passage``."""
+    """Parse the text of ``passage`` as JSON; return the document in it, or else ``passage``."""
     if passage.text.lstrip()[:1] != "{" or not depth:
         return passage
     inner = _of_data(_parsed(passage.text), depth - 1)
@@ -278,7 +290,7 @@ def _unwrapped(passage: Passage, depth: int) -> Passage:
 
 
 def _of_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents of JSON Lines, or None."""
+    """Return the documents in ``text`` if each line is a document in JSON, else None."""
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) < 2 or not all(line.lstrip()[:1] == "{" for line in lines):  # noqa: PLR2004
         return None
@@ -288,7 +300,7 @@ def _of_lines(text: str) -> tuple[Passage, ...] | None:
 
 
 def _of_strings(text: str) -> list[str] | None:
-    """Return the texts of LangChain documents that were written by ``str()``."""
+    """Return the texts of LangChain documents that ``str()`` converted to ``text``, else None."""
     is_one = text.lstrip().startswith("page_content='")
     return _STR_OF_DOCUMENT.findall(text) if is_one else None
 
@@ -301,7 +313,7 @@ def _of_tags(text: str) -> list[str] | None:
 
 
 def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
-    """Return the texts between tags, and the text outside of them."""
+    """Return the texts between opening and closing tags, and the text outside of the tags."""
     found, outside, name, begin = [], [], "", 0
     for mark in tag.finditer(text):
         if not name and not mark[1]:
@@ -314,7 +326,7 @@ def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
 
 
 def _of_numbers(text: str) -> list[str] | None:
-    """Return the texts below headings that are numbered from 0 or 1."""
+    """Return the texts below numbered headings, if the numbers begin with 0 or 1, else None."""
     for pattern in _NUMBERED:
         found = list(pattern.finditer(text))
         numbers = [int(one[1]) for one in found]
@@ -325,7 +337,7 @@ def _of_numbers(text: str) -> list[str] | None:
 
 
 def _of_fields(text: str) -> list[str] | None:
-    """Return the texts below ``Content:``, or below repeated lines such as ``Source:``."""
+    """Return the texts below ``Content:`` or below repeated lines such as ``Source:``."""
     lead = _LEAD.match(text)
     begin = lead.end() if lead is not None and "\n" in lead[0].strip(" ") else 0
     for pattern in _FIELDS:
@@ -349,6 +361,6 @@ def _of_rules(text: str) -> list[str] | None:
 
 
 def _between(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
-    """Return the text after each of ``marks``, up to the next one."""
+    """Return the texts that follow the matches ``marks``, each up to the next match."""
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]

@@ -1,7 +1,8 @@
-"""DSPy with OpenInference: modules called with named fields, and models that reply in fields.
+"""Read spans of DSPy with OpenInference into steps (calls in a trace).
 
-The ``context`` with which a module is called is that of the turn: the function that retrieved it
-often has no span.
+DSPy calls modules with named fields, and models reply in named fields. If a module gets an argument
+such as ``context``, that argument is the context of the answer, because the function that retrieved
+it often has no span.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _CALLS_TOOLS = "next_tool_name"
 
 
 def kind(view: SpanView) -> Kind | None:
-    reply = word(view, _SAID) or ""  # on the span of another instrumentation, of the client
+    reply = word(view, _SAID) or ""  # this may be a span of the model client's instrumentation
     return openinference.kind(view) if view.scope == _SCOPE or reply.startswith(_MARK) else None
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if a module was called with a context, by the name of its argument."""
+    """Return True if ``view`` is the span of a module with an argument such as ``context``."""
     if view.scope != _SCOPE or not _INNERMOST.fullmatch(view.name):
         return False
     inputs = word(view, "input.value") or ""
@@ -65,7 +66,7 @@ def _context(inputs: Any) -> tuple[Passage, ...] | None:
 
 
 def _llm(view: PlainSpan) -> Step:
-    """Read a model call, whose reply holds the answer in one of several fields."""
+    """Read a model call into a `Step`; the answer is one of several fields in the reply."""
     step = openinference.to_step(view, "llm")
     fields = _fields(step.output or "")
     if not fields:
@@ -77,7 +78,7 @@ def _llm(view: PlainSpan) -> Step:
 
 
 def _fields(reply: str) -> dict[str, str]:
-    """Return the fields of a model's reply, marked as DSPy does or as JSON."""
+    """Return the named fields in a model's ``reply``, with DSPy's delimiters or as JSON."""
     found = {name: text.strip() for name, text in _FIELD.findall(reply) if name != "completed"}
     data = {} if found else plain(json_in(reply, opening="{") or {})
     return found or {name: text for name, text in data.items() if isinstance(text, str)}

@@ -1,4 +1,7 @@
-"""OpenTelemetry's GenAI conventions, with content in attributes, span events or log records."""
+"""Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace).
+
+Texts may be in span attributes, span events or log records.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _OF_TOOLS: Mapping[str, str] = {
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
-"""Events of tool spans, and the attributes with the same content."""
+"""Names of events on tool spans, and the names of attributes with the same content."""
 _TOOL_MESSAGES = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _VARIABLE = "gen_ai.prompt.variable."
 
@@ -39,7 +42,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if the prompt holds a tool message, by the JSON of its role."""
+    """Return True if the prompt on ``view`` contains a tool message; the JSON is not parsed."""
     shown = view.attributes.get("gen_ai.input.messages")
     return isinstance(shown, str) and any(mark in shown for mark in _TOOL_MESSAGES)
 
@@ -86,14 +89,14 @@ def _llm(view: PlainSpan) -> Step:
 
 
 def _lacks_reply(view: PlainSpan) -> bool:
-    """Return True if the reply of the call was never reported."""
+    """Return True if the instrumentation never reported the reply of the model call ``view``."""
     names = view.attributes
     is_complete = view.error is None and not view.dropped and "gen_ai.input.messages" in names
     return is_complete and "gen_ai.output.messages" not in names
 
 
 def with_events(view: PlainSpan) -> PlainSpan:
-    """Return ``view`` with the content of its span events as attributes and log records."""
+    """Return a copy of ``view`` with its GenAI span events as attributes and log records."""
     found = [(name, texts) for name, texts in view.events if name.startswith("gen_ai.")]
     if not found:
         return view
@@ -108,7 +111,10 @@ def with_events(view: PlainSpan) -> PlainSpan:
 
 
 def _body(view: PlainSpan, attributes: Mapping[str, Any]) -> Any:
-    """Return the attributes of an event as the body of a log record, JSON in them parsed."""
+    """Return the attributes of a span event as the body of a log record, with JSON parsed.
+
+    If one of the values was shortened or dropped, return `CUT`.
+    """
     body = {name: read(text, limit=view.value_limit) for name, text in attributes.items()}
     is_cut = view.dropped_events or any(isinstance(text, Lost) for text in body.values())
     return CUT if is_cut else body
@@ -119,7 +125,7 @@ def _text_of(log: LogView) -> Any:
 
 
 def messages_of(view: PlainSpan) -> tuple[Any, Any]:
-    """Return the prompt and the reply of an LLM call, from attributes or logs."""
+    """Return the prompt and the reply of a model call, from attributes or from log records."""
     for log in view.logs:
         if log.event == _DETAILS and "gen_ai.input.messages" not in view.attributes:
             return _of_attributes(log.attributes, view.value_limit)
@@ -148,7 +154,10 @@ def _joined(instructions: Any) -> str:
 
 
 def _of_events(view: PlainSpan) -> tuple[Any, Any]:
-    """Return prompt and reply from one log record for each message, the older convention."""
+    """Return the prompt and the reply from log records, one log record for each message.
+
+    This is the older GenAI convention.
+    """
     shown, reply = [], None
     if any(log.body is CUT for log in view.logs):
         return CUT, CUT
@@ -162,7 +171,7 @@ def _of_events(view: PlainSpan) -> tuple[Any, Any]:
 
 
 def _choice(message: Any) -> Any:
-    """Return the reply as a message; it may be a message, a text or blocks."""
+    """Return the reply as a message; ``message`` may be a message, a text or a list of blocks."""
     return plain(
         message if isinstance(message, Mapping) else {"role": "assistant", "content": message}
     )

@@ -1,4 +1,7 @@
-"""Haystack's own tracing: a span for each component, pipeline and step of an agent."""
+"""Read spans of Haystack's own tracing into steps (calls in a trace).
+
+Haystack writes a span for each component, each pipeline and each step of an agent.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _MARKS: Final = frozenset(
         "haystack.tool.name",
     }
 )
-"""Most spans have one of these attributes."""
+"""Attribute names. Most spans of Haystack have one of these attributes."""
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -58,12 +61,12 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def kind_of_component(name: str) -> Kind | None:
-    """Return the kind of a component by the ``name`` of its class, or None."""
+    """Return the kind of call that a component makes, by the ``name`` of its class, or None."""
     return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
 
 
 def _retrieves(view: SpanView) -> bool:
-    """Return True if a component takes a query and returns documents."""
+    """Return True if the component of ``view`` takes a query and returns documents."""
     taken = word(view, "haystack.component.input_spec") or ""
     given = word(view, "haystack.component.output_spec") or ""
     return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
@@ -99,7 +102,11 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
-    """Return the first of the attributes ``keys``; a value with a callback in it is a repr."""
+    """Return the first of the attributes ``keys`` that the span has, as plain data.
+
+    If an input contains a callback, Haystack writes the input as a Python repr, which is parsed,
+    too.
+    """
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
         return plain(parts_named(data_in(found)))
@@ -107,7 +114,7 @@ def _value(view: PlainSpan, *keys: str) -> Any:
 
 
 def parts_named(data: Any) -> Any:
-    """Return data read from a repr, with the lost names of message parts added."""
+    """Return ``data`` with the names of message parts, which are missing in Python reprs."""
     if isinstance(data, list):
         return [parts_named(item) for item in data]
     if not isinstance(data, Mapping):
@@ -126,20 +133,23 @@ def windows_in(outputs: Any) -> tuple[Passage, ...]:
 
 
 def _prompt(inputs: Any) -> Any:
-    """Return the messages, or the one prompt of a generator of text."""
+    """Return the chat messages in ``inputs``, or the prompt if the generator takes only a text."""
     if isinstance(inputs, Mapping) and isinstance(inputs.get("prompt"), str):
         return inputs["prompt"]
     return inputs if not isinstance(inputs, str) else None  # the repr of something
 
 
 def _invoked(outputs: Any) -> Any:
-    """Return the name of the tool, if exactly one was invoked."""
+    """Return the name of the tool in ``outputs``, if exactly one tool was called, else None."""
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
 
 
 def tool_messages(outputs: Any) -> Any:
-    """Return the message of the tool, if exactly one was invoked."""
+    """Return the tool message in ``outputs``, if exactly one tool was called.
+
+    Return None if several tools were called. Without tool messages, return ``outputs``.
+    """
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
         return messages[0] if len(messages) == 1 else None
@@ -158,7 +168,7 @@ def _pipeline(view: PlainSpan) -> Step:
 
 
 def query_of(inputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the question of a pipeline, if all components received the same one."""
+    """Return the question of a pipeline, if all of its components got the same question."""
     if isinstance(inputs, Lost) or not isinstance(inputs, Mapping):
         return inputs
     inputs = inputs.get("data", inputs)
@@ -175,17 +185,17 @@ def _queries(part: Any, keys: Keys) -> Iterator[str]:
 
 
 def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the answer of a pipeline, if its last components returned only one."""
+    """Return the answer of a pipeline, if its last components returned only one answer."""
     if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
         return outputs
     built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
-    parts = built or outputs.values()  # an answer builder returns what the application reads
+    parts = built or outputs.values()  # the application reads the result of an answer builder
     found = {text for part in parts if (text := build.answer_in(answers(part), keys))}
     return next(iter(found)) if len(found) == 1 else None
 
 
 def answers(outputs: Any) -> Any:
-    """Return the one reply, built answer or last message of a component."""
+    """Return the reply, built answer or last message in the ``outputs`` of a component."""
     if not isinstance(outputs, Mapping):
         return outputs
     answers = outputs.get("answers")

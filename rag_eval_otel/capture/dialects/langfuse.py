@@ -1,4 +1,4 @@
-"""Langfuse: input and output of observations, each of a type."""
+"""Read spans of Langfuse, which calls them observations, into steps (calls in a trace)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LangSmith's OTel export: prompt and completion as JSON; spans are exported late."""
+"""Read spans that LangSmith exports to OpenTelemetry into steps (calls in a trace).
+
+Prompt and completion are JSON. LangSmith exports spans long after they have ended.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _unwrapped(outputs: object) -> object:
-    """Return the return value of a function, which LangSmith wraps as ``output``."""
+    """Return the return value of a function, which LangSmith puts into a dict as ``output``."""
     if isinstance(outputs, Mapping) and set(outputs) == {"output"}:
         return outputs["output"]
     return outputs

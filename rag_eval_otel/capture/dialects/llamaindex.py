@@ -1,4 +1,7 @@
-"""LlamaIndex's own tracing: content is in span events, and spans have names only."""
+"""Read spans of LlamaIndex's own tracing into steps (calls in a trace).
+
+All texts are in span events. The spans themselves only have names.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _EVALUATES: Final = re.compile(
     r"|Your task is to evaluate if the (response|retrieved context)"
     r"|You are an expert evaluation system for a question answering chatbot"
 )
-"""Prompts of its evaluators, which judge an answer and are no RAG turn."""
+"""Prompts of LlamaIndex's evaluators. They judge an answer, and do not answer a question."""
 _OBSERVES = "Observation: "
 _THOUGHT = re.compile(r"\s*Thought:.*?\n(?P<what>Answer|Action):\s*(?P<rest>.*)", re.DOTALL)
 
@@ -52,17 +55,17 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def evaluates(inputs: object) -> bool:
-    """Return True if a prompt asks to judge an answer."""
+    """Return True if ``inputs`` is a prompt of LlamaIndex that asks a model to judge an answer."""
     return isinstance(inputs, str) and _EVALUATES.search(inputs) is not None
 
 
 def observes(text: object) -> bool:
-    """Return True if a user message is the result of a tool, as ReAct agents write it."""
+    """Return True if the user message ``text`` is a tool result, as ReAct agents write it."""
     return isinstance(text, str) and text.startswith(_OBSERVES)
 
 
 def thought(call: Step) -> Step:
-    """Return ``call`` with only the final answer of a ReAct agent's text."""
+    """Return ``call``, a model call, with only the final answer of a ReAct agent as output."""
     found = _THOUGHT.match(call.output or "")
     if found is None:
         return call
@@ -118,7 +121,7 @@ def _outputs(view: PlainSpan) -> Any:
 
 
 def _get(view: PlainSpan, event: str, *keys: str) -> Any:
-    """Return the first of the attributes ``keys`` of events whose name begins with ``event``."""
+    """Return the first of the attributes ``keys`` in events whose names begin with ``event``."""
     for _, attributes in _named(view.events, event):
         for key in keys:
             if attributes.get(key) is not None:
@@ -139,7 +142,7 @@ _NO_CONTENT: Final = (
     r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
     r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
 )
-"""Attributes of events without texts; all others hold texts."""
+"""Regular expressions for attributes of events that have no texts. Other attributes have texts."""
 
 DIALECT: Final = Dialect(
     name="llamaindex",

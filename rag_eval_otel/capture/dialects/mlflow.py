@@ -1,4 +1,7 @@
-"""MLflow: inputs, outputs and even the type of a span are JSON."""
+"""Read spans of MLflow into steps (calls in a trace).
+
+Inputs, outputs and even the type of a span are JSON.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _only(inputs: object, keys: Keys) -> object:
-    """Return the only argument of a decorated function, whatever its name is."""
+    """Return the argument of a decorated function if it has only one, else all ``inputs``."""
     if isinstance(inputs, Mapping) and len(inputs) == 1 and build.question_in(inputs, keys) is None:
         return next(iter(inputs.values()))
     return inputs

@@ -1,9 +1,8 @@
-"""Read question, contexts and answer that the application recorded itself, on any span.
+"""Read question, contexts and answer that the application itself recorded on a span.
 
-They take precedence over the content of the instrumentation.
-
-``rag.question`` and ``rag.answer`` are attributes; contexts are the attribute ``rag.contexts``, or
-an event ``rag.retrieval`` for each retrieval, as `record_retrieval` writes them.
+Recorded texts take precedence over texts of the instrumentation. Question and answer are in the
+attributes ``rag.question`` and ``rag.answer``. Contexts are in the attribute ``rag.contexts``, or
+in one event ``rag.retrieval`` for each call of `record_retrieval`.
 """
 
 from __future__ import annotations
@@ -26,20 +25,23 @@ PARTS: Final[Mapping[str, Part]] = {
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-"""The attributes by which a recorded part is known, and that part."""
+"""Attribute names that show that the application recorded a part of a turn, and that part."""
 
 CONTENT: Final = (
     r"rag\.(question|contexts|answer)",
     r"rag\.retrieval\.(query|documents)",
 )
-"""Patterns of the attributes, of spans and of events, that hold texts."""
+"""Regular expressions for the attributes of spans and span events that have texts."""
 
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
-"""The attributes that hold a list, often as JSON; the others hold one text."""
+"""The attributes that have a list, often as JSON. Other attributes have one text."""
 
 
 def with_recorded(view: PlainSpan, step: Step) -> Step:
-    """Return ``step`` with the recorded parts in place of those of the instrumentation."""
+    """Return ``step`` with recorded texts in place of texts of the instrumentation.
+
+    ``step`` is the call that the span ``view`` describes.
+    """
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
         "output": _text(view, semconv.ANSWER),
@@ -66,14 +68,17 @@ def _text(view: PlainSpan, name: str) -> str | Lost | None:
 
 
 def _whole(text: str, limit: int | None) -> str | Lost:
-    """Return ``text``, or a `Lost` if it was redacted, or is as long as the limit of values."""
+    """Return ``text``, or a `Lost` if it was redacted or is as long as the SDK's length limit."""
     if is_marker(text):
         return HIDDEN
     return CUT if limit is not None and len(text) >= limit else text
 
 
 def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
-    """Return the contexts of the attribute and of every retrieval, in order, each once."""
+    """Return the contexts in the attribute and in all retrieval events, each text once.
+
+    If one of them was redacted or shortened, return a `Lost`. If none was recorded, return None.
+    """
     limit = view.value_limit
     events = list(_retrievals(view))
     if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
@@ -115,7 +120,7 @@ def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    """Return ``passages`` without repetitions of a text."""
+    """Return ``passages`` in their order, without passages whose text is a repetition."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

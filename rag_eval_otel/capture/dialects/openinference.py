@@ -1,4 +1,7 @@
-"""OpenInference (Arize): flattened attributes, and a kind on each span."""
+"""Read spans of OpenInference (Arize) into steps (calls in a trace).
+
+OpenInference flattens lists into numbered attributes, and writes a kind on each span.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if an LLM call has tool results in its prompt, or used a hosted search."""
+    """Return True if the model call ``view`` has tool results among its messages."""
     return any(
         role in _TOOLS and key.endswith(_ROLE)
         for key, role in view.attributes.items()
@@ -78,7 +81,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents, or `CUT` if gaps in their numbers show that some were dropped."""
+    """Return the documents on ``view``, or `CUT` if some documents were dropped or shortened.
+
+    Gaps in the numbers of the attributes show that documents were dropped.
+    """
     found = list(numbered(view.attributes, prefix))
     contents = [item["document.content"] for _, item in found if "document.content" in item]
     if view.dropped and (has_gaps(n for n, _ in found) or not found):
@@ -93,7 +99,7 @@ def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents
 
 
 def _windows(view: PlainSpan) -> dict[str, str]:
-    """Return the longer texts around documents, which LlamaIndex keeps in their metadata."""
+    """Return longer texts around the documents; LlamaIndex keeps these texts in the metadata."""
     found: dict[str, str] = {}
     for _, item in numbered(view.attributes, "retrieval.documents"):
         found |= window_of(item.get("document.content"), item.get("document.metadata"))
@@ -101,7 +107,10 @@ def _windows(view: PlainSpan) -> dict[str, str]:
 
 
 def _listed(outputs: Any) -> Any:
-    """Return an empty list if the output is one; documents are always in attributes, too."""
+    """Return an empty list if ``outputs`` is an empty list of documents, else None.
+
+    Documents themselves are always in attributes as well.
+    """
     listed = outputs.get("documents") if isinstance(outputs, Mapping) else outputs
     return [] if listed == [] else None
 
@@ -116,7 +125,7 @@ def _llm(view: PlainSpan, outputs: Any) -> Step:
     if isinstance(reply, list):
         reply = reply[-1:]
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
-        reply = outputs  # complete only without messages, which could have been hidden
+        reply = outputs  # only without messages, because messages may have been redacted
     elif reply is None:
         reply = _streamed(outputs)
     call = build.llm(
@@ -132,7 +141,7 @@ def _llm(view: PlainSpan, outputs: Any) -> Step:
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the reply of a streamed OpenAI response, for which there are no message attributes."""
+    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     output = found.get("output") if isinstance(found, Mapping) else None
     if not isinstance(output, list) or found.get("object") != "response":
@@ -143,7 +152,7 @@ def _streamed(outputs: Any) -> Any:
 
 
 def _hosted(reply: Any) -> tuple[Passage, ...] | None:
-    """Return the documents of a hosted search, which ran while the model wrote the answer."""
+    """Return the documents of a hosted search, which ran during the model call, or None."""
     messages = reply if isinstance(reply, list) else []
     outputs = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
     found = [documents_in(content) for content in outputs]
@@ -152,7 +161,10 @@ def _hosted(reply: Any) -> tuple[Passage, ...] | None:
 
 
 def _messages(view: PlainSpan, prefix: str) -> Any:
-    """Return the messages as plain data, None if there are none, `CUT` if one was dropped."""
+    """Return the messages on ``view`` as plain data; None if there are none.
+
+    If a message was dropped or shortened, return `CUT`. ``prefix`` begins the attribute names.
+    """
     found = list(numbered(view.attributes, prefix))
     if not found:
         return None
@@ -166,7 +178,7 @@ def _messages(view: PlainSpan, prefix: str) -> Any:
 
 
 def _name_results(messages: Sequence[dict[str, Any]]) -> None:
-    """Name tool results without an id, as with LiteLLM, after the only tool call before them."""
+    """Give tool results without an id (LiteLLM) the name of the only tool call before them."""
     called: Mapping[str, str] = {}
     for message in messages:
         called = message["called"] or called
@@ -197,7 +209,7 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response_id(outputs: Any) -> object:
-    """Return the response id, if the output is a complete response."""
+    """Return the id of the response in ``outputs``, if ``outputs`` is a complete response."""
     return outputs.get("id") if isinstance(outputs, Mapping) else None
 
 

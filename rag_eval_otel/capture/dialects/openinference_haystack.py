@@ -1,6 +1,7 @@
-"""OpenInference over Haystack: the kind by the class of a component, values as Python reprs.
+"""Read spans of OpenInference over Haystack into steps (calls in a trace).
 
-Reprs of messages and answers are complete. Documents are cut at a hundred characters, except those
+The kind of a call follows from the class of the component. Values are Python reprs. Reprs of
+messages and answers are complete. Documents are cut at a hundred characters, except the documents
 of retrievers and rankers.
 """
 
@@ -20,7 +21,7 @@ from rag_eval_otel.types import Passage
 _SCOPE: Final = "openinference.instrumentation.haystack"
 _READ_BY_KIND: Final = frozenset({"EMBEDDING", "LLM", "RERANKER", "RETRIEVER"})
 _BUILDER = re.compile(r"PromptBuilder$")  # OpenInference calls it an LLM
-_DOCUMENT = re.compile(  # its repr does not escape quotes
+_DOCUMENT = re.compile(  # the repr of a document does not escape quotes
     r"Document\(id=([^,]+), content: '(.*?)'(?:\)$|, (?:meta|score|embedding|blob|sparse)\w*: )",
     re.DOTALL,
 )
@@ -43,7 +44,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def _retrieves(view: SpanView) -> bool:
-    """Return True if a component takes a query and returns documents, by their first key."""
+    """Return True if the first input of a component is a query and its first output documents."""
     inputs, outputs = word(view, "input.value") or "", word(view, "output.value") or ""
     return inputs.startswith(_QUERY) and outputs.startswith(_DOCUMENTS)
 
@@ -67,7 +68,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _llm(view: PlainSpan, inputs: Any) -> Step:
-    """Read a model call; tool results are in the reprs only."""
+    """Read a model call into a `Step`; only the Python reprs contain its tool results."""
     step = openinference.to_step(view, "llm")
     messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
     if all(one.text for one in step.tool_results) or not isinstance(messages, list):
@@ -79,7 +80,10 @@ def _llm(view: PlainSpan, inputs: Any) -> Step:
 
 
 def _documents(outputs: Any) -> Any:
-    """Return the documents of a component that OpenInference does not know, or `CUT`."""
+    """Return the documents of a component whose class OpenInference does not know.
+
+    If a document was shortened, return `CUT`. If ``outputs`` has no documents, return None.
+    """
     if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
         return outputs
     windows = haystack.windows_in(outputs)
@@ -104,7 +108,7 @@ def _document(item: Any) -> Passage | Lost | None:
 
 
 def _ids(outputs: Any) -> Iterator[str]:
-    """Yield the ids of the documents that a component returned."""
+    """Yield the ids of the documents in the outputs of a component."""
     listed = outputs.get("documents") if isinstance(outputs, Mapping) else None
     for item in listed if isinstance(listed, list) else ():
         found = _DOCUMENT.match(item) if isinstance(item, str) else None
@@ -113,7 +117,7 @@ def _ids(outputs: Any) -> Iterator[str]:
 
 
 def _parsed(data: Any) -> Any:
-    """Return ``data`` with the reprs of messages and answers parsed."""
+    """Return ``data`` with the Python reprs of messages and answers parsed."""
     if isinstance(data, list):
         return [_parsed(item) for item in data]
     if isinstance(data, Mapping):

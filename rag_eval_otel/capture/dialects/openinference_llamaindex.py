@@ -1,4 +1,7 @@
-"""OpenInference over LlamaIndex: rerankers and evaluators by name, and ReAct agents."""
+"""Read spans of OpenInference over LlamaIndex into steps (calls in a trace).
+
+Rerankers and evaluators are found by name. Texts of ReAct agents are taken apart.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _with_observations(view: PlainSpan) -> PlainSpan:
-    """Return ``view`` with the observations of a ReAct agent as tool messages."""
+    """Return a copy of ``view`` in which the observations of a ReAct agent are tool messages."""
     found: dict[str, Any] = {}
     for key, role in view.attributes.items():
         place = _ROLE.fullmatch(key)

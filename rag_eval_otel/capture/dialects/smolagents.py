@@ -1,4 +1,7 @@
-"""smolagents with OpenInference: an agent answers by a tool or by a line of code."""
+"""Read spans of smolagents with OpenInference into steps (calls in a trace).
+
+An agent of smolagents answers by calling the tool ``final_answer`` or by writing Python code.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _llm(view: PlainSpan, step: Step) -> Step:
-    """Read a model call, which answers by a tool or in code that runs afterwards."""
+    """Read a model call into a `Step`; the model answers by a tool or in Python code."""
     answer = _by_tool(view.attributes)
     if answer is not None:
         return replace(step, output=answer, calls_tools=False)
@@ -59,7 +62,7 @@ def _by_tool(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _by_code(code: str) -> str | None:
-    """Return the literal text with which ``code`` answers, or None if it is computed."""
+    """Return the literal text with which ``code`` answers, or None if the answer is computed."""
     with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
         for node in ast.walk(ast.parse(code.strip())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) == _ANSWERS:

@@ -1,4 +1,7 @@
-"""Strands Agents' own tracing: GenAI conventions, with tool results as Bedrock blocks."""
+"""Read spans of Strands Agents' own tracing into steps (calls in a trace).
+
+Strands follows the GenAI conventions, but writes tool results as blocks of Amazon Bedrock.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _RESULT = "gen_ai.tool.call.result"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read ``view``; text blocks of a tool are no documents by themselves."""
+    """Read a span of Strands Agents into a `Step`.
+
+    The text blocks of a tool result are joined. Not every block is a document.
+    """
     view = genai.with_events(view)
     blocks = read(view.attributes.get(_RESULT), limit=view.value_limit)
     if of == "tool" and isinstance(blocks, list):

@@ -1,4 +1,7 @@
-"""Traceloop (OpenLLMetry), from 0.47 to 0.6x, over LangChain, LlamaIndex and Haystack."""
+"""Read spans of Traceloop (OpenLLMetry) into steps (calls in a trace).
+
+The versions from 0.47 to 0.6x are read, over LangChain, LlamaIndex and Haystack.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def _legacy(view: SpanView) -> Kind | None:
-    """Return the kind of an LLM span, which has no entity kind."""
+    """Return the kind of a model call whose span has no ``traceloop.span.kind``, or None."""
     request = word(view, "llm.request.type")
     if request is None:
         return None
@@ -79,14 +82,17 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _inner(found: Any, *keys: str) -> Any:
-    """Return the value without the wrapper of tags and metadata."""
+    """Return the value in ``found`` without the dict of tags and metadata around it.
+
+    ``keys`` are the keys under which the value may be in that dict.
+    """
     if isinstance(found, Mapping):
         return next((found[key] for key in keys if key in found), found)
     return found
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the input of a stream, which is in its output."""
+    """Return the input of a streaming chain from its ``outputs``, or None if it is not there."""
     extra = outputs.get("kwargs") if isinstance(outputs, Mapping) else None
     return extra.get("inputs") if isinstance(extra, Mapping) else None
 
@@ -104,13 +110,13 @@ def _llm(view: PlainSpan) -> Step:
 
 
 def _numbered(view: PlainSpan) -> tuple[Any, Any]:
-    """Return the messages of ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
+    """Read prompt and reply from attributes ``gen_ai.prompt.N`` and ``gen_ai.completion.N``."""
     shown = list(numbered(view.attributes, "gen_ai.prompt"))
     reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
     messages: Any = [_message(item, view.value_limit) for _, item in shown]
     if CUT in messages or (view.dropped and has_gaps(number for number, _ in shown)):
         messages = CUT
-    if view.scope == _HAYSTACK:  # writes the key of a dict instead of the reply
+    if view.scope == _HAYSTACK:  # this instrumentation writes a dict key instead of the reply
         return messages or None, None
     spoken = read(reply[0].get("content"), limit=view.value_limit) if reply else None
     calls = any(key.startswith("tool_calls") for item in reply for key in item)

@@ -1,4 +1,4 @@
-"""Read attribute values as plain data: JSON, Python reprs, and messages of every framework."""
+"""Read the values of span attributes as plain data: JSON, Python reprs and chat messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rag_eval_otel.capture.span import PlainSpan
 
 
 class Lost(Enum):
-    """A value that cannot be read: it was redacted (``HIDDEN``) or shortened (``CUT``)."""
+    """A value that cannot be read, because it was redacted (``HIDDEN``) or shortened (``CUT``)."""
 
     HIDDEN = "hidden"
     CUT = "cut"
@@ -23,10 +23,10 @@ HIDDEN: Final = Lost.HIDDEN
 CUT: Final = Lost.CUT
 
 TEXT_OR_JSON: Final = "{["
-"""The first characters of JSON in attributes that also hold plain text."""
+"""The first characters of JSON in attributes that may also have plain text."""
 
 JSON: Final = '{["'
-"""The first characters of JSON in attributes that hold texts as JSON strings, too."""
+"""The first characters of JSON in attributes whose texts are JSON strings, too."""
 
 _MARKER = re.compile(
     r"[\W_]*(redacted|masked|hidden|removed|filtered|scrubbed|omitted|censored|anonymi[sz]ed)[\W_]*",
@@ -41,13 +41,13 @@ _STREAMS = re.compile(
     re.IGNORECASE,
 )
 _SAYS_CUT = re.compile(r"(\.\.\.|\u2026)\s*[\[(<]\W*truncated\b[^\])>]*[\])>]\W*$", re.IGNORECASE)
-_TAIL = 80  # characters at the end of a value that are searched for a note that it was cut
+_TAIL = 80  # characters at the end of a value that may say that the value was truncated
 _BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 
 
 def is_marker(text: str) -> bool:
-    """Return True if ``text`` is a marker of redaction, such as ``[REDACTED]`` or ``***``."""
+    """Return True if ``text`` says that a text was redacted, such as ``[REDACTED]`` or ``***``."""
     text = text.strip()
     if _STARS.fullmatch(text):
         return True
@@ -56,12 +56,12 @@ def is_marker(text: str) -> bool:
 
 
 def is_stream(text: str) -> bool:
-    """Return True if ``text`` is the repr of a stream or generator."""
+    """Return True if ``text`` is the Python repr of a stream or generator."""
     return _STREAMS.match(text.strip()) is not None
 
 
 def usable(text: str | None) -> str | None:
-    """Return ``text``, or None if it is empty, null or the repr of an object."""
+    """Return ``text``, or None if it is empty, null or the Python repr of an object."""
     if text is None or text.strip() in _EMPTY:
         return None
     bare = text.strip()
@@ -71,7 +71,11 @@ def usable(text: str | None) -> str | None:
 
 
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the first of the attributes ``keys`` that is present, as plain data."""
+    """Return the first of the attributes ``keys`` that the span ``view`` has, as plain data.
+
+    If it has none, return None, or `CUT` if the SDK dropped attributes. ``opening`` has the first
+    characters of strings that are parsed as JSON.
+    """
     for key in keys:
         found = view.attributes.get(key)
         if found is not None:
@@ -80,7 +84,11 @@ def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return ``raw`` as plain data; parse strings that begin like JSON (``opening``)."""
+    """Return ``raw`` as plain data; parse strings that begin with a character of ``opening``.
+
+    If the string was redacted, return `HIDDEN`. If it was shortened, return `CUT`. ``limit`` is the
+    length limit of the SDK for attribute values.
+    """
     if not isinstance(raw, str):
         return plain(raw)
     text = raw.strip()
@@ -96,7 +104,7 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
 
 
 def plain(data: Any) -> Any:
-    """Return ``data`` with each message as a dict of role and content, without wrappers."""
+    """Return ``data`` with each chat message as a dict of role and content, without wrappers."""
     if isinstance(data, Mapping):
         return _plain_dict(data)
     if isinstance(data, str | bytes) or not isinstance(data, Sequence):
@@ -137,7 +145,7 @@ _ROLES: Mapping[str, str] = {
 
 
 def role_named(name: object) -> str | None:
-    """Return the role that ``name`` stands for in some framework, or None."""
+    """Return the role (``user``, ``assistant``, ...) that a framework calls ``name``, or None."""
     return _ROLES.get(name.lower()) if isinstance(name, str) else None
 
 
@@ -145,7 +153,7 @@ _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
 
 def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the message if ``data`` is a pair of role and text, else None."""
+    """Return ``data`` as a message if it is a pair of a role and a text, else None."""
     if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
         role = role_named(data[0])
         return None if role is None else {"role": role, "content": data[1], "tool_calls": False}
@@ -158,7 +166,7 @@ def _class_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message of role, content and tool calls; None if it is none."""
+    """Return ``data`` as a message with role, content and tool calls; None if it is no message."""
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
@@ -184,7 +192,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the tool's name of each call in a message."""
+    """Yield the id and the tool name of each tool call in a message."""
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
             inner = call.get("tool_call", call.get("toolUse", call))
@@ -196,7 +204,7 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tool results among the blocks of one message."""
+    """Yield the tool results that are blocks of one message."""
     for block in filter(_is_result, blocks):
         inner = block.get("tool_call_result", block.get("toolResult", block))
         name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
@@ -236,7 +244,7 @@ def _is_call(block: object) -> bool:
 
 
 def _texts(blocks: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts in the blocks of a message."""
+    """Yield the texts in the content ``blocks`` of one message."""
     for block in blocks:
         if isinstance(block, str):
             yield block
@@ -262,7 +270,7 @@ def _result(block: Mapping[str, Any]) -> str | None:
 
 
 def messages_in(data: Any) -> list[dict[str, Any]]:
-    """Return the messages in plain ``data``: one message, or a possibly nested list of them."""
+    """Return the messages in plain ``data``: one message, or a possibly nested list of messages."""
     if isinstance(data, Mapping):
         if role_named(data.get("role")):
             return [dict(data)]
@@ -277,7 +285,7 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 
 
 def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and members of ``<prefix>.<number>.<member>``, by number."""
+    """Yield number and members of the attributes ``<prefix>.<number>.<member>``, in order."""
     found: dict[int, dict[str, Any]] = {}
     for key, item in attributes.items():
         if not key.startswith(prefix):
@@ -289,7 +297,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, 
 
 
 def has_gaps(numbers: Iterable[int]) -> bool:
-    """Return True if ``numbers`` are not 0, 1, 2, …, because some items were dropped."""
+    """Return True if ``numbers`` are not 0, 1, 2, ..., which shows that items were dropped."""
     found = list(numbers)
     return found != list(range(len(found)))
 
@@ -299,11 +307,11 @@ _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
 _TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
 
 
-_LENGTH = 1_000_000  # characters of a repr that is parsed: parsing takes many times its memory
+_LENGTH = 1_000_000  # the most characters of a repr; parsing needs many times the memory
 
 
 def data_in(text: str) -> Any:
-    """Return the data whose Python repr ``text`` is, with records as dicts, or None."""
+    """Parse ``text`` as a Python repr and return its data, with objects as dicts, or None."""
     if len(text) > _LENGTH:
         return None
     source = _TOKENS.sub(_as_literal, text.strip())
@@ -315,7 +323,7 @@ def data_in(text: str) -> Any:
 
 
 def _is_apart(node: ast.expr, source: str) -> bool:
-    """Return False if two strings are adjacent, as in a NumPy repr: Python would join them."""
+    """Return False if two strings are adjacent in a repr, as in NumPy's: Python would join them."""
     parsed = sum(
         isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
         for one in ast.walk(node)
@@ -324,7 +332,7 @@ def _is_apart(node: ast.expr, source: str) -> bool:
 
 
 def _as_literal(found: re.Match[str]) -> str:
-    """Return strings unchanged, Enum members as their value, other objects as None."""
+    """Return a string unchanged, an Enum member as its value, and another object as ``None``."""
     return found["string"] or found["enum"] or "None"
 
 

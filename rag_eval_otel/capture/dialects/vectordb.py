@@ -1,4 +1,7 @@
-"""Clients of vector databases: results are span events, if they are recorded."""
+"""Read spans of vector database clients (Chroma, Qdrant, ...) into steps (calls in a trace).
+
+Search results are in span events, if the client records them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def _by_operation(view: SpanView) -> Kind | None:
-    """Return the kind of a vector search without results; other database calls are ignored."""
+    """Return ``retriever`` if ``view`` is a vector search without recorded results, else None."""
     vector = any(key.startswith(("db.vector.", "db.chroma.query")) for key in view.attributes)
     return "retriever" if vector and word(view, "db.operation") in _SEARCHES else None
 
