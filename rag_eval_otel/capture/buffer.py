@@ -117,9 +117,9 @@ def may_be_read(event: object) -> bool:
 
 
 def log_tap(provider: Any) -> LogTap | None:
-    """Return the `LogTap` of a logger provider, and add one if there is none yet.
+    """Return the `LogTap` of the logger ``provider``, and add one if there is none yet.
 
-    Return None if the provider takes no log record processors, as only the SDK's provider does.
+    Return None if ``provider`` is not the SDK's, and so takes no log record processors.
     """
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _MARK, None)
@@ -141,10 +141,10 @@ class Taken(NamedTuple):
     """What happened when a span or a tree of LangChain runs was added to a trace.
 
     ``trace`` is the trace, or None if nothing was added. ``anchor`` is the added span if it may get
-    scores; the caller should then keep the span back from the exporter. If ``is_new``, the trace
+    scores. The caller should then keep the span back from the exporter. If ``is_new``, the trace
     has just been started, and `TraceBuffer.sweep` must be called from now on. ``evicted`` are the
-    traces that were removed to limit memory. The caller counts them, and passes the spans that it
-    kept back for them to the exporter.
+    traces that were removed to limit memory. The caller counts them, and exports those of their
+    spans that it kept back.
     """
 
     trace: Trace | None = None
@@ -160,11 +160,11 @@ class TraceBuffer:
     """Collects the spans of traces that contain RAG, and returns the traces that are complete.
 
     ``concerns``, ``take`` and ``join`` run on the application's thread, ``sweep`` on a background
-    thread. If a trace was evicted to limit memory, its later spans are ignored until none of its
+    thread. If a trace was removed to limit memory, its later spans are ignored until none of its
     spans is open.
 
-    A caller that adds a span and keeps it back from the exporter must hold ``lock`` meanwhile.
-    Otherwise another thread could remove the trace between the two actions.
+    A caller that adds a span and keeps the span back from the exporter must acquire ``lock`` for
+    both actions. Otherwise another thread could remove the trace between the two actions.
     """
 
     def __init__(
@@ -185,7 +185,8 @@ class TraceBuffer:
     def clear(self) -> None:
         """Delete all traces and log records.
 
-        This is also called in a forked child process, where they belong to the parent process.
+        This is also called in a forked child process, because the traces belong to its parent
+        process.
         """
         self.lock = threading.RLock()
         self.traces: OrderedDict[int, Trace] = OrderedDict()
@@ -359,8 +360,9 @@ class TraceBuffer:
     ) -> list[Trace]:
         """Remove and return complete parts of the traces that are not in ``ready``.
 
-        ``opened`` returns the open spans of a trace by trace id. A part is complete only if none of
-        its spans has ended since the time ``until``.
+        A part is a question with its answer below an open span. It is complete only if none of its
+        spans has ended since the time ``until``. ``opened`` returns the open spans of a trace by
+        trace id.
         """
         done = {one.trace_id for one in ready}
         going_on = [one for one in self.traces.values() if one.trace_id not in done]

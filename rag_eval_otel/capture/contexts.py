@@ -159,11 +159,12 @@ def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...
 def _verbatim(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
-    """Return the passages that the generator (the LLM call with the answer) was shown verbatim.
+    """Return the passages that the ``generator`` was shown verbatim, with their positions.
 
-    ``behind``: the texts of prompts, first those of the generator, then those of earlier LLM calls
-    whose output the generator was shown. A passage that only an earlier call was shown gets the
-    position of that call's output in the generator's prompt.
+    The ``generator`` is the LLM call that wrote the answer. ``behind``: the texts of prompts, first
+    those of the generator, then the prompts of earlier LLM calls whose output the generator was
+    shown. If only an earlier call was shown a passage, the position of the passage is that of the
+    call's output in the generator's prompt.
     """
     messages = Messages(text for _, text in behind)
     count = sum(at is None for at, _ in behind)
@@ -315,7 +316,10 @@ def _truncated(
 
 
 def lacks_prompt(generator: Step) -> bool:
-    """Return True if the prompt of ``generator``, or a tool result in it, is not recorded."""
+    """Return True if the prompt of the LLM call ``generator`` is not recorded in full.
+
+    That is so if the prompt is missing, or if the text of a tool result in the prompt is missing.
+    """
     return not any(generator.prompt) or not all(one.text for one in generator.tool_results)
 
 
@@ -340,8 +344,9 @@ def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
     """Return the texts of the prompts that led to the output of ``generator``, with positions.
 
-    These are the prompt of ``generator``, with None as position, and the prompts of earlier LLM
-    calls whose output is in its prompt, with the position of that output.
+    ``generator`` is the LLM call that wrote the answer. The prompt of ``generator`` has None as
+    position. Then follow the prompts of earlier LLM calls whose output the prompt of ``generator``
+    contains, each with the position of that output.
     """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
@@ -356,10 +361,10 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return the position of the LLM output ``said`` in the prompts, or None if it is not there.
+    """Return the position of the LLM output ``said`` in the prompts, or None.
 
-    A short output counts only as a message, a line or a quotation of its own, and one word never
-    does, because it may be there by chance.
+    A short output may be in a prompt by chance. So it counts only as a message, a line or a
+    quotation of its own, and a single word never counts.
     """
     if len(said) >= _LINK:
         return messages.place(said)

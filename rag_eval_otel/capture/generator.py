@@ -54,7 +54,7 @@ def _grades(call: Step, texts: Sequence[str]) -> bool:
 
 
 def has_answer(turn: Turn) -> bool:
-    """Return True if a chain or agent of ``turn`` returned the answer, not only an LLM call."""
+    """Return True if a chain or agent returned the answer of ``turn``, not only an LLM call."""
     told = "output" in turn.recorded or any((step.output or "").strip() for step in turn.path)
     return told or unnamed_answer(turn) is not None
 
@@ -114,8 +114,8 @@ def _length(call: Step) -> int:
 def _possible_generators(turn: Turn) -> list[Step]:
     """Return the LLM calls whose output the application may have transformed into the answer.
 
-    Calls that grade another output are left out, and so are calls whose output another call used as
-    a query or as notes. A short output counts only if no span can be missing.
+    Calls that grade another output are left out, and so are calls whose output was a query or an
+    intermediate result for another call. A short output counts only if no span can be missing.
     """
     least = 1 if turn.is_complete else ANSWER_LENGTH
     if turn.calls and not (turn.calls[-1].output or "").strip():
@@ -127,7 +127,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step joined the output of ``call`` with that of another LLM call."""
+    """Return True if a chain joined the output of ``call`` with that of another LLM call."""
     told = [text for step in turn.steps[1:] for text in (step.output, *step.output_texts) if text]
     texts = [text for text in told if is_in(call.output or "", text)]
     others = [one.output or "" for one in turn.calls if one.id != call.id]
@@ -161,9 +161,10 @@ def _asked(steps: Iterable[Step]) -> Iterable[str]:
 def doubt_of(
     turn: Turn, generator: Step, answer: str, *, contexts: Sequence[Passage]
 ) -> SkipReason | None:
-    """Return the reason why ``turn`` cannot be scored, or None if it can.
+    """Return the reason why a question and its answer cannot be scored, or None if they can.
 
-    ``generator``: the LLM call that wrote ``answer``. ``contexts``: the passages it was shown.
+    ``turn``: the steps of the trace that belong to this question. ``generator``: the LLM call that
+    wrote ``answer``. ``contexts``: the passages that the LLM was shown.
     """
     said = turn.recorded
     if said >= {"documents", "output"}:
@@ -178,7 +179,7 @@ def doubt_of(
 
 
 def _lacks_part(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
-    """Return True if a span of ``turn`` seems to be missing from the trace."""
+    """Return True if a span between the question and the answer of ``turn`` seems to be missing."""
     around = any(step.kind == "tool" for step in turn.path[:-1])
     if around or generator.id in turn.tool_calls:  # the LLM that called the tool answered, too
         return True
@@ -284,10 +285,10 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
 
 
 def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
-    """Return the texts of the documents in the input and output of each step, as sets.
+    """Return the texts of the documents in the input and output of each chain, as sets.
 
-    Steps of one name and parent with at most one document each, such as the iterations of a loop,
-    form one set.
+    All chains of the same name and parent with at most one document each, such as the iterations of
+    a loop, form one set.
     """
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
@@ -300,7 +301,7 @@ def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
 
 
 def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
-    """Return True if ``step`` received the documents ``left`` and returned only ``kept``."""
+    """Return True if ``step`` was given the documents ``left`` but returned only ``kept``."""
     handed = {normalised(passage.text) for passage in step.documents_seen}
     written = (step.output or "",)
     return all(

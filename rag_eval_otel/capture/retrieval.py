@@ -246,9 +246,9 @@ def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Ste
 
 
 def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
-    """Return the documents in the output of ``step`` that are new.
+    """Return the documents that the chain ``step`` returned and had not received.
 
-    They are not in its input, and do not overlap with the texts ``known``.
+    Documents that overlap with one of the texts ``known`` are left out.
     """
     handed = {normalised(passage.text) for passage in step.documents_given}
     listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
@@ -388,7 +388,10 @@ class Block:
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the text with contexts in the last message of ``prompt`` that has one, or None."""
+    """Return the text below a heading such as "Context:" in ``prompt``, or None.
+
+    If several messages have such a heading, the last message counts.
+    """
     for message in reversed(prompt):
         text = next((found for found in _blocks(message) if found), None)
         if text is not None:

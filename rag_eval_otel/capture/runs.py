@@ -170,9 +170,10 @@ def _nest_searches(runs: Sequence[Run]) -> None:
 
 
 def step_of(run: Run, keys: Keys) -> Step:
-    """Convert ``run`` into a step, by the functions that are also used for spans.
+    """Convert ``run`` into a step, the form in which all calls in a trace are read.
 
-    ``keys``: the dict keys under which the application keeps questions and answers.
+    This uses the functions that are also used for spans. ``keys``: the dict keys under which the
+    application keeps questions and answers.
     """
     view = PlainSpan(
         name=run.name,
@@ -220,7 +221,10 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
-    """Return ``step`` with the parts ``said``, which the application recorded itself."""
+    """Return ``step`` with the question, documents or answer that the application recorded.
+
+    These (``said``) replace what LangChain reported.
+    """
     found: dict[Any, Any] = dict(said)
     if "documents" in found:
         found["documents"] = tuple(distinct_passages(found["documents"]))
@@ -341,7 +345,7 @@ class RunRecorder:
         return run
 
     def _stale(self) -> list[RunTree]:
-        """Remove and return the oldest trees, if there are too many, too old or too large ones."""
+        """Remove and return the oldest trees if there are too many or they are too old or large."""
         stale: list[RunTree] = []
         now = self._clock()
         while self._trees:

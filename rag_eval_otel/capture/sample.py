@@ -1,9 +1,9 @@
 """Read the question, the contexts and the answer of a turn from its steps, as a sample to score.
 
-A *turn* is one question of a user and its answer. A *sample* is what the metrics score: question,
-contexts and answer. If parts of the turn contradict each other, or one of them was redacted, the
-result is the reason why the turn is not scored. All this reads texts, so it runs on the background
-thread.
+A *turn* is one question of a user and its answer. A *step* is one call in a trace: a retrieval, or
+a call of a model, a tool or a chain. A *sample* is what the metrics score: question, contexts and
+answer. If parts of the turn contradict each other, or if a part was redacted, the result is the
+reason why the turn is not scored. All this reads texts, so it runs on the background thread.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _answer(turn: Turn) -> str:
 
 
 def _may_be_verdict(turn: Turn, answer: str) -> bool:
-    """Return True if a yes or no may be the answer of ``turn``, and not the output of a grader.
+    """Return True if ``answer``, a yes or no, may be the true answer and not a grader's output.
 
     If spans may be missing from the trace, a chain or an agent must have returned the text. The
     output of an LLM call alone is not enough.
@@ -119,10 +119,11 @@ def _may_be_verdict(turn: Turn, answer: str) -> bool:
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the text that the application recorded, or the text of the last step that has one.
+    """Return the text of the last of ``steps`` that has one, or None.
 
-    ``part`` is "input" for a question or "output" for an answer. If the text was redacted or cut,
-    raise `Refused`, even if another step has a copy of it.
+    ``part`` is "input" for the question and "output" for the answer. A text that the application
+    recorded itself takes precedence. An output that repeats the input of its step does not count.
+    If the text was redacted or cut, raise `Refused`, even if another step has a copy of the text.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -145,8 +146,8 @@ def _first(texts: Iterable[str | None]) -> str | None:
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
     """Return True if the reader of a streamed answer stopped before the end of the stream.
 
-    Then the span of the turn ended before the LLM call in it. The application received nothing, or
-    only the beginning of the LLM's output.
+    Then the span around the LLM call ended before the LLM call. The application received nothing,
+    or only the beginning of the LLM's output.
     """
     end = turn.anchor.end
     if turn.anchor.flat or turn.anchor.deferred or not turn.calls:

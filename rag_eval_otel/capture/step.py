@@ -61,9 +61,9 @@ class Step:
     """The documents of a retrieval: None if not captured, ``()`` if nothing was found."""
     error: str | None = None
     hidden: frozenset[Part] = frozenset()
-    """The parts of this step that were redacted."""
+    """The parts (documents, input, output or prompt) that were redacted."""
     cut: frozenset[Part] = frozenset()
-    """The parts of this step that a limit of the OpenTelemetry SDK shortened or dropped."""
+    """The parts that a limit of the OpenTelemetry SDK shortened or dropped."""
     recorded: frozenset[Part] = frozenset()
     """The parts that the application itself recorded, with `record_answer` and the like."""
     document_count: int | None = None
@@ -81,9 +81,9 @@ class Step:
     own_messages: tuple[str, ...] = ()
     """The messages in the prompt that the LLM itself wrote in earlier calls."""
     input_texts: tuple[str, ...] = ()
-    """The texts in the input of this step, if none of the texts is known to be the question."""
+    """The texts in the input of a chain, if none of the texts is known to be the question."""
     output_texts: tuple[str, ...] = ()
-    """The texts in the output of this step, if none of the texts is known to be the answer."""
+    """The texts in the output of a chain, if none of the texts is known to be the answer."""
     documents_seen: tuple[Passage, ...] = ()
     """The documents in the input and in the output of a chain."""
     documents_given: tuple[Passage, ...] = ()
@@ -92,17 +92,17 @@ class Step:
     """The ids of documents that a chain returned as ids, without their texts."""
     calls_tools: bool = False
     is_remote: bool = False
-    """Whether the parent is a span of another process, or the step has no parent at all.
+    """Whether the parent is a span of another process, or there is no parent at all.
 
-    Then no span of this process is missing above the step.
+    Then no span of this process is missing above this call.
     """
     flat: bool = False
-    """Whether the step may contain several unrelated questions with their answers.
+    """Whether the span may contain several unrelated questions with their answers.
 
     An example is the span of a web request.
     """
     deferred: bool = False
-    """Whether the output is a stream that the application reads after the step has ended."""
+    """Whether the output is a stream that the application reads after the span has ended."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The session, the user and other metadata that the application attached."""
     contexts_source: ContextsSource = "retrieval"

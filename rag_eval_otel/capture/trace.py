@@ -83,9 +83,9 @@ class OpenSpans:
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.
 
-        A span that has ended since the last refresh is kept until the next one. The SDK sets the
-        end time of a span shortly before it calls the span processor. The span would be missing in
-        between.
+        A span that has ended since the last refresh is kept until the next refresh, because the SDK
+        sets the end time of a span shortly before it calls the span processor. In between, the span
+        would be neither open nor ended.
         """
         with self._refreshing:  # not the buffer's lock, for which the application's threads wait
             seen = self.starts.copy()
@@ -265,7 +265,7 @@ class Trace:
         self.is_slow = self.is_slow or is_exported_late(view)
 
     def hold(self, anchor: SdkSpan) -> None:
-        """Record that the span ``anchor`` is kept back from the exporter until it is scored."""
+        """Record that the span ``anchor`` is kept back from the exporter until it has scores."""
         self.held[anchor.span_id] = anchor
         self.unheld = 0
 
@@ -330,7 +330,7 @@ class Trace:
         return taken
 
     def empty(self) -> None:
-        """Delete all spans, and mark the trace as lost, so that later spans are ignored."""
+        """Delete all spans of the trace, and ignore its later spans."""
         self.is_lost = True
         self.spans, self.arrivals, self.early, self.subtrees = {}, {}, {}, {}
         self.trees, self.size = [], 0
@@ -446,7 +446,7 @@ def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtr
 
 
 def _is_open_below(trace: Trace, view: SdkSpan, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if a retrieval, or a span after one, is still open below ``view``."""
+    """Return True if a retrieval, or a span that follows a retrieval, is open below ``view``."""
     trace.add_bystanders()
     views = [SdkSpan(span) for span in spans.newest(view.trace_id) if span.end_time is None]
     parents = {one.span_id: one.parent_id for one in views}

@@ -19,7 +19,7 @@ from rag_eval_otel.capture.step import RETRIEVALS, Step
 from rag_eval_otel.capture.text import Messages, is_same, normalised
 
 ACTIVE = RETRIEVALS | {"tool"}
-"""The kinds of steps that do something outside of the LLM."""
+"""The kinds of calls in a trace that act outside of the LLM: retrievals and tools."""
 
 _LEAVES = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
 _DEPTH = 100  # the most ancestors of a step that are considered
@@ -27,20 +27,20 @@ _SAME_CALL_NS = 30_000_000  # two records of one call differ by less than this i
 
 
 def in_order(step: Step) -> tuple[int, str]:
-    """Return the key by which steps are sorted: the start of ``step``, then its id."""
+    """Return the key by which the calls of a trace are sorted: start time, then id."""
     return step.start, str(step.id)
 
 
 class StepTree:
-    """The steps of a trace, and the ancestors of each step. Cycles among parents are cut.
+    """The steps (retrievals and calls of models, tools or chains) of a trace as a tree.
 
-    An instrumentation that does not detach its context gives later spans a wrong parent. So a
-    retriever, LLM call or tool that ended before a step below it started is no ancestor of that
-    step.
+    Cycles among parents are cut. An instrumentation that does not detach its context gives later
+    spans a wrong parent. So a retriever, LLM call or tool that ended before a step below it started
+    is no ancestor of that step.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        """Index ``steps`` by id. If two steps have the same id, the first counts."""
+        """Index the ``steps`` of a trace by id. If two steps have the same id, the first counts."""
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
@@ -48,7 +48,7 @@ class StepTree:
         self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
     def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the steps above ``step``, beginning with its parent."""
+        """Yield the steps of the trace above ``step``, beginning with its parent."""
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -60,7 +60,7 @@ class StepTree:
             parent = above.parent
 
     def path(self, step: Step) -> tuple[Step, ...]:
-        """Return ``step`` and the steps above it, nearest first."""
+        """Return ``step`` and the steps of the trace above it, nearest first."""
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
@@ -70,7 +70,7 @@ class StepTree:
 
     @cached_property
     def orphans(self) -> tuple[int, ...]:
-        """The start times of the steps whose parent is missing, sorted."""
+        """The sorted start times of the steps whose parent is missing from the trace."""
         return tuple(f.start for f in self.steps if self.is_orphan(f))
 
     def active_above(self, step: Step) -> tuple[Hashable, ...]:
@@ -88,21 +88,21 @@ class StepTree:
 
     @cached_property
     def child_kinds(self) -> Mapping[Hashable, set[str]]:
-        """The kinds of the children of each step, by the id of the step."""
+        """The kinds (such as retriever or LLM) of the children of each step, by step id."""
         found = defaultdict[Hashable, set[str]](set)
         for one in self.steps:
             found[one.parent].add(one.kind)
         return found
 
     def is_inside(self, step: Step, kinds: frozenset[str]) -> bool:
-        """Return True if a step of one of the ``kinds`` is above ``step``."""
+        """Return True if ``step`` is below a step of one of ``kinds``, such as a retriever."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
         """The successful LLM calls outside of retrievals, ordered by start, without duplicates.
 
-        Of LLM calls within each other, the innermost one with content is returned. If two
+        If LLM calls are within each other, only the innermost call with content is returned. If two
         instrumentations recorded the same call, the first record is returned.
         """
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
@@ -235,8 +235,8 @@ def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, li
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
     """Yield the LLM calls, and the steps on which the application itself recorded an answer.
 
-    A step with a recorded answer is yielded instead of the LLM calls below it. Steps in
-    ``holders``, the ids of steps that hold a retrieval, are not yielded in this way.
+    A step with a recorded answer is yielded instead of the LLM calls below it. ``holders``: the ids
+    of steps that contain a retrieval. These steps are not yielded.
     """
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
@@ -249,10 +249,10 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 
 def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
-    """Return the steps that hold ``retrieval``, nearest first. These are the steps above it.
+    """Return the steps of the trace that contain ``retrieval``, nearest first.
 
-    If the application recorded documents on a step that is no retrieval, the step itself is the
-    first holder.
+    These are the steps above it. If the application recorded documents on a step that is no
+    retrieval, that step itself is the first.
     """
     explicit = retrieval.kind not in RETRIEVALS
     return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
@@ -282,9 +282,10 @@ class Nesting:
     def owners(self) -> Owners:
         """Return for each anchor the id of the outermost anchor whose turn it belongs to.
 
-        An anchor is a step that holds a retrieval and a later LLM call. Anchors of the same name
-        and parent, such as the iterations of a loop, are treated alike. If anchors belong to each
-        other in a circle, the value is None.
+        A turn is one question of a user and its answer. An anchor is a step that contains a
+        retrieval and a later LLM call. Anchors of the same name and parent, such as the iterations
+        of a loop, are treated alike. If anchors belong to each other in a circle, the value is
+        None.
         """
         leaders = {anchor: self._enclosing_turn(anchor) for anchor in self._groups}
         by_role = {self._role(one): above for one, above in leaders.items() if above is not None}
@@ -308,7 +309,7 @@ class Nesting:
         return None
 
     def _role(self, anchor: Hashable) -> tuple[str, Hashable | None]:
-        """Return the name and the parent of a step. All iterations of a loop share them."""
+        """Return name and parent of the step ``anchor``, which all iterations of a loop share."""
         step = self._tree.by_id[anchor]
         return step.name, step.parent
 
@@ -340,11 +341,12 @@ class Nesting:
         return any(shown.place(text) for text in self._found[inner.id])
 
     def may_be_step(self, anchor: Hashable) -> bool:
-        """Return True if ``anchor`` may be an intermediate step of a turn around it.
+        """Return True if ``anchor`` may be an intermediate step on the way to another answer.
 
-        This is asked for a step around it whose output is not recorded, so that the outputs cannot
-        be compared. If that step contains several turns, it is a loop over questions, and they are
-        turns of their own.
+        ``anchor``: the id of a step that contains a retrieval and a later LLM call. It may be an
+        intermediate step if the output of a step around it is not recorded, and an LLM call there
+        was shown its output. If the step around it contains several such steps, it is a loop over
+        questions, and each question is scored by itself.
         """
         inner, within = self._tree.by_id[anchor], 1
         for above in self._tree.ancestors(inner):

@@ -33,7 +33,7 @@ from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""By step id, the ids of the anchors (the steps that get scores) at or below the step."""
+"""By step id, the ids of the steps at or below it that get the scores of a question."""
 
 _OVERHEAD = 4096  # bytes of a span that is kept back and its records, without texts
 
@@ -55,17 +55,17 @@ class Turn:
     other_calls: tuple[Step, ...]
     retrievers: tuple[Step, ...]
     size: int = 0
-    """The estimated memory in bytes that the turn needs while it waits to be scored."""
+    """The estimated memory in bytes that question, contexts and answer need until scored."""
     doubt: SkipReason | None = None
-    """The reason why the turn may be incomplete or ambiguous and is not scored, or None."""
+    """The reason why this question and answer may be incomplete or ambiguous, or None."""
     is_complete: bool = True
-    """Whether no step of the turn can be missing. If False, more checks are made."""
+    """Whether no span of this question and answer can be missing; else more is checked."""
     steps: tuple[Step, ...] = ()
-    """The anchor, the chains, agents and rerankers below it, and the chains below its path."""
+    """The step that gets the scores, and the chains, agents and rerankers below or beside it."""
     tools: tuple[Step, ...] = ()
-    """The tools and retrievals below the anchor that are not within another one."""
+    """The tools and retrievals below the scored span, without tools within other tools."""
     ranking_calls: frozenset[Hashable] = frozenset()
-    """The ids of the LLM calls that rank documents, within a step that returned documents only."""
+    """The ids of LLM calls that rank documents, within a step that returns documents only."""
     tool_calls: frozenset[Hashable] = frozenset()
     """The ids of the LLM calls that were made within tools or retrievals."""
     lacks_retrieval: bool = False
@@ -103,10 +103,10 @@ def find_turns(
     loss: Loss = "none",
     contexts_from_prompt: ContextsFromPrompt = "off",
 ) -> list[Turn]:
-    """Return the RAG turns (question, contexts, answer) in the ``steps`` of one trace.
+    """Return the RAG turns (question, contexts and answer) in the ``steps`` of one trace.
 
-    They are ordered by the start of their first LLM call. Most traces of an application contain
-    none. ``loss``: whether steps of the trace may be missing.
+    Most traces of an application contain no turn. ``loss``: whether steps may be missing from the
+    trace.
     """
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
@@ -153,7 +153,7 @@ def find_turns(
 
 
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield a turn for each LLM call without a parent whose prompt has tool results as contexts."""
+    """Yield a turn (question and answer) for each LLM call without parent that saw tool results."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
@@ -168,7 +168,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
     """Yield the turns (question and answer) that have retrievals but no LLM call.
 
-    Either the retrievals found nothing and a chain returned an answer all the same, or the
+    Either the retrievals found nothing and a chain returned an answer nevertheless, or the
     application recorded the answer itself.
     """
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
@@ -190,10 +190,10 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 
 
 def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps below each anchor, by anchor id.
+    """Return the steps of the trace below each anchor, by anchor id.
 
-    An anchor is the step that gets the scores of a turn. A step below several anchors counts for
-    the deepest one.
+    An anchor is a step that gets the scores of one question and its answer. A step below several
+    anchors is returned for the deepest anchor only.
     """
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps:
@@ -204,10 +204,10 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
 
 
 def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
-    """Return the steps beside each turn, by the id of the anchor (the step that gets scores).
+    """Return the steps beside the anchor of each turn (question and answer), by anchor id.
 
-    They are below the steps above the anchor that belong to this turn only, and not below any
-    anchor.
+    The anchor is the step that gets the scores. The steps beside it have a common ancestor with it
+    that belongs to no other turn, and are below no anchor.
     """
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -224,7 +224,7 @@ def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hasha
 def _with_surroundings(
     tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]
 ) -> Turn:
-    """Return ``turn`` with the steps around it that show whether a part of it is missing."""
+    """Return ``turn`` with the calls around it that show whether a part of it is missing."""
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
     ranking = {
@@ -276,7 +276,7 @@ def _doubt(tree: StepTree, anchor: Hashable, nesting: Nesting) -> SkipReason | N
 
 
 def _lacks_parent(tree: StepTree, anchor: Hashable) -> bool:
-    """Return True if the parent of a step is missing at the top of a turn, or in its time."""
+    """Return True if a span above a scored question, or during it, is missing from the trace."""
     start, end = tree.by_id[anchor].start, tree.by_id[anchor].end
     within = tree.orphans[bisect_left(tree.orphans, start) :]
     lacks_inner = bool(within) and (end is None or within[0] <= end)
@@ -294,7 +294,7 @@ def _size(steps: Sequence[Step]) -> int:
 def _retrievers(
     tree: StepTree, owners: Owners, retrievals: Sequence[Step]
 ) -> dict[Hashable, list[Step]]:
-    """Return the retrievals of each turn, by the id of the step that gets the turn's scores."""
+    """Return the retrievals of each question, by the id of the step that gets the scores."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
         anchor = next((a.id for a in holders_of(tree, retriever) if a.id in owners), None)
@@ -306,9 +306,9 @@ def _retrievers(
 def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
-    An anchor is the step that gets the scores of a turn; ``calls`` are the LLM calls of the turns.
-    LLM calls beside the anchor that called tools are left out, because they may belong to something
-    else.
+    An anchor is the step that gets the scores of one question. ``calls`` are the LLM calls that may
+    have answered it. LLM calls beside the anchor that called tools are left out, because they may
+    belong to something else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -323,9 +323,10 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
 
 
 def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return for each step the ids of the anchors whose turns it belongs to, by step id.
+    """Return for each step the ids of the anchors whose questions it belongs to, by step id.
 
-    An anchor is the step that gets the scores of a turn. All steps above it belong to the turn.
+    An anchor is the step that gets the scores of one question and its answer. All steps above an
+    anchor belong to the question, too.
     """
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
@@ -335,7 +336,7 @@ def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None
 
 
 def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    """Return ``anchor`` (the step that gets scores) and the steps above it of no other turn."""
+    """Return ``anchor``, the step that gets scores, and the steps above it of no other question."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
@@ -343,11 +344,10 @@ def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
 def with_doubts(
     tree: StepTree, turns: Sequence[Turn], *, users: _Users, is_complete: bool
 ) -> list[Turn]:
-    """Return ``turns``, and set a reason not to score those that may be part of another turn.
+    """Return ``turns`` (questions with answers), with reasons not to score some of them.
 
-    Such a turn (question and answer) may be an intermediate step of another turn, or may grade the
-    answer of another turn. ``users``: by step id, the anchors of the turns that the step belongs
-    to.
+    Such a turn may be an intermediate step of another turn, or may grade the answer of another
+    turn. ``users``: by step id, the ids of the scored steps of the turns that a step belongs to.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
@@ -366,7 +366,7 @@ def with_doubts(
 
 
 def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
-    """Return the ids of steps around several turns whose output no LLM call below wrote."""
+    """Return the ids of steps around several questions whose output no LLM call wrote."""
     shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
@@ -386,7 +386,7 @@ def _calls_that_asked(turn: Turn, told: Mapping[str, Sequence[Step]]) -> list[St
 
 
 def _was_shown(call: Step, turn: Turn) -> bool:
-    """Return True if the LLM ``call`` was shown documents that ``turn`` retrieved."""
+    """Return True if the LLM ``call`` was shown documents that were retrieved for ``turn``."""
     found = (p.text for one in turn.retrievers for p in one.documents or ())
     return any(place(text, call.prompt) for text in found)
 
@@ -397,10 +397,10 @@ _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadr
 
 
 def split_flat(turn: Turn) -> list[Turn]:
-    """Split ``turn`` into one turn for each answer, if its anchor may contain several questions.
+    """Split ``turn`` into one turn (question and answer) for each answer, if it has several.
 
-    Such an anchor is marked as *flat*. An example is the span of a web request. Other turns are
-    returned unchanged.
+    Only a *flat* span, such as that of a web request, may contain several. Other turns are returned
+    unchanged.
     """
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
@@ -450,9 +450,9 @@ def is_short(call: Step) -> bool:
 def may_grade(call: Step, turn: Turn) -> bool:
     """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
 
-    That is so if it was shown the output of an earlier call, and no documents that the earlier call
-    was not shown. It may also translate or improve that output, which looks the same. The outputs
-    of LLM calls within tools do not count.
+    That is so if it was shown the output of the earlier call, and no documents that the earlier
+    call was not shown. It may also translate or improve that output: the trace does not show the
+    difference. The outputs of LLM calls within tools do not count.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}

@@ -34,7 +34,7 @@ _ORIGINAL: Final = "_rag_eval_otel_original"
 _USERS: Final = "_rag_eval_otel_users"
 
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is running. A search method may call another one, which must not count again."""
+"""Whether a search is running. A search within it, by another method, is not recorded."""
 
 
 class VectorStoreSearches:
