@@ -94,11 +94,11 @@ class Config:
     batch_size: int = 32
     """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
-    """A folder with prompts. Its files replace the built-in prompts of the same names."""
+    """A folder with a file for each built-in prompt, to replace the prompt of that name."""
     prices: str | None = None
     """A file with the prices of judge tokens. The default is list prices of providers."""
     fusion: Fusion = "on"
-    """Whether one judge request may ask for several metrics of the same answer."""
+    """Whether questions of several metrics about one turn may share a judge request."""
 
     thresholds: str | os.PathLike[str] | Mapping[str, float] = field(default_factory=dict)
     """The lowest score that passes, for each metric, or the path of a ``.toml`` file of these."""
