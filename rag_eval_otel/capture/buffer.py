@@ -132,9 +132,9 @@ def log_tap(provider: Any) -> LogTap | None:
     return tap
 
 
-_LOST = 4096  # evicted traces whose later spans are ignored
+_LOST = 4096  # the most evicted traces whose later spans are ignored
 
-_SHARE = 4  # one trace may take this fraction of all bytes: 1 / 4
+_SHARE = 4  # one trace may take a quarter of all bytes
 
 
 class Taken(NamedTuple):

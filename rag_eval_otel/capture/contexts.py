@@ -25,9 +25,9 @@ _Shown: TypeAlias = "tuple[Place | None, Passage]"
 """The position of a passage in the prompts, or None if unknown, and the passage as shown there."""
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
-_BEGINNING = 40  # characters at its beginning by which a document that was cut is recognised
+_BEGINNING = 40  # a document that was cut is recognised by so many characters at its beginning
 _END = re.compile(r"\s*(\.\.\.|…|[\n\[<\"'`]|$)")  # text that may follow a passage that was cut
-_ROOM = 200  # the least number of letters and digits that rewritten long documents take
+_ROOM = 200  # rewritten long documents have at least so many letters and digits
 _LINK = 20  # an LLM output of this length is not in a later prompt by chance
 _SHORT = 8  # the same length for an output that is a whole message, a line or in quotes
 _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")

@@ -29,9 +29,9 @@ _DEMANDS_VERDICT = re.compile(
 def unnamed_answer(turn: Turn) -> str | None:
     """Return the answer that ``turn`` returned under an unusual key, or None.
 
-    Such an answer is a text in the output of a chain that is also the output of an LLM call. Texts
-    that are the question are left out, and so are verdicts on other texts. If several texts are
-    left, return None.
+    Such an answer is a text in the output of a chain that is also the output of an LLM call. The
+    text of the question is left out, and so are verdicts on other texts. If several texts remain,
+    return None.
     """
     asked = [step.input for step in (*turn.path, *turn.retrievers)]
     for step in reversed(turn.path):
@@ -199,8 +199,8 @@ def _lacks_tool(turn: Turn, generator: Step) -> bool:
 def _kept_unknown_documents(turn: Turn) -> bool:
     """Return True if a step returned ids of documents whose texts are not known.
 
-    Unknown ids may also stand for answers to sub-questions. So there must be more of them than LLM
-    calls beside the one that wrote the answer.
+    Unknown ids may also stand for answers to sub-questions, one for each LLM call beside the call
+    that wrote the answer. So there must be more unknown ids than such calls.
     """
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
@@ -260,8 +260,9 @@ def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
     """Return True if the application left out the retrieved documents that were not shown.
 
-    This is known if a step returned exactly the documents that were shown (``contexts``), or if an
-    LLM call was shown the others to grade them. Otherwise a span may be missing.
+    ``contexts``: the documents that the LLM was shown. The application left out the other documents
+    if a step returned exactly ``contexts``, or if an LLM call was shown the other documents to
+    grade them. Otherwise a span may be missing.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}

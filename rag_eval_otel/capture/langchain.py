@@ -5,9 +5,10 @@ the time and the content. Containers are copied, because applications change the
 parsed here, and no span is made. The handler never attaches an OpenTelemetry context, because the
 context would leak into the application.
 
-Asynchronous LangChain calls a plain handler in another thread. If any handler is ``run_inline``, it
-drops the model starts of the other handlers. So the methods of this handler look like coroutine
-functions (`_Event`). They do their work when they are called, and return an awaitable that is done.
+Asynchronous LangChain calls a plain handler in another thread. If any handler is ``run_inline``,
+LangChain drops the model starts of all other handlers. So the methods of our handler look like
+coroutine functions (`_Event`). They do their work when they are called, and return an awaitable
+that is done.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _COMPOSED = RETRIEVALS | {
     "llm",
 }  # a tool that only searches has no such steps below it
 _METADATA = re.compile(r"(\w[\w -]*: *\S+\n?)+")  # lines that hold metadata and no passage
-_SENTENCE = re.compile(  # one line that ends with a sentence
+_SENTENCE = re.compile(  # one line that ends with the end of a sentence
     "[^\\n]*\\w[^\\n]*[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}"
 )
 _MIN_OUTPUT = 12  # an LLM output of this length is not in a tool result by chance
@@ -175,7 +175,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
                 continue
             seen.add(key)
             if any(place(text or "", [result.text]) for text in said):
-                continue  # the tool is an agent that answered
+                continue  # the tool is an agent, and the result is its answer
             if place(result.text, outputs) is None and not any(
                 place(t, [result.text]) for t in known
             ):
@@ -353,7 +353,7 @@ _RULED = re.compile(
 _ADJECTIVES = (
     r"(?:(?:the|retrieved|relevant|given|provided|following|supporting|additional)[ \t]+)*"
 )
-_HEADED = re.compile(  # on a line of its own, or with nothing before it
+_HEADED = re.compile(  # a heading on a line of its own, or at the beginning of a line
     rf"(?:^|\n)[ \t]*(?:[^\n:]{{0,200}}\b(?:{_NAMES})\b[^\n:.]{{0,40}}:[*]*[ \t]*\n"
     rf"|[#*\[]*{_ADJECTIVES}(?:{_NAMES})[\]*]*[ \t]*:)",
     re.IGNORECASE,

@@ -300,7 +300,7 @@ class RunRecorder:
 
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
-    ) -> Run | None:  # see `Run`
+    ) -> Run | None:  # positional: see `Run`
         """Record the start of a run, and return the run.
 
         Return None if the run is known already or its tree is full. A run whose parent is not known

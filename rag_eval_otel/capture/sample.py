@@ -191,7 +191,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
 def _message(turn: Turn, generator: Step | None) -> str:
     """Return the last user message in the prompt of ``generator``, the LLM call with the answer.
 
-    If a second instrumentation recorded the same call, the shorter of both messages is returned.
+    If two instrumentations recorded the same call, the shorter of the two messages is returned.
     """
     if generator is None:
         return ""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Any] = {}
 _AS_IT_IS: Final = frozenset({str, bool, int, float, type(None)})
 _DEPTH: Final = 50  # levels of containers within containers that are copied
-_ITEMS: Final = 1_000_000  # the most items of one value
+_ITEMS: Final = 1_000_000  # the most items of one value that are copied
 _ARRAYS: Final = frozenset({"numpy", "pandas"})
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeAlias
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
     """Return the number of the first message with ``text`` in it, and the offset of ``text`` there.
 
-    ``text`` may be there verbatim, escaped as in JSON, or with other white space. If it is only
-    there with other white space, the offset counts in the normalised message. Return None if
-    ``text`` is empty or in no message.
+    ``text`` may be there verbatim, escaped as in JSON, or with other white space. In the last case,
+    the offset is that in the message with normalised white space. Return None if ``text`` is empty
+    or in no message.
     """
     if not text.strip():  # an empty text is in every message
         return None
@@ -100,7 +100,7 @@ class Keys:
     )
 
     def after(self, *, question: Iterable[str] = (), answer: Iterable[str] = ()) -> Keys:
-        """Return these keys after the keys of one application, which then take precedence.
+        """Return a copy with keys of one application's own, which take precedence over these keys.
 
         ``question`` and ``answer`` are the application's keys.
         """
@@ -116,8 +116,8 @@ _MAX_MAPPINGS = 100  # the most nested mappings that are searched for a text
 def question_of(data: object, keys: Keys = USUAL) -> str | None:
     """Return the question in plain ``data``, or None if there is none.
 
-    It is ``data`` itself if that is a string, else the value under the first of the question keys,
-    else the last message of the user.
+    If ``data`` is a string, it is the question. Otherwise the question is the value of the first
+    question key that is present, or the last message of the user.
     """
     return _text_of(data, keys=keys.question, roles=_USER_ROLES, seen=set())
 
@@ -125,8 +125,8 @@ def question_of(data: object, keys: Keys = USUAL) -> str | None:
 def answer_of(data: object, keys: Keys = USUAL) -> str | None:
     """Return the answer in plain ``data``, or None if there is none.
 
-    It is ``data`` itself if that is a string, else the value under the first of the answer keys,
-    else the last message of the model.
+    If ``data`` is a string, it is the answer. Otherwise the answer is the value of the first answer
+    key that is present, or the last message of the model.
     """
     return _text_of(data, keys=keys.answer, roles=_ASSISTANT_ROLES, seen=set())
 
@@ -154,7 +154,7 @@ def _text_of(
 def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
     """Return the text of the last message that was written by one of ``roles``.
 
-    Return None if the user wrote a message after it. Then it belongs to an earlier question.
+    Return None if the user wrote a later message. Then the text belongs to an earlier question.
     """
     for message in reversed(messages):
         role = role_of(message)
@@ -209,14 +209,14 @@ def exportable(text: str) -> str:
 Place: TypeAlias = "tuple[int, int]"
 """The number of a message, and how many letters and digits of the message precede the text."""
 
-_FEW = 16  # letters and digits; a shorter text must be there verbatim
+_FEW = 16  # a text with fewer letters and digits must be there verbatim
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
 _LAYERS = 3  # layers of escapes that are removed, as in JSON within JSON within a repr
 _MOST = 0.6  # the fraction of its distinctive words that a reworded text keeps
 _SEVERAL = 3  # the least number of distinctive words that a reworded text keeps
 
 _UNESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt]|(.))", re.DOTALL)
-_NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # of a line in a list
+_NUMBER = re.compile(r"^[\W_]*\d{1,3}[.):\]]\s+", re.MULTILINE)  # the number of a list item
 _NEITHER = re.compile(r"[\W_]+")
 _WORD = re.compile(r"[^\W_]+")
 

@@ -240,7 +240,7 @@ class Trace:
     held: dict[int, SdkSpan] = field(default_factory=dict)
     """The spans that are kept back from the exporter until they are scored, by span id."""
     trees: list[tuple[int, RunTree]] = field(default_factory=list)
-    """LangChain runs that are scored only together with spans, with the id of the span around."""
+    """LangChain runs within open spans of the trace, each with the id of the span around it."""
     subtrees: dict[int, Subtree] = field(default_factory=dict)
     turns: set[int] = field(default_factory=set)
     """The ids of the spans below which an LLM call follows a retrieval."""
@@ -418,9 +418,9 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Add ``up`` to the subtrees of the span ``above`` and of its ended ancestors.
+    """Add ``up`` to what is known to be below the span ``above`` and its ended ancestors.
 
-    ``up`` is the first retrieval and the last LLM call that were found below the span ``above``.
+    ``up``: the start of the first retrieval and of the last LLM call that have been found below.
     """
     for _ in range(_DEPTH):
         if above is None or (up.searched is None and up.called is None):
