@@ -1,1 +1,1 @@
-"""Judges: who answers the typed questions of the metrics."""
+"""Judges answer the questions of the metrics: models behind a server, local models, or rules."""

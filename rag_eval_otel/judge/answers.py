@@ -1,7 +1,7 @@
-"""Answers by evidence: how far contexts support the claims of an answer and serve a question.
+"""Answer the tasks of metrics from evidence: how far contexts support claims and serve a question.
 
-`LexicalJudge` and `LocalJudge` answer the same tasks in the same way and differ in the evidence:
-the one compares words, the other asks a classifier.
+`LexicalJudge` and `LocalJudge` both answer this way. They differ in the evidence: `LexicalJudge`
+compares words, `LocalJudge` asks a classifier.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rag_eval_otel.judge import replies as say
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.texts import claims_of, evades
 
-FULL, EVEN, PART = 0.75, 0.5, 0.25  # the highest rating, a yes, and the rating between
-_BY_THE_LEAST = 2  # the voice on groundedness that goes by one claim
+FULL, EVEN, PART = 0.75, 0.5, 0.25  # least shares: rating 2, a yes, rating 1
+_BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, not the mean
 
 
 class Shown:
-    """The question, the answer (or the reference) and the contexts that a task shows."""
+    """The texts that a task shows: the question, the answer (or reference), and the contexts."""
 
     def __init__(self, task: Task[Any]) -> None:
         shown = dict(task.inputs)
@@ -29,21 +29,21 @@ class Shown:
 
     @cached_property
     def claims(self) -> list[str]:
-        """The claims of the answer."""
+        """The claims that the answer makes."""
         return claims_of(self.answer, question=self.question)
 
 
 class Evidence(Protocol):
-    """How far the contexts of a task support claims and serve the question, from 0 to 1."""
+    """Says how far the contexts of a task support claims and serve the question, from 0 to 1."""
 
     def support(self, claim: str) -> float:
-        """Return how likely the contexts support ``claim``."""
+        """Return the probability that the contexts support ``claim``."""
 
     def new_support(self, claim: str) -> float:
-        """Return how likely they support what ``claim`` says beyond the question."""
+        """Return the probability that the contexts support what ``claim`` adds to the question."""
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:
-        """Return how likely they support a sentence with ``claims``."""
+        """Return the probability that the contexts support ``sentence``, which makes ``claims``."""
 
     def relevances(self) -> Sequence[float]:
         """Return how far each context serves the question."""
@@ -52,11 +52,14 @@ class Evidence(Protocol):
         """Return how far the contexts, taken together, serve the question."""
 
     def reason(self, share: float) -> str:
-        """Return the reason of a rating."""
+        """Return the text that is the reason of a rating with this ``share`` of support."""
 
 
 class EvidenceAnswers:
-    """The answers to a task that follow from ``evidence``."""
+    """Answers one ``task``, which shows the texts ``shown``, from ``evidence``.
+
+    Each public method builds one kind of reply; `ANSWERS` says which method answers which task.
+    """
 
     def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:
         self.task, self.shown, self.evidence = task, shown, evidence
@@ -109,13 +112,13 @@ class EvidenceAnswers:
 
 
 def verdicts(probabilities: Iterable[float]) -> say.Verdicts:
-    """Return graded verdicts, numbered from 1."""
+    """Return one verdict for each of ``probabilities`` of a yes, numbered from 1."""
     numbered = enumerate(probabilities, start=1)
     return say.Verdicts(verdicts=[say.Verdict.graded(one, index=i) for i, one in numbered])
 
 
 def judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
-    """Return ``claims`` with verdicts, graded by the probability of each."""
+    """Return ``claims`` with verdicts, which follow from the ``probability`` of each claim."""
     found = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
     return say.JudgedStatements(statements=found)
 
@@ -132,4 +135,4 @@ ANSWERS: Mapping[str, Callable[[EvidenceAnswers], say.Reply]] = {
     "useful_for_answer": EvidenceAnswers.useful,
     "useful_for_reference": EvidenceAnswers.useful,
 }
-"""The answer to each family of tasks."""
+"""The method that answers the tasks of each family of prompts (see `Kind.family`)."""

@@ -1,8 +1,9 @@
-"""`Ask`: puts the questions of one sample to the judge.
+"""`Ask`: put the questions of one sample to the judge, with as few requests as possible.
 
-Equal questions are asked once. Questions that may share a request do so if they wait at the same
-moment. A question that comes up during a request waits for the reply, to share a request with the
-questions that follow from it. If a reply does not parse, the judge is asked again, with the error.
+Equal questions are asked once. Questions that may share a request are sent together if they wait at
+the same moment. A question that comes up during a request waits for the reply, so that it can share
+a request with questions that follow from the reply. If a reply does not parse, the judge is asked
+again and told the error.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from rag_eval_otel.types import Fusion, Reasons, Usage
 
 R = TypeVar("R", bound=Reply)
 
-_QUIET = 8  # turns of the loop without a new task, in which a reply reaches its metric
+_QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 
 
 class ReplyCache:
-    """Replies by content, least recently used out first; keeps digests, not the texts asked.
+    """Keeps the last ``max_entries`` replies of judges, under digests of the questions.
 
-    With each reply goes the model that gave it, so that a score from the cache has the version of
-    the one before.
+    The least recently used reply is dropped first. The texts of questions are not kept. Each reply
+    is kept with the name of the model that gave it, so that a score from the cache has the same
+    version as the score before it.
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
@@ -42,27 +44,31 @@ class ReplyCache:
         self._replies: OrderedDict[bytes, tuple[Reply, str]] = OrderedDict()
 
     def get(self, key: bytes) -> tuple[Reply, str] | None:
-        """Return the reply kept under ``key`` and its model, if any."""
+        """Return the reply kept under ``key`` and the name of its model, or None."""
         found = self._replies.get(key)
         if found is not None:
             self._replies.move_to_end(key)
         return found
 
     def put(self, key: bytes, reply: Reply, model: str) -> None:
-        """Keep ``reply``, dropping the oldest over the limit."""
+        """Keep ``reply`` of ``model`` under ``key``; drop the oldest replies over the limit."""
         self._replies[key] = (reply, model)
         while len(self._replies) > self._max:
             self._replies.popitem(last=False)
 
 
 class Ask:
-    """Puts one sample's tasks to a judge. Use within one event loop, for one sample.
+    """Puts the tasks of one sample to a judge, within one event loop.
 
-    ``fusion="off"`` sends one request per task. ``repairs`` is how often an unparsable part is
-    asked again. Fused, a question that comes up while replies are under way waits for them, for
-    at most ``patience`` seconds, to travel with what they lead to. ``reasons`` says whether the
-    judge is to give reasons, and ``prompts`` tells prompts that are not built in from others, for
-    ``cache``. ``usage`` and ``model`` tell what it took and which model answered.
+    - ``fusion``: with ``"off"``, each task has a request of its own.
+    - ``repairs``: how often a task is asked again if its part of the reply does not parse.
+    - ``patience``: with fusion, the most seconds that a task waits for requests under way, to share
+      a request with tasks that follow from their replies.
+    - ``reasons``: whether the judge is to give reasons.
+    - ``prompts``: a digest of prompts that are not built in, as a part of the keys of ``cache``.
+
+    Afterwards, ``usage`` has the requests and tokens, and ``model`` the name of the model that
+    answered.
     """
 
     def __init__(
@@ -88,23 +94,23 @@ class Ask:
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._events = 0  # number of new tasks and of ended requests
+        self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
-        """Return the reply to ``task``; raise what prevented it."""
+        """Return the reply to ``task``, or raise the error because of which there is none."""
         outcome = await self._outcome(task)
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Put ``tasks`` at once and return the reply, or the error, for each."""
+        """Ask all ``tasks`` at once and return the reply or the error for each task."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        """Cancel the requests, and the questions that wait to be sent."""
+        """Cancel the requests under way, and fail the tasks that wait to be sent."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
         self.usage += Usage(judge_requests=len(self._requests))
@@ -117,7 +123,7 @@ class Ask:
         future = self._outcomes.get(task)
         if future is None:
             future = self._put(task)
-        # Shielded: a metric that is cancelled must not take the answer from another.
+        # Shielded: if one metric is cancelled, other metrics still get the reply.
         return await asyncio.shield(future)
 
     def _put(self, task: Task[Any]) -> asyncio.Future[object]:
@@ -135,7 +141,11 @@ class Ask:
         return future
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks after some turns of the loop without a new task or a reply."""
+        """Send the waiting tasks after `_QUIET` loop iterations without a new task or a reply.
+
+        With fusion, tasks wait longer while a request is under way. ``seen`` is the number of
+        events at the last call, ``quiet`` the number of iterations without a new event.
+        """
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
             loop = asyncio.get_running_loop()
@@ -146,7 +156,10 @@ class Ask:
             self._send_waiting()
 
     def _wait(self) -> None:
-        """Send the waiting tasks when the last request ends, or after ``patience`` seconds."""
+        """Start the timer that sends the waiting tasks after ``patience`` seconds.
+
+        If the last request ends before, the tasks are sent then.
+        """
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._patience, self._send_waiting)
@@ -165,7 +178,10 @@ class Ask:
             request.add_done_callback(partial(self._close, group))
 
     async def _send(self, asked: Sequence[Task[Any]]) -> None:
-        """Deliver each part as soon as it arrives; ask again for parts that do not parse."""
+        """Ask the judge about the tasks ``asked``, and again if their replies do not parse.
+
+        The outcome of a task is set as soon as its reply arrives.
+        """
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
@@ -182,7 +198,7 @@ class Ask:
             self._cache.put(self._key(task), part, self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
-        """Set the error of the tasks that got no reply."""
+        """Set the error of ``request``, which ended, as the outcome of tasks without a reply."""
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
@@ -197,7 +213,7 @@ class Ask:
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
         try:
             replies = await self._judge.reply(tasks)
-        except JudgeUnavailableError as error:  # it was not asked
+        except JudgeUnavailableError as error:  # the judge was not asked
             return [error] * len(tasks)
         except JudgeError as error:
             self.usage += Usage(judge_requests=1)
@@ -215,7 +231,10 @@ class Ask:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into requests: each joins the first group that it may share one with."""
+    """Split ``tasks`` into groups, one for each request.
+
+    A task joins the first group in which it may share a request with all tasks.
+    """
     groups: list[list[Task[Any]]] = []
     for task in tasks:
         home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
@@ -227,5 +246,5 @@ def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[An
 
 
 def given_up() -> JudgeTimeoutError:
-    """Return the error of a request that is cancelled when the evaluation ends."""
+    """Return the error of a request that is cancelled because the evaluation ends."""
     return JudgeTimeoutError("given up: the evaluation ran out of time")

@@ -1,4 +1,4 @@
-"""`LangChainJudge`: any LangChain chat model as a judge."""
+"""`LangChainJudge`: use a chat model of LangChain as the judge."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 
 class LangChainJudge:
-    """A judge on a LangChain chat model, or on a runnable that ends in one.
+    """A judge that asks a LangChain chat model, or a runnable that ends in a chat model.
 
-    The JSON Schema of the reply is in the prompt, because not every chat model takes one. The
-    model's own retries and timeouts apply. Neither this library nor LangSmith traces its calls.
+    The JSON Schema of the reply is in the prompt, because not every chat model accepts a schema.
+    The retries and timeouts of the chat model apply. Neither this library nor LangSmith traces the
+    calls.
 
-    The model is called with ``invoke`` on at most ``max_threads`` worker threads, never with
-    ``ainvoke``: LangChain's packages share one asynchronous HTTP client among all models of a
-    process, and a client that is used in two event loops fails in both. Only a model without a
-    synchronous form is called with ``ainvoke``; do not use that model, or another of its class,
-    elsewhere.
+    The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, not with
+    ``ainvoke``. LangChain's packages share one asynchronous HTTP client among all models of a
+    process, and a client that is used in two event loops fails in both. Only a chat model without a
+    synchronous form is called with ``ainvoke``; do not use that model, or another model of its
+    class, elsewhere.
     """
 
     def __init__(
         self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
     ) -> None:
-        """Judge with ``llm``; ``model`` is its name in versions, if it has none of its own."""
+        """Judge with ``llm``; ``model`` names it in versions of scores if it has no name itself."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
 
@@ -43,7 +44,7 @@ class LangChainJudge:
         return f"LangChainJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one call; exceptions of the chat model are passed on."""
+        """Answer ``tasks`` in one call of the chat model, and pass on its exceptions."""
         from langsmith import tracing_context  # noqa: PLC0415  # comes with langchain-core
 
         request = compose(tasks)
@@ -58,7 +59,10 @@ class LangChainJudge:
 
 
 def named_judge(model: str, config: Config) -> LangChainJudge:
-    """Return ``model`` of a provider without an OpenAI-compatible endpoint, as a judge."""
+    """Return a judge on ``model`` of the provider in ``config.judge``, made by LangChain.
+
+    For providers without an OpenAI-compatible endpoint, such as Bedrock.
+    """
     provider = PROVIDERS[str(config.judge).partition("/")[0]]
     if config.seed is not None:
         msg = f"{provider.name}/... takes no seed"
@@ -78,10 +82,10 @@ def named_judge(model: str, config: Config) -> LangChainJudge:
 def _chat_model(
     provider: Provider, model: str, *, timeout: float, **options: Any
 ) -> Runnable[Any, Any]:
-    """Return ``model`` of ``provider`` as LangChain's ``init_chat_model`` makes it.
+    """Return ``model`` of ``provider``, made by LangChain's ``init_chat_model``.
 
-    ``timeout`` is in seconds for each attempt. Raises `MissingDependencyError` where a package is
-    not installed, and `ConfigError` where the model can't be made with ``options``.
+    ``timeout`` is in seconds for each attempt. Raises `MissingDependencyError` if a package is not
+    installed, and `ConfigError` if the model cannot be made with ``options``.
     """
     try:
         make: Any = import_module("langchain.chat_models").init_chat_model

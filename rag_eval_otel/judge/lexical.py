@@ -1,7 +1,8 @@
 """`LexicalJudge`: the offline judge, which compares words.
 
 It needs no key, no network and no model, and always gives the same reply. It finds words and
-numbers that recur, without their meaning: good for wiring, demos and a free first look.
+numbers that occur in both texts, and does not know their meaning. It is good for a first set-up,
+demos and a free first look at scores.
 """
 
 from __future__ import annotations
@@ -36,30 +37,31 @@ _INTENT = "To know: "
 class LexicalJudge:
     """A judge that compares words: offline, free, and with the same result each time.
 
-    Verdicts and ratings carry a probability; at one half, right and wrong are equally likely. A
-    task with instructions (a rubric, a guideline, your own) gets an `UnparsableReplyError`. Texts
-    are read up to `texts.MAX_CHARACTERS`. Instructions in the texts have no effect.
+    Verdicts and ratings carry a probability; at one half, yes and no are equally likely. For a task
+    with instructions (a rubric, a guideline, instructions of your own) the reply is an
+    `UnparsableReplyError`. At most `texts.MAX_CHARACTERS` of a text are read. Instructions in the
+    texts have no effect.
     """
 
     model = "lexical"
     label_metrics = frozenset(
         {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
-    )  # of which a score of one half separates good answers from bad ones
-    revision = 4  # raise it with every change of the answers: it is part of the version of a score
+    )  # the metrics whose scores separate good answers from bad ones at one half
+    revision = 4  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` at once; nothing is requested, so the usage is zero."""
+        """Answer ``tasks`` at once. No request is made, so the usage is zero."""
         read = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
 
 
 def named_judge(_model: str, _config: Config) -> LexicalJudge:
-    """Return the offline judge."""
+    """Return the offline judge, which has neither a model name nor options."""
     return LexicalJudge()
 
 
 class _WordEvidence:
-    """Evidence by comparing words."""
+    """How far contexts support claims and serve the question, by comparing words."""
 
     def __init__(self, shown: Shown, read: Callable[[tuple[str, ...]], Passages]) -> None:
         self._shown, self._read = shown, read
@@ -100,7 +102,7 @@ def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Ans
 
 
 class _Answers:
-    """The other answers to a task; each method is named after the family of the task."""
+    """Answers the tasks that `EvidenceAnswers` does not, by methods named after task families."""
 
     def __init__(self, by_evidence: EvidenceAnswers) -> None:
         self._by_evidence = by_evidence

@@ -1,4 +1,4 @@
-"""`LocalJudge`: an NLI or hallucination model, or a cross-encoder, on this machine."""
+"""`LocalJudge`: judge with an NLI or hallucination model, or a cross-encoder, on this machine."""
 
 from __future__ import annotations
 
@@ -30,30 +30,34 @@ _POSITIVE = ("entail", "support", "consist", "faithful", "ground", "relevant", "
 _NEGATED = ("not", "non", "un", "in", "ir")
 _ASKED = "This text answers the question: "
 _LABELS = (1, 2, 3)
-_OVERLAP = 4  # windows share a quarter of their tokens
-_LEAST = 8  # tokens of a window
-_SPECIAL = 4  # tokens around a pair, at most
+_OVERLAP = 4  # two windows in succession share a quarter of their tokens
+_LEAST = 8  # the fewest tokens of a window
+_SPECIAL = 4  # the most tokens that a tokenizer adds to a pair
 
 
 class LocalJudge:
-    """A judge on a classifier of pairs of texts, without a key; offline after the download.
+    """A judge on a local classifier of pairs of texts. It needs no key.
 
-    ``model`` is the name or path of a ``sentence-transformers`` ``CrossEncoder``: an NLI or
-    hallucination model, which tells whether a text entails a claim, or a cross-encoder with one
-    label, which scores how well two texts match. The label for entailment is recognised by its
-    name; pass ``label`` if it is not. For context relevance, a model with one label gets
-    (question, context), another one the hypothesis that the context answers the question.
-    ``relevance_model`` is a second model for context relevance.
+    Once the classifier is downloaded, no network is needed. ``model`` is the name or path of a
+    ``CrossEncoder`` of ``sentence-transformers``. It is either an NLI or hallucination model, which
+    tells whether a text entails a claim, or a cross-encoder with one label, which scores how well
+    two texts match. The label that means entailment is recognised by its name; if it is not, pass
+    ``label``. For context relevance, a model with one label classifies (question, context); a model
+    with more labels classifies the context and the hypothesis that the context answers the
+    question. ``relevance_model`` is a second model that is used for context relevance only.
 
     Faithfulness, groundedness, context relevance and usefulness are probabilities of the model.
-    `LexicalJudge` breaks an answer into claims and answers all other questions. A context longer
-    than the model reads is split into windows, of which the best counts.
+    `LexicalJudge` breaks up an answer into claims and answers all other questions. A context that
+    is too long for the model is split into windows, and the window with the highest probability
+    counts.
 
     All pairs of one request are classified in batches of ``batch_size`` on ``device`` (default:
-    PyTorch's choice), on at most ``max_threads`` worker threads. PyTorch uses all cores from one.
+    PyTorch's choice), on at most ``max_threads`` worker threads. PyTorch uses all cores from one
+    thread.
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
-    is known to mean "supported", and `MissingDependencyError` without the extra ``local``.
+    is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
+    installed.
     """
 
     label_metrics = LexicalJudge.label_metrics
@@ -69,7 +73,7 @@ class LocalJudge:
         batch_size: int = 32,
         max_threads: int = 1,
     ) -> None:
-        """Load ``model``, from the network if it is a name that was not loaded before."""
+        """Load ``model``; a name that was not loaded before is downloaded."""
         if batch_size < 1 or max_threads < 1:
             msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
             raise ConfigError(msg)
@@ -86,7 +90,7 @@ class LocalJudge:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks``, whose pairs are classified together; nothing is requested."""
+        """Answer ``tasks``, and classify the pairs of all tasks together. No request is made."""
         others = await self._others.reply(tasks)
         mine = [task for task in tasks if _is_mine(task)]
         answers = iter(await self._workers.run(lambda: self._answers(mine)) if mine else [])
@@ -97,7 +101,7 @@ class LocalJudge:
         return Replies(parts=tuple(parts), model=self.model)
 
     def _answers(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
-        """Answer twice: to find the pairs that are looked up, and with their probabilities."""
+        """Answer ``tasks`` twice: to find the pairs of texts, then with their probabilities."""
         claims, questions = _Wanted(), _Wanted()
         _answered(tasks, claims=claims, questions=questions)
         return _answered(
@@ -117,18 +121,21 @@ def _answered(tasks: Sequence[Task[Any]], **probabilities: Mapping[Pair, float])
 
 
 def named_judge(model: str, config: Config) -> LocalJudge:
-    """Return the judge ``local/<model>`` of ``config``."""
+    """Return a judge on the local ``model``, with the device and the batch size of ``config``."""
     return LocalJudge(model, device=config.device, batch_size=config.batch_size)
 
 
 def _name_of(model: str | os.PathLike[str]) -> str:
-    """Return a folder's name, and the name of a hub's model with its organisation."""
+    """Return the name of a folder without its path, or a model's name with its organisation."""
     path = Path(model)
     return path.name if path.is_dir() else str(model)
 
 
 class Classifier:
-    """A ``CrossEncoder`` with the label that counts, and windows over long texts."""
+    """Computes probabilities with a ``CrossEncoder``, and splits long texts into windows.
+
+    The probabilities are those of one label: the label that means "supported".
+    """
 
     def __init__(
         self,
@@ -143,13 +150,13 @@ class Classifier:
         self._count = int(config.num_labels)
         self._label = _label_of(str(model), dict(config.id2label), label)
         self._batch_size = batch_size
-        # A tokenizer that is asked with two settings at once fails.
+        # A copy, because a tokenizer fails if it is called with two settings at the same time.
         self._tokenizer = copy.deepcopy(self._model.tokenizer)
         self._lock = threading.Lock()
 
     @cached_property
     def digest(self) -> str:
-        """Eight digits that change with the weights of the model and with the label that counts."""
+        """Eight digits that change with the weights of the model and with the label in use."""
         told = [str(self._label)]
         for name, weights in self._model.model.state_dict().items():
             flat = weights.flatten()
@@ -158,7 +165,7 @@ class Classifier:
 
     @cached_property
     def length(self) -> int:
-        """The number of tokens of a pair that the model reads."""
+        """The most tokens of a pair that the model reads."""
         config = self._model.config
         limits = (
             getattr(self._model, "max_seq_length", None),
@@ -168,11 +175,17 @@ class Classifier:
         return int(min((limit for limit in limits if limit), default=512))
 
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return for each (text, claim) the highest probability that a window entails the claim."""
+        """Return, for each pair (text, claim), the probability that the text entails the claim.
+
+        If a text is split into windows, the highest probability of a window counts.
+        """
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return for each (text, question) the probability that the text answers the question."""
+        """Return, for each pair (text, question), how likely the text answers the question.
+
+        If a text is split into windows, the highest probability of a window counts.
+        """
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
             claim = question if self._count == 1 else f"{_ASKED}{question}"
@@ -201,7 +214,10 @@ class Classifier:
         return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield windows of ``text`` that fit beside ``claim``, or the whole text if it fits."""
+        """Yield windows of ``text`` that fit into the model beside ``claim``, each with ``claim``.
+
+        If the whole text fits, it is the only window.
+        """
         with self._lock:
             told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
             shown = self._tokenizer(
@@ -251,7 +267,11 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the label that means "supported"."""
+    """Return the index of the label that means "supported", or raise `ConfigError`.
+
+    ``names`` are the labels of ``model`` by index. ``wanted`` is the label that the user named, if
+    any.
+    """
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
         if wanted in labels:
@@ -294,7 +314,7 @@ def _softmax(logits: Sequence[float]) -> list[float]:
 
 
 class _Wanted(dict[Pair, float]):
-    """Records the pairs that are looked up, with a probability of one half for each."""
+    """A mapping that records which pairs are looked up, and returns one half for each pair."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN
@@ -302,7 +322,11 @@ class _Wanted(dict[Pair, float]):
 
 
 class _ModelEvidence:
-    """Evidence by the probabilities of (context, claim) and of (context, question)."""
+    """How far contexts support claims and serve the question, by the probabilities of a classifier.
+
+    ``claims`` has the probabilities of pairs (context, claim), ``questions`` of pairs (context,
+    question).
+    """
 
     def __init__(
         self, shown: Shown, *, claims: Mapping[Pair, float], questions: Mapping[Pair, float]

@@ -1,4 +1,7 @@
-"""The judge and the embedder that a `Config` or a caller names, and the circuit breaker."""
+"""Make the judge, the embedder and the prompts that a `Config` or a caller names.
+
+`CircuitBreaker` stops asking a judge whose requests fail.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +31,27 @@ if TYPE_CHECKING:
 
 
 AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
-"""A judge, a LangChain chat model, a judge's name, or None for the one of the environment."""
+"""A judge, a LangChain chat model, the name of a judge, or None for the environment's judge."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
-"""The same for embedders; without one in the environment, None is the one beside the judge."""
+"""An embedder, LangChain ``Embeddings``, the name of an embedder, or None.
+
+None stands for the embedder of the environment, or else for the default beside the judge.
+"""
 
 AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
-"""Prompts, the folder they are in, or None for the one of the environment."""
+"""Prompts, the path of a folder with prompts, or None for the environment's folder."""
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config``, behind a circuit breaker unless it runs in this process."""
+    """Return the judge that ``config`` names, behind a circuit breaker if it is a remote judge."""
     judge = build_plain_judge(config)
     is_here = isinstance(judge, LexicalJudge | LocalJudge)
     return judge if is_here else CircuitBreaker(judge)
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge of ``config`` without a circuit breaker."""
+    """Return the judge that ``config`` names, without a circuit breaker."""
     if not isinstance(config.judge, str):
         return (
             config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
@@ -56,7 +62,7 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_embedder(config: Config) -> Embedder:
-    """Return the embedder of ``config``."""
+    """Return the embedder that ``config`` names."""
     if not isinstance(config.embedder, str):
         given = config.embedder
         return given if _is_embedder(given) else LangChainEmbedder(cast("Any", given))
@@ -66,7 +72,9 @@ def build_embedder(config: Config) -> Embedder:
 
 
 def _is_judge(given: object) -> TypeIs[Judge]:
-    is_langchains = hasattr(given, "ainvoke")  # whose models may have a field of any name
+    is_langchains = hasattr(
+        given, "ainvoke"
+    )  # a LangChain model may have a field called ``reply``, too
     return hasattr(given, "reply") and not is_langchains
 
 
@@ -75,10 +83,10 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return the judge and the embedder that a caller passes; a named one is made once.
+    """Return the judge and the embedder that a caller passed, named, or left to the environment.
 
-    Raises `ConfigError` for an object that is neither, and `MissingDependencyError` for a judge
-    whose package is not installed.
+    Judges and embedders that are given by name are made once and then reused. Raises `ConfigError`
+    for an object of another type, and `MissingDependencyError` if a package is not installed.
     """
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
@@ -89,7 +97,10 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    """Return the prompts that a caller passes; raise `ConfigError` for an incomplete folder."""
+    """Return the prompts that a caller passed, or load them from the folder that was named.
+
+    Raises `ConfigError` for an incomplete folder.
+    """
     if isinstance(prompts, Prompts):
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
@@ -115,7 +126,10 @@ _OF_MODELS = (
 
 
 def _key(config: Config) -> tuple[tuple[str, Any], ...]:
-    """Return the options of judge and embedder; nothing if one of them is an object."""
+    """Return all options that decide how judge and embedder are made, as a key for reuse.
+
+    The key is empty if the judge or the embedder is an object and not a name.
+    """
     if not (isinstance(config.judge, str) and isinstance(config.embedder, str)):
         return ()
     extra = json.dumps(config.extra_body, sort_keys=True) if config.extra_body else None
@@ -124,7 +138,10 @@ def _key(config: Config) -> tuple[tuple[str, Any], ...]:
 
 
 def _environment(config: Config) -> tuple[str | None, ...]:
-    """Return the keys and addresses in the environment, which may change between two calls."""
+    """Return the keys and addresses in the environment that the judge and the embedder would use.
+
+    They are part of the key for reuse, because they may change between two calls.
+    """
     found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
     providers = [part[0] for part in found if part]
     names = [n for one in providers for n in (*one.keys, *one.addresses, *one.settings)]
@@ -146,9 +163,9 @@ def _made(key: tuple[tuple[str, Any], ...]) -> tuple[Judge, Embedder]:
 class CircuitBreaker:
     """Stops asking ``judge`` for ``cooldown`` seconds after ``failures`` failed requests in a row.
 
-    After the cool-down one request is let through; its success closes the circuit again, its
-    failure starts another cool-down. A reply that does not parse is not a failure. Neither is a
-    request that is refused for its content, such as a text that is too long.
+    After the cool-down, one request is let through. If it succeeds, requests are let through again;
+    if it fails, another cool-down begins. A reply that does not parse is not a failure. A request
+    that is refused for its content, such as a text that is too long, is not a failure either.
     """
 
     def __init__(
@@ -172,16 +189,16 @@ class CircuitBreaker:
 
     @property
     def revision(self) -> int | None:
-        """The revision of the guarded judge, if it has one."""
+        """The revision of the wrapped judge, or None if it has none."""
         return getattr(self._judge, "revision", None)
 
     @property
     def label_metrics(self) -> frozenset[str] | None:
-        """The metrics of the overall label with the guarded judge; None: all."""
+        """The metrics that decide the overall label with the wrapped judge; None: all metrics."""
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` on; raise `JudgeUnavailableError` at once while the circuit is open."""
+        """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` at once in a cool-down."""
         self._admit()
         failed = True
         try:
@@ -201,7 +218,7 @@ class CircuitBreaker:
             msg = f"not asked: {self._failed} requests failed in a row; next try in {wait:.0f} s"
             raise JudgeUnavailableError(msg)
         if self._failed >= self._limit:
-            self._open_until = now + self._cooldown  # the others wait for this one's outcome
+            self._open_until = now + self._cooldown  # other requests wait for this one
 
     def _count(self, *, failed: bool) -> None:
         if not failed:

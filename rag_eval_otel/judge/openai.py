@@ -1,4 +1,4 @@
-"""`OpenAIJudge`: any server that speaks OpenAI's chat completions (OpenAI, Azure, vLLM, Ollama)."""
+"""`OpenAIJudge`: ask any server with OpenAI's chat completions (OpenAI, Azure, vLLM, Ollama)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 _RATING = re.compile(r'"rating"\s*:\s*')
 _log = logging.getLogger("rag_eval_otel")
 
-_TOP_LOGPROBS = 20  # the most that OpenAI gives
-_FEWER = {20: 5, 5: 0}  # what to ask of a server that refuses so many
+_TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
+_FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
 _WEAKER: dict[SchemaMode, SchemaMode] = {"json_schema": "json_object", "json_object": "text"}
 _OTHER: dict[TokenLimit, TokenLimit] = {
@@ -40,12 +40,12 @@ _OTHER: dict[TokenLimit, TokenLimit] = {
 _OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
 _OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
 _INVALID = (400, 422)
-_VAIN = 3  # refusals in all forms, after which a refusal must name the form
+_VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The parts of a request that a server may refuse."""
+    """How a request is written, in the parts that a server may refuse."""
 
     mode: SchemaMode
     temperature: float | None
@@ -54,7 +54,7 @@ class _Form:
 
 
 def named_judge(model: str, config: Config) -> OpenAIJudge:
-    """Return ``model`` of the provider that ``config.judge`` names, as a judge."""
+    """Return a judge on ``model`` of the provider in ``config.judge``, with its options."""
     provider = PROVIDERS[str(config.judge).partition("/")[0]]
     return OpenAIJudge(
         model,
@@ -73,19 +73,20 @@ class OpenAIJudge:
     """A judge behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. If the server refuses the schema
-    (400 or 422), the judge asks for a JSON object, then for plain text, with the schema in the
-    prompt; a refused form is not tried again. A refused ``temperature`` is left out in the same
-    way, as are the probabilities of tokens that ``rating="logprobs"`` asks for; ``max_tokens`` is
-    sent as ``max_completion_tokens`` if the server asks for it. So reasoning models need no option.
-    Server errors, 429 (honouring Retry-After) and timeouts are retried by the ``openai`` client,
-    ``max_retries`` times.
+    (400 or 422), the judge asks for a JSON object, and then for plain text, with the schema in the
+    prompt. A refused form is not tried again. In the same way, a refused ``temperature`` is left
+    out, and so are the probabilities of tokens that ``rating="logprobs"`` asks for. ``max_tokens``
+    is sent as ``max_completion_tokens`` if the server asks for that name. So reasoning models need
+    no option. The ``openai`` client retries server errors, 429 (as Retry-After says) and timeouts
+    up to ``max_retries`` times.
 
-    ``timeout`` is in seconds for each attempt. ``api_key`` defaults to ``OPENAI_API_KEY``.
-    ``max_tokens`` limits the reply, thoughts included. ``extra_body`` has further fields of the
-    request, which take precedence. With ``api_version``, ``base_url`` is an endpoint
-    of Azure and ``model`` a deployment.
-    ``client`` (for instance an ``AsyncAzureOpenAI``) takes the place of ``base_url``, ``api_key``,
-    ``timeout`` and ``max_retries``, and must be used in one event loop only.
+    - ``timeout``: seconds for each attempt.
+    - ``api_key``: by default, the value of ``OPENAI_API_KEY``.
+    - ``max_tokens``: the limit of the reply, including what the model thinks before.
+    - ``extra_body``: further fields of the request, which take precedence.
+    - ``api_version``: if set, ``base_url`` is an endpoint of Azure and ``model`` a deployment.
+    - ``client``: a client (for instance an ``AsyncAzureOpenAI``) that replaces ``base_url``,
+      ``api_key``, ``timeout`` and ``max_retries``. It must be used in one event loop only.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class OpenAIJudge:
     ) -> None:
         """Judge with ``model``; nothing is imported or connected before the first request.
 
-        ``seed_field`` and ``limit_field`` are the server's names for ``seed`` and ``max_tokens``;
-        ``key_variable`` is what errors call the key.
+        ``seed_field`` and ``limit_field`` are the server's names for ``seed`` and ``max_tokens``.
+        ``key_variable`` is the environment variable that errors name if the key is wrong.
         """
         self.model = model
         self._form = _Form(
@@ -139,7 +140,10 @@ class OpenAIJudge:
         return f"OpenAIJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one request; raise a `JudgeError` if there is no answer."""
+        """Answer ``tasks`` in one request, or raise a `JudgeError` if there is no answer.
+
+        If the server refuses a part of the request, the request is sent again without that part.
+        """
         request = compose(tasks)
         requests = 0
         form, refusals = self._form, list[str]()
@@ -159,7 +163,7 @@ class OpenAIJudge:
             return _replies(payload, tasks, model=self.model, requests=requests)
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Use the accepted form from now on, and log once what the server refused."""
+        """Use ``form``, which the server accepted, from now on; log what the server refused."""
         self._is_taken = True
         if form != self._form and refusals:
             self._form = form
@@ -195,9 +199,10 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
-        """Return the form without the refused part; None if the form is not the cause.
+        """Return ``form`` without the refused part, or None if another cause is likely.
 
-        After one form was accepted, or all were refused often, the refusal must name the form.
+        If a request in this form was answered before, or several requests failed in all forms, the
+        server's message must name the refused part.
         """
         refused = str(error).lower()
         if "temperature" in refused and form.temperature is not None:
@@ -230,7 +235,7 @@ def _replies(
             judge_requests=requests,
             prompt_tokens=asked,
             cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
-            # Some servers leave what a model thought out of the one, never out of the other.
+            # Some servers leave thoughts out of completion_tokens, none out of total_tokens.
             completion_tokens=max(said, int(usage.get("total_tokens") or 0) - asked),
         ),
     )
@@ -244,14 +249,17 @@ def _said_cut_off(part: object) -> object:
 
 
 def _content(payload: Mapping[str, Any]) -> str:
-    """Return the assistant's text; a refusal is its text, which then does not parse."""
+    """Return the text of the assistant's message, without thoughts.
+
+    If the model refuses to answer, its refusal is returned, which then does not parse.
+    """
     try:
         message = payload["choices"][0]["message"]
         text = message.get("content") or message.get("refusal") or ""
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         msg = f"the server's reply has no message: {sorted(payload)}"
         raise UnparsableReplyError(msg) from error
-    if isinstance(text, list):  # of blocks, some of which are thoughts
+    if isinstance(text, list):  # a list of blocks; blocks of thought have no "text"
         text = "".join(str(block.get("text") or "") for block in text if isinstance(block, dict))
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
 
@@ -265,10 +273,11 @@ def _content(payload: Mapping[str, Any]) -> str:
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
 ) -> tuple[object, ...]:
-    """Return ``parts`` with the expected value of each rating whose task asks for it.
+    """Add the expected value to each rating whose task asks for ``rating="logprobs"``.
 
-    ``choice`` is the server's, with ``logprobs.content``. A rating whose probabilities are not
-    there, or that is not a single token, is returned as it was.
+    ``parts`` are the replies to ``tasks``, under ``names`` in the reply. ``choice`` is the
+    server's, with the probabilities of tokens in ``logprobs.content``. A rating without
+    probabilities, or of several tokens, is returned unchanged.
     """
     tokens = _tokens(choice)
     return tuple(
@@ -298,9 +307,9 @@ def _weighed(
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return the position of the rating of part ``name`` in the reply; -1 if it is not found.
+    """Return the position in ``text`` of the rating in the part ``name``; -1 if it is not found.
 
-    A part is its rating alone, or an object that has one.
+    A part is a rating alone, or an object with a member ``rating``.
     """
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
@@ -324,7 +333,7 @@ def _token_at(position: int, tokens: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 
 def _value(token: str, task: Task[Any]) -> float | None:
-    """Return the number that a token spells, if it is on the task's scale."""
+    """Return the number that ``token`` spells, or None if it is not on the scale of ``task``."""
     match = _NUMBER.fullmatch(token)
     if match is None:
         return None
@@ -337,7 +346,11 @@ def _value(token: str, task: Task[Any]) -> float | None:
 
 
 def _expectation(alternatives: object, task: Task[Any]) -> float | None:
-    """Return the mean of the alternatives on the scale, weighted by their probabilities."""
+    """Return the mean of the ratings that a token could have had, weighted by their probabilities.
+
+    ``alternatives`` are the likeliest tokens as the server reports them. Tokens that are not on the
+    scale of ``task`` do not count.
+    """
     weighted = list(_weights(alternatives, task))
     total = sum(weight for _, weight in weighted)
     return sum(value * weight for value, weight in weighted) / total if total > 0 else None

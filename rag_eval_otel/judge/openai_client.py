@@ -1,4 +1,7 @@
-"""The ``openai`` client of judge and embedder: one per event loop, with `JudgeError`s."""
+"""`OpenAIClient`: send requests of the judge and the embedder with the ``openai`` library.
+
+Each event loop gets a client of its own. Errors of the library are raised as `JudgeError`s.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
 
 
 class Connection(TypedDict):
-    """The arguments of `OpenAIJudge` and `OpenAIEmbedder` that say where models are asked."""
+    """The arguments of `OpenAIJudge` and `OpenAIEmbedder` that say how a server is reached."""
 
     base_url: str | None
     api_key: str | None
@@ -45,8 +48,11 @@ class Connection(TypedDict):
 def connection(
     provider: Provider, config: Config, *, base_url: str | None, key: str | None
 ) -> Connection:
-    """Return how a model of ``provider`` is reached: at ``base_url`` with ``key`` if given."""
-    is_plain = provider.name == "openai"  # whose variables the client reads itself
+    """Return how the server of ``provider`` is reached.
+
+    ``base_url`` and ``key`` take precedence over the variables of the environment.
+    """
+    is_plain = provider.name == "openai"  # the client reads its variables itself
     given = base_url if is_plain else base_url or first_set(provider.addresses)
     address = provider.address(given)
     return {
@@ -60,7 +66,11 @@ def connection(
 
 
 def _azure_version(provider: Provider, address: str | None) -> str | None:
-    """Return the API version of Azure's endpoint; None for the API without versions."""
+    """Return the API version for the endpoint of Azure at ``address``.
+
+    None if the endpoint ends in ``/openai/v1``, which has no versions. Raises `ConfigError` without
+    an address.
+    """
     if address is None:
         msg = "azure/... needs an endpoint: set judge_base_url or AZURE_OPENAI_ENDPOINT"
         raise ConfigError(msg)
@@ -72,8 +82,9 @@ def _azure_version(provider: Provider, address: str | None) -> str | None:
 class OpenAIClient:
     """Creates one ``AsyncOpenAI`` for each event loop, on first use.
 
-    The connections of a client belong to the loop in which it was first used, and are closed when
-    that loop shuts down, as at the end of `asyncio.run`. A ``client`` that is passed stays open.
+    The connections of a client belong to the event loop in which the client was first used. They
+    are closed when that loop shuts down, as at the end of `asyncio.run`. A ``client`` that is
+    passed stays open.
     """
 
     def __init__(
@@ -87,9 +98,9 @@ class OpenAIClient:
         key_variable: str = _KEY,
         api_version: str | None = None,
     ) -> None:
-        """Keep the options; a ``client`` is used as it is.
+        """Keep the options for clients that are made later; use a given ``client`` as it is.
 
-        ``api_version``: ask Azure's endpoint for deployments at ``base_url``.
+        If ``api_version`` is set, ``base_url`` is an endpoint of Azure that serves deployments.
         """
         self._options: dict[str, Any] = {
             "azure_endpoint" if api_version else "base_url": base_url,
@@ -104,15 +115,18 @@ class OpenAIClient:
         self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
 
     async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the decoded reply to a chat completion request."""
+        """Post ``body`` as a chat completion request, and return the decoded reply."""
         return await self._post("/chat/completions", body)
 
     async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the decoded reply to an embeddings request."""
+        """Post ``body`` as an embeddings request, and return the decoded reply."""
         return await self._post("/embeddings", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post without the client's typed layer, which is slow and which instrumentations patch."""
+        """Post ``body`` to ``path`` without the typed methods of the client.
+
+        The typed methods are slow, and instrumentations patch them.
+        """
         with judge_errors(self._options["api_key"], self._key_variable):
             client = await self._client()
             reply = await client.post(path, body=dict(body), cast_to=object)
@@ -138,20 +152,23 @@ class OpenAIClient:
                 self._clients.pop(loop, None)
 
     def _new_client(self) -> AsyncOpenAI:
-        # Half a second that only judges need.
+        # Imported here, because it takes half a second and only judges need it.
         from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
 
         if "api_version" in self._options:
             return AsyncAzureOpenAI(**self._options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
-            # The client would send the key for OpenAI there.
+            # Without this check, the client would send the key for OpenAI to this server.
             msg = f"no key: set {self._key_variable}, or judge_api_key or embedder_api_key"
             raise JudgeAuthError(msg)
         return AsyncOpenAI(**self._options)
 
 
 class _OpenClient:
-    """A client that its loop closes at shutdown, when it finishes asynchronous generators."""
+    """A client that is closed when its event loop shuts down.
+
+    At shutdown, an event loop finishes its asynchronous generators; one of them closes the client.
+    """
 
     def __init__(self, client: AsyncOpenAI) -> None:
         self.client = client
@@ -169,7 +186,7 @@ class _OpenClient:
 
 @contextmanager
 def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[None]:
-    """Turn the errors of the ``openai`` client into `JudgeError`s, which do not show ``key``."""
+    """Turn errors of the ``openai`` library into `JudgeError`s that do not show ``key``."""
     import openai  # noqa: PLC0415
 
     try:
@@ -196,7 +213,7 @@ def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[N
 def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> JudgeError:
     status = error.status_code
     kind: type[JudgeError] = JudgeRequestError
-    if status in _AUTH:  # what the server says may quote the key
+    if status in _AUTH:  # the message of the server is left out: it may quote the key
         return JudgeAuthError(f"HTTP {status}: the server refused the key; check {key_variable}")
     if status == _RATE_LIMIT:
         kind = JudgeRateLimitError
@@ -212,7 +229,7 @@ def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> 
 
 
 def _problems(body: object) -> str:
-    """Return the problems in a FastAPI server's error, without the input that it quotes."""
+    """Return the problems listed in an error of a FastAPI server, without the input it quotes."""
     listed = body.get("detail") if isinstance(body, dict) else None
     if isinstance(listed, str):
         return listed

@@ -1,4 +1,4 @@
-"""Prices of judge tokens: a table of list prices, or a file of your own."""
+"""Read prices of judge tokens from the built-in price table or from a file of the user."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rag_eval_otel.types import Usage
 
 _MILLION = 1_000_000
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
-"""The release that a server appends to a model's name, which does not change the price."""
+"""The release at the end of a model's name, which does not change the price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The price of one million tokens: of the prompt, of its cached part, of the reply."""
+    """The price of one million tokens: of the prompt, its cached part, and the reply."""
 
     input: float
     output: float
@@ -37,20 +37,24 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices by model; ``currency`` is that of all of them."""
+    """The prices of models, by name of the model, in one ``currency``."""
 
     models: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "USD"
 
     def price_of(self, model: str) -> Price | None:
-        """Return the price of ``model``, with or without provider and release; None if unknown."""
+        """Return the price of ``model``, or None if it is not in the table.
+
+        The name may have a provider before it (``openai/``) and a release after it
+        (``-2024-07-18``).
+        """
         name = model.rpartition("/")[2]
         known = (one for one in self.models if name == one or _is_release(name, of=one))
         found = max(known, key=len, default=None)
         return None if found is None else self.models[found]
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
-        """Return the price of ``usage`` with ``model``; None if the model has no price."""
+        """Return the price of ``usage`` with ``model``, or None if the model has no price."""
         price = self.price_of(model) if model else None
         return None if price is None else price.of(usage)
 
@@ -60,10 +64,11 @@ def _is_release(name: str, *, of: str) -> bool:
 
 
 def load_prices(file: str | Path | None = None) -> Prices:
-    """Return the prices of ``file``, by default of the table that comes with the library.
+    """Return the prices in ``file``, or the built-in prices if ``file`` is None.
 
-    The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, for
-    one million tokens; ``cached_input`` where cached tokens are cheaper. Raises `ConfigError`.
+    The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
+    Prices are for one million tokens; ``cached_input`` is the price of cached tokens, if it is
+    lower. Raises `ConfigError` for a file that cannot be read or has another form.
     """
     try:
         given = json.loads(_text(file))

@@ -1,4 +1,4 @@
-"""The texts of the prompts: those of the package, or those of a folder."""
+"""Load the texts of the prompts, from the package or from a folder of the user."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ def _built_in(name: str) -> str:
 
 
 def built_in_names() -> list[str]:
-    """Return the names of all prompts of the package."""
+    """Return the names of all built-in prompts, sorted."""
     found = (path.name for path in _BUILT_IN.iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Texts that replace built-in prompts, by name; empty: all prompts are built in."""
+    """Texts that replace built-in prompts, by name of the prompt.
+
+    Without texts, all prompts are built in.
+    """
 
     texts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def digest(self) -> str:
-        """Eight digits that change with the texts; empty if all are built in."""
+        """Eight digits that change with the texts; empty if all prompts are built in."""
         told = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
         return hashlib.sha256(told.encode()).hexdigest()[:8] if told else ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Use these texts in the current context, and in the asyncio tasks that it starts."""
+        """Use these texts within the ``with`` block, and in asyncio tasks started there."""
         token = _IN_USE.set(self)
         try:
             yield
@@ -59,16 +62,16 @@ _IN_USE: ContextVar[Prompts] = ContextVar("rag_eval_otel_prompts", default=BUILT
 
 
 def prompt_text(name: str) -> str:
-    """Return the text of the prompt ``name``: the one in use, else the package's."""
+    """Return the text of the prompt ``name``: the text in use, or else the built-in text."""
     text = _IN_USE.get().texts.get(name)
     return _built_in(name) if text is None else text
 
 
 def load_prompts(folder: str | PathLike[str]) -> Prompts:
-    """Return the prompts of ``folder``: one ``.md`` file for each built-in prompt, by its name.
+    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
 
-    Raises `ConfigError` for a folder that is not there or cannot be read, for a file that is
-    missing or empty, and for one whose name is that of no prompt.
+    Each file has the name of its prompt. Raises `ConfigError` for a folder that does not exist or
+    cannot be read, for a file that is missing or empty, and for a file that has no prompt's name.
     """
     place = Path(folder)
     if not place.is_dir():

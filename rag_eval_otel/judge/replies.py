@@ -1,7 +1,8 @@
-"""The replies that judges give, as pydantic models. Values off the scale are refused, not rounded.
+"""The replies of judges to tasks, as pydantic models. Values off the scale are refused.
 
 The bounds of numbers are checked here and stated in the prompt. The JSON Schema has the types and,
-for short scales, the values, because servers differ in the other keywords they accept.
+for short scales, the allowed values. It has no other keywords, because servers differ in the
+keywords that they accept.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from pydantic import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_QUOTED = 50  # characters of a refused value that are shown to the judge again
-_EVEN = 0.5  # from which a yes is likelier than a no
+_QUOTED = 50  # characters of a refused value that an error message quotes
+_EVEN = 0.5  # the least probability of a yes
 
 
 def integer(value: object) -> object:
-    """Let ``1`` and ``1.0`` pass as integers; refuse booleans, strings and null."""
+    """Return ``value`` if it is an integer, such as ``1`` or ``1.0``; refuse other types.
+
+    Booleans, strings and null raise `ValueError`. A number that is not whole is returned unchanged,
+    for pydantic to refuse.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
         raise ValueError(msg)  # noqa: TRY004  # pydantic reports no other kind
@@ -39,7 +44,7 @@ def integer(value: object) -> object:
 
 
 def number(value: object) -> float:
-    """Let numbers pass; refuse booleans, strings, null, NaN and infinity."""
+    """Return ``value`` as a float; refuse booleans, strings, null, NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
         msg = f"must be a number, not {repr(value)[:_QUOTED]}"
         raise ValueError(msg)
@@ -47,7 +52,7 @@ def number(value: object) -> float:
 
 
 def _fits(value: float) -> bool:
-    """Tell whether ``value`` is finite, also as a float; JSON's integers know no bounds."""
+    """Tell whether ``value`` is finite as a float; integers in JSON may be too large."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -71,12 +76,12 @@ def _one_of(value: object, *, levels: Sequence[float]) -> float:
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
-    """Return a check that lets numbers from ``low`` to ``high`` pass, and nothing else."""
+    """Return a validator that accepts numbers from ``low`` to ``high`` and refuses the rest."""
     return partial(_within, low=low, high=high)
 
 
 def one_of(levels: Sequence[float]) -> Any:
-    """Return the type of a number that is one of ``levels``."""
+    """Return the type annotation of a number that must be one of ``levels``."""
     plain = [int(level) if float(level).is_integer() else level for level in levels]
     kind = "integer" if all(isinstance(level, int) for level in plain) else "number"
     check = BeforeValidator(partial(_one_of, levels=tuple(levels)))
@@ -88,13 +93,16 @@ Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
 Index: TypeAlias = Annotated[
     int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
 ]
-"""The number, from 1, of the text an entry is about; judges reply in order and leave it out."""
+"""The number of the text that an entry judges, from 1.
+
+Judges are not asked for it: they write the entries in the order of the texts.
+"""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
 class Reply(BaseModel):
-    """The reply to one task. Values off the scale are refused, never rounded."""
+    """The reply to one task. Values off the scale are refused, not rounded."""
 
     model_config = ConfigDict(
         frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
@@ -102,9 +110,9 @@ class Reply(BaseModel):
 
 
 class Judged(Reply):
-    """A yes or no, with the probability of a yes if the judge gives one."""
+    """A verdict, yes or no, with the probability of a yes if the judge gives one."""
 
-    if TYPE_CHECKING:  # each kind has it at its own place, because judges write in that order
+    if TYPE_CHECKING:  # subclasses declare it after their reason: judges write in this order
 
         @property
         def verdict(self) -> int:
@@ -114,7 +122,7 @@ class Judged(Reply):
 
     @property
     def probability(self) -> float:
-        """The probability of a yes, from 0 to 1; without one from the judge, 0 or 1."""
+        """The probability of a yes; 0 or 1 if the judge gave a verdict only."""
         return float(self.verdict) if self._probability is None else self._probability
 
     @property
@@ -124,21 +132,24 @@ class Judged(Reply):
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return a verdict with the ``probability`` of a yes; it is 1 from one half."""
+        """Return a verdict with the ``probability`` of a yes; from one half, it is a yes.
+
+        ``said`` are the other members of the reply.
+        """
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
         return verdict
 
 
 class ReverseQuestion(Reply):
-    """A question that the answer would answer, and whether the answer is evasive."""
+    """A question to which the answer would be a reply, and whether the answer is evasive."""
 
     question: StrictStr
     noncommittal: Flag
 
 
 class Statements(Reply):
-    """The claims an answer makes, each understandable on its own."""
+    """The claims that an answer makes, each understandable on its own."""
 
     statements: list[StrictStr]
 
@@ -152,13 +163,13 @@ class Verdict(Judged):
 
 
 class Verdicts(Reply):
-    """One verdict for each statement that was shown."""
+    """One verdict for each statement that the judge was shown."""
 
     verdicts: list[Verdict]
 
 
 class Sentence(Judged):
-    """The verdict on sentence number ``index`` (from 1) of an answer: 2 if it claims nothing."""
+    """The verdict on sentence number ``index`` (from 1) of an answer; 2: it claims nothing."""
 
     index: Index
     reason: StrictStr = ""
@@ -166,13 +177,13 @@ class Sentence(Judged):
 
 
 class SupportedSentences(Reply):
-    """One entry for each sentence that was shown."""
+    """One verdict for each sentence of the answer that the judge was shown."""
 
     verdicts: list[Sentence]
 
 
 class JudgedStatement(Judged):
-    """A claim together with its verdict."""
+    """A claim that the judge extracted, with its verdict."""
 
     statement: StrictStr
     reason: StrictStr = ""
@@ -180,13 +191,13 @@ class JudgedStatement(Judged):
 
 
 class JudgedStatements(Reply):
-    """Claims, extracted and judged in one step."""
+    """Claims that the judge extracted and judged in one step."""
 
     statements: list[JudgedStatement]
 
 
 class ComparedStatements(Reply):
-    """The claims of answer and reference, each with whether the other side says it too."""
+    """The claims of answer and reference; the verdict says whether the other text has the claim."""
 
     answer_statements: list[JudgedStatement]
     reference_statements: list[JudgedStatement]
@@ -199,39 +210,39 @@ class RelevantStatements(Reply):
 
 
 class RelevantContexts(Reply):
-    """The numbers, from 1, of the contexts that hold a sentence needed to answer the question."""
+    """The numbers (from 1) of the contexts that hold a sentence needed to answer the question."""
 
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
 class Useful(Judged):
-    """Whether one context was of use."""
+    """Whether one context was useful to arrive at the answer or the reference."""
 
     reason: StrictStr = ""
     verdict: Flag
 
 
 class Similarity(Reply):
-    """How close question number ``index`` (from 1) is to the question asked, in [0, 1]."""
+    """How close generated question ``index`` (from 1) is to the user's question, in [0, 1]."""
 
     index: Index
     similarity: Unit
 
 
 class Similarities(Reply):
-    """One similarity for each question that was shown."""
+    """One similarity for each generated question that the judge was shown."""
 
     similarities: list[Similarity]
 
 
 class SubQuestions(Reply):
-    """What a question asks, part by part."""
+    """The parts of a question, each as a question of its own."""
 
     sub_questions: list[StrictStr]
 
 
 class Intent(Reply):
-    """What the person who asks wants, in a sentence."""
+    """What the person who asks the question wants, in one sentence."""
 
     intent: StrictStr
 
@@ -244,7 +255,7 @@ class UnitRating(Reply):
 
 
 class TwoFlags(Reply):
-    """The points of a rubric of two yes-or-no questions."""
+    """The points of an answer: is it on the subject, and does it take the perspective asked for?"""
 
     subject: Flag
     focus: Flag
@@ -252,7 +263,7 @@ class TwoFlags(Reply):
 
 
 class TwoMarks(Reply):
-    """The marks of a rubric of two questions, from 0 to 2 each."""
+    """The marks of contexts, from 0 to 2 each: are they on the subject, and do they suffice?"""
 
     subject: Mark
     sufficiency: Mark
@@ -260,7 +271,7 @@ class TwoMarks(Reply):
 
 
 class Decision(Reply):
-    """Yes or no, and why."""
+    """Yes or no, with the reason."""
 
     passing: StrictBool
     reason: StrictStr = ""
@@ -269,7 +280,8 @@ class Decision(Reply):
 class Graded(Reply):
     """A rating on a scale of few numbers.
 
-    The rating comes before its reason: asked for reasons first, judges agree less with people.
+    The judge writes the rating before its reason. Judges that write the reason first agree less
+    with people.
     """
 
     rating: float
@@ -278,36 +290,36 @@ class Graded(Reply):
 
     @property
     def expected(self) -> float | None:
-        """The mean of the scale under the judge's own probabilities, where they are known."""
+        """The mean of the scale under the judge's probabilities, or None if they are not known."""
         return self._expected
 
     def expecting(self, value: float) -> Graded:
-        """Return this rating with ``value`` as its `expected`."""
+        """Return a copy of this rating whose `expected` is ``value``."""
         copy = self.model_copy()
         copy._expected = value  # noqa: SLF001  # its own class
         return copy
 
 
 class Rating(Graded):
-    """A rating on the scale 0, 1, 2."""
+    """A rating of 0, 1 or 2."""
 
     rating: Level
 
 
 class Accuracy(Graded):
-    """A rating on the scale 0, 2, 4."""
+    """A rating of 0, 2 or 4."""
 
     rating: Annotated[Literal[0, 2, 4], BeforeValidator(integer)]
 
 
 class FivePoint(Graded):
-    """A rating from 1 to 5, in any steps."""
+    """A rating from 1 to 5; it need not be whole."""
 
     rating: Annotated[float, BeforeValidator(within(1, 5))]
 
 
 def grade_on(*levels: float) -> type[Graded]:
-    """Return the reply that rates by one of ``levels``; one class for the same levels."""
+    """Return the type of a reply that rates by one of ``levels``; equal levels give one class."""
     return _grade_on(tuple(float(level) for level in levels))
 
 

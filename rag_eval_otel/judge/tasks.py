@@ -1,4 +1,9 @@
-"""The questions of metrics to a judge; `wire` writes them and reads the replies."""
+"""The questions that metrics put to a judge, as typed tasks.
+
+A `Kind` is a question without its texts (prompt, names of texts, type of the reply); a `Task` is a
+kind with the texts of one sample. The module `wire` writes tasks into requests and reads the
+replies.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ from rag_eval_otel.types import Reasons, Replies
 R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
 Rated: TypeAlias = Literal["integer", "logprobs"]
-"""How a rating is read: as the number, or as the mean under the judge's probabilities."""
+"""How a rating is read: as the plain number, or as the mean under the judge's probabilities."""
 
 _SHOWN: Mapping[str, str] = {
     "context": "contexts",
@@ -47,15 +52,15 @@ _SHOWN: Mapping[str, str] = {
     "sub_questions": "question",
     "intent": "question",
 }
-"""The field of the sample that can be read off an input of another name."""
+"""The field of the sample that an input with another name reveals."""
 
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
-"""Fields that may be in a request beside a question that does not show them."""
+"""Fields that a request may contain even if one of its questions does not show them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A worked example: what was shown, and the reply as JSON."""
+    """A worked example for the judge: the texts shown, and the reply as JSON."""
 
     inputs: tuple[Input, ...]
     outputs: str
@@ -63,14 +68,17 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[R]):
-    """A kind of question to a judge: its prompt, the texts it shows, and its reply.
+    """A kind of question to a judge: its prompt, the texts it shows, and the type of the reply.
 
-    - ``prompt``: the name of the prompt's file, which ``instructions`` replace.
-    - ``inputs``: the names of the texts that it may show.
+    - ``prompt``: the name of the prompt's file. ``instructions``, if not empty, replace the text of
+      the file.
+    - ``inputs``: the names of the texts that the question may show.
     - ``blind_to``: fields, out of question, contexts and answer, that must not be in the request.
-      Other fields, such as a reference, are only seen by questions that show them.
-    - ``voice``: kinds that differ in it alone belong to two independent judges.
-    - ``each``: the input with a list of texts, if the reply has an entry for each, in their order.
+      Other fields, such as a reference, are in a request only if all its questions show them.
+    - ``voice``: the number of the judge if two independent judges answer the same question with
+      prompts of different wording; else 0.
+    - ``each``: the input with a list of texts, if the reply has one entry for each text, in the
+      order of the texts.
     """
 
     prompt: str
@@ -83,7 +91,7 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """The prompt without its voice: two voices of a dual judge are one family."""
+        """The prompt's name without the ``voice``, so that two independent judges are a family."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -94,7 +102,10 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return the question about the texts ``shown``, with those ``examples`` that fit it."""
+        """Return the task that asks about the texts ``shown``, with those ``examples`` that fit.
+
+        ``draw`` tells apart tasks that repeat one question.
+        """
         inputs = ((name, shown[name]) for name in self.inputs if name in shown)
         fitting = (example_of(self, example) for example in examples)
         return Task(
@@ -110,9 +121,11 @@ class Kind(Generic[R]):
 class Task(Generic[R]):
     """One typed question to a judge; equal tasks are the same question.
 
-    ``inputs`` are the texts shown, by name. Tasks that differ in ``draw`` alone are repeated
-    drawings from one judge. ``complaint`` tells the judge what was wrong with its last reply.
-    ``reasons`` says whether the judge is to give reasons, which cost most of a reply's tokens.
+    - ``inputs``: the texts shown, by name.
+    - ``draw``: a number that tells apart tasks that repeat one question to get several replies.
+    - ``rated``: how a rating is read.
+    - ``complaint``: what was wrong with the judge's last reply; empty at first.
+    - ``reasons``: whether the judge is to give reasons, which are most of a reply's tokens.
     """
 
     kind: Kind[R]
@@ -124,38 +137,42 @@ class Task(Generic[R]):
     reasons: Reasons = "off"
 
     def text(self, name: str) -> str:
-        """Return the single text shown as ``name``."""
+        """Return the text of the input ``name``; if it is a list, joined by line breaks."""
         value = dict(self.inputs)[name]
         return value if isinstance(value, str) else "\n".join(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts shown as ``name``."""
+        """Return the list of texts of the input ``name``; a single text is a list of one."""
         value = dict(self.inputs)[name]
         return (value,) if isinstance(value, str) else value
 
     @property
     def prompt(self) -> str:
-        """The name of its prompt."""
+        """The name of the prompt."""
         return self.kind.prompt
 
     @property
     def reply(self) -> type[R]:
-        """The model of its reply."""
+        """The pydantic model of the reply."""
         return self.kind.reply
 
     @property
     def shows(self) -> frozenset[str]:
-        """The fields of the sample that can be read off its inputs."""
-        fields = {} if self.kind.instructions else _SHOWN  # a user's own names say nothing
+        """The fields of the sample that the inputs of the task reveal."""
+        fields = {} if self.kind.instructions else _SHOWN  # a user's names reveal nothing
         return frozenset(fields.get(name, name) for name, _ in self.inputs)
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
-    """Return True if two tasks may share a request.
+    """Return True if two tasks may be in one request.
 
-    They may not if one is blind to a field that the other shows, if only one shows a field other
-    than question, contexts and answer, if they are two voices of one dual judge, if they are of one
-    kind with different examples, or if one name would stand for two texts.
+    They may not be in one request in each of these cases:
+
+    - One task is blind to a field that the other task shows.
+    - Only one of the tasks shows a field other than question, contexts and answer.
+    - The tasks belong to two independent judges of one metric.
+    - The tasks are of one kind, but have different examples.
+    - One input name has different texts in the two tasks.
     """
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
@@ -166,12 +183,12 @@ def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
     ):
         return False
     mine, theirs = dict(one.inputs), dict(other.inputs)
-    shared = (mine.keys() & theirs.keys()) - {"context"}  # each is one of a list
+    shared = (mine.keys() & theirs.keys()) - {"context"}  # contexts become a list
     return all(mine[name] == theirs[name] for name in shared)
 
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
-    """Return ``example`` as ``kind`` shows it; None if it does not fit that kind."""
+    """Return ``example`` in the form that ``kind`` shows, or None if it does not fit ``kind``."""
     try:
         shown, outputs = example["inputs"], example["outputs"]
         kind.reply.model_validate(outputs)
@@ -190,7 +207,7 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
 
 
 def _is_shown(value: object) -> bool:
-    """Tell whether ``value`` is a text or a list of texts."""
+    """Tell whether ``value`` is a text or a list of texts, as an example may show."""
     texts = value if isinstance(value, list | tuple) else [value]
     return all(isinstance(text, str) for text in texts)
 
@@ -198,14 +215,17 @@ def _is_shown(value: object) -> bool:
 def fitting(
     examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return those of ``examples`` that are examples of one of ``kinds``."""
+    """Return those ``examples`` that fit at least one of ``kinds``."""
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
 def check_examples(
     name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> None:
-    """Raise `ConfigError` unless each of ``examples`` of metric ``name`` fits one of ``kinds``."""
+    """Raise `ConfigError` unless each of ``examples`` fits one of ``kinds``.
+
+    ``name`` is the metric that the message names.
+    """
     for i, example in enumerate(examples):
         if fitting([example], kinds):
             continue
@@ -218,24 +238,24 @@ def check_examples(
 
 
 class AskLike(Protocol):
-    """The judge as a metric sees it: send a task, get its reply."""
+    """Puts tasks to the judge on behalf of a metric. `Ask` is the implementation."""
 
     async def __call__(self, task: Task[R]) -> R:
-        """Return the reply to ``task``; raise `JudgeError` if there is none."""
+        """Return the reply to ``task``; raise a `JudgeError` if there is none."""
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Send all ``tasks`` at once and return a reply, or the error, for each."""
+        """Ask all ``tasks`` at once and return the reply or the error for each task."""
 
 
 class Judge(Protocol):
-    """Answers typed questions, with one request for the tasks it is given."""
+    """Answers the tasks that it is given, in one request."""
 
     @property
     def model(self) -> str:
-        """The model's name; part of the version of every score."""
+        """The name of the model; it is a part of the version of every score."""
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one request; raise `JudgeError` if none could be answered."""
+        """Answer ``tasks`` in one request; raise a `JudgeError` if no task could be answered."""
 
 
 def _kind(
@@ -245,7 +265,7 @@ def _kind(
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    """Return the kinds of two independent judges, whose prompts end in 1 and 2."""
+    """Return two kinds, for two independent judges, whose prompts end in 1 and 2."""
     return tuple(
         Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
         for voice in (1, 2)

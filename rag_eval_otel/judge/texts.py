@@ -1,10 +1,11 @@
-"""Words, sentences, claims and questions of texts, and their similarity, for the offline judge.
+"""Find words, sentences, claims and questions in texts, and compare texts, for the offline judge.
 
-Scripts without spaces between words (Chinese, Japanese, Thai and their neighbours) are compared by
-pairs of characters. Texts are read up to a limit, and every step is linear in them.
+Text in scripts without spaces between words (Chinese, Japanese, Thai and similar scripts) is
+compared by pairs of characters. Texts are read up to a limit, and the work is linear in their
+length.
 
 Question words (English, and common ones of German, French and Spanish) show what a question asks
-for; the form of dates, numbers and names shows what an answer gives. No rule is about a subject.
+for. The form of dates, numbers and names shows what an answer gives. No rule depends on a subject.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-MAX_CHARACTERS = 100_000  # of a text, and of all passages together, that are read
-NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # what counts how much; PAIR: of characters
+MAX_CHARACTERS = 100_000  # limit of a text, and of all passages together
+NUMBER, WORD, PAIR, STOP = 2.0, 1.0, 0.5, 0.3  # weights; PAIR: of two characters
 
-_STEM, _LEAST = 6, 3  # letters of a word that are compared, and that one with content has
+_STEM, _LEAST = 6, 3  # letters that are compared; fewest letters of a content word
 _STOP_WORDS = frozenset(
     "about all also and any are because been being but can could did does each for from had has"
     " have her him his how into its just many may might more most much must one only other our over"
@@ -30,7 +31,7 @@ _STOP_WORDS = frozenset(
 _NEGATIONS = frozenset("not never cannot without nicht kein keine nie pas".split())
 _UNITS = "two three four five six seven eight nine ten".split()
 _NUMBERS = {word: str(number) for number, word in enumerate(_UNITS, start=2)}
-_MARKS = (  # signs of vowels and tones, which `\w` leaves out
+_MARKS = (  # signs of vowels and tones, which `\w` does not match
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u0900-\u0963\u0970-\u0dff\u200c\u200d"
 )
@@ -47,16 +48,16 @@ _BREAK = re.compile(
     r"|(?<=[\u0964\u0965\u061f\u06d4\u3002\uff01\uff1f])"
 )
 
-_MAX_CLAIMS, _MAX_READ = 100, 500  # claims, and sentences, of an answer
-_OPENING = 3  # words of a sentence that show whether it is a mere phrase
-_CLAIM = 2.0  # weight of a sentence that is a claim by itself
-_FEW = 4.0  # weight of words with content from which a sentence is more than a greeting
-_REACH = 4  # words between what is lacking and what is not told, in a refusal
-_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # what the ways to be found count
-_CURVE = 1.6  # makes a share of .65, from which a claim is rather backed than not, a half
-_LACKS = 0.7  # what is left where a number or a negation is found nowhere
+_MAX_CLAIMS, _MAX_READ = 100, 500  # most claims, and most sentences, of an answer
+_OPENING = 3  # first words of a sentence, which show whether it is a greeting
+_CLAIM = 2.0  # least weight of a sentence that is a claim by itself
+_FEW = 4.0  # weight of content words from which a sentence is more than a greeting
+_REACH = 4  # most words between a word of `_LACKING` and a word of `_TELLING` in a refusal
+_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # weights of the three ways to find a word
+_CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a half
+_LACKS = 0.7  # factor if a number or a negation is found nowhere
 
-# A refusal has one of each: a lack, of telling, and who does not tell.
+# A refusal has a word of each: _LACKING (a lack), _TELLING (of information), _TELLER (in whom).
 _LACKING = frozenset(
     "not no never cannot nothing unable insufficient incomplete unclear unsure nicht nichts kein"
     " keine keinen pas aucune aucun ningún ninguna".split()
@@ -86,9 +87,10 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word: comparisons use ``key``, its beginning; ``text`` is the word itself.
+    """A word of a text. Words are compared by their ``key``, the beginning of the word.
 
-    A term that ``is_exact``, a number or a negation, has no substitute.
+    ``text`` is the whole word. ``is_exact`` marks a number or a negation, which must not be
+    missing.
     """
 
     key: str
@@ -98,16 +100,16 @@ class Term(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Split ``text`` into sentences, also at semicolons and line breaks, in order.
+    """Split ``text`` at ends of sentences, semicolons and line breaks; leave out list marks.
 
-    List marks and bracketed citation numbers are left out.
+    Citation numbers in brackets are left out, too.
     """
     pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
     return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
 
 
 def within_limit(texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts``, cut where `MAX_CHARACTERS` in all are reached."""
+    """Yield ``texts``, cut off after `MAX_CHARACTERS` characters in total."""
     left = MAX_CHARACTERS
     for text in texts:
         yield text[:left]
@@ -142,7 +144,7 @@ def _number(word: str) -> str:
 
 
 def has_content(found: Iterable[Term]) -> bool:
-    """Return True if any term is a content word."""
+    """Return True if any of the terms ``found`` is a content word."""
     return any(term.weight > STOP and term.key != "not" for term in found)
 
 
@@ -152,10 +154,11 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the sentences of ``answer`` that make a claim; none if it is a refusal.
+    """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
 
-    What claims next to nothing by itself goes with its neighbour. Where nothing else is said, a
-    question back is taken for a claim, and a mere yes or no is shown after ``question``.
+    A sentence with too few words to be a claim is joined to its neighbour. If the answer consists
+    only of a question back, the question is taken as a claim. If it is a mere yes or no, the claim
+    is ``question`` followed by the yes or no.
     """
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
@@ -171,13 +174,16 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
 
 
 def evades(answer: str) -> bool:
-    """Return True if ``answer`` is no answer: a refusal, a greeting or a question."""
+    """Return True if ``answer`` only refuses, greets or asks back."""
     told, said = _read(answer)
     return not said and (not told or any(map(_is_remark, told)))
 
 
 def _read(answer: str) -> tuple[list[str], list[str]]:
-    """Return all sentences, and those with content; beside a refusal, more than a word of it."""
+    """Return all sentences of ``answer``, and the sentences with content.
+
+    If one of the sentences is a refusal, a single further word does not count as content.
+    """
     told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
     said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
@@ -186,7 +192,7 @@ def _read(answer: str) -> tuple[list[str], list[str]]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Split a sentence at "but" if one of the two parts is a refusal."""
+    """Split a sentence at "but" if one of the parts is a refusal."""
     parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
     return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
 
@@ -196,7 +202,7 @@ def _weight(sentence: str) -> float:
 
 
 def _is_remark(sentence: str) -> bool:
-    """Return True for a refusal, and for a short greeting, question or referral."""
+    """Return True for a refusal, and for a short greeting, question or referral to others."""
     found = terms(sentence)
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
@@ -214,10 +220,10 @@ def _is_refusal(sentence: str) -> bool:
 
 
 class Passages:
-    """Passages, indexed by word to find support for a claim.
+    """An index of the words in passages, to find how far the passages support a claim.
 
-    A word of the claim is searched anywhere, in the sentence with most words of the claim, and next
-    to the word that is its neighbour in the claim.
+    A word is searched anywhere, in the sentence with most words of the claim, and beside the word
+    that is its neighbour in the claim.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -230,7 +236,10 @@ class Passages:
                 self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return how likely the passages support ``claim``; lower if a number is missing."""
+        """Return the probability that the passages support ``claim``; lower if a number is missing.
+
+        Words with keys in ``beyond`` do not count.
+        """
         said = terms(claim)
         wanted = _weights(said, beyond)
         exact = {term.key for term in said if term.is_exact}.difference(beyond)
@@ -240,7 +249,7 @@ class Passages:
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the share of ``claim`` that is found, apart from the words in ``beyond``."""
+        """Return the share of the words of ``claim`` in the passages; ``beyond`` does not count."""
         return self._anywhere(_weights(terms(claim), beyond))
 
     def _anywhere(self, wanted: Mapping[str, float]) -> float:
@@ -264,7 +273,7 @@ class Passages:
 
 
 def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
-    """Return the weights of the words of ``said`` without those in ``beyond``; their sum is 1."""
+    """Return the weights of the words ``said`` by key, without keys in ``beyond``; the sum is 1."""
     own = [term for term in said if term.key not in beyond]
     weights = {term.key: term.weight for term in (own if has_content(own) else said)}
     total = sum(weights.values())
@@ -274,7 +283,7 @@ def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
 Kind: TypeAlias = Literal["name", "place", "time", "amount", "said", "thing", "polar", "any"]
 Forms: TypeAlias = Mapping[Kind, re.Pattern[str]]
 
-_ASKING: Mapping[Kind, str] = {  # of two at the same place, the first counts
+_ASKING: Mapping[Kind, str] = {  # if two match at the same place, the first one counts
     "amount": r"how much|how (?:many|few|long|old|often|soon|far|tall|high|deep|wide|large|big"
     r"|heavy|fast|hot|cold)|was koste[nt]|wie ?(?:viele?|lange|alt|oft|hoch|weit|groß|schwer|tief)"
     r"|combien|quel âge|cuánt[oa]s?",
@@ -335,28 +344,27 @@ _MARKED: Forms = {
     "said": re.compile(r"(?i)^(?:because|due to|to|by|weil|um|durch|parce|pour|porque|para) "),
 }
 _AT = re.compile(r"(?i)(?:in|at|near|from|on|im|am|beim?|à|au|dans|en) ")
-_IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # with other kinds
+_IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # how similar a kind is to other kinds
     "place": {"name": 0.5},
     "time": {"amount": 0.3},
     "thing": {"name": 0.6, "said": 0.4, "amount": 0.2},
     "any": dict.fromkeys([*_ASKING, "polar"], 1.0),
 }
 
-MAX, _READ = 10_000, 1000  # characters of a question, and of those that have its question word
-_WINDOW = 5  # words after "what" in which its noun is looked for
-_TELLS, _LONG = 5, 40  # words from which an answer tells more than was asked for, and anything
-_MAX_ASKED = 12  # words of an answer that a question for it has
-_GIVES, _UNKNOWN = 0.15, 0.5  # what it counts whether a context gives the kind of thing asked for
-_COVERING = 0.62  # makes a share of .33, below which few contexts serve, a half
-_ABOUT, _ASKS = 0.75, 0.25  # what the words of a question count, and the kind of thing asked for
-_COMMON = 0.6  # what all texts have in common, beside 1
+MAX, _READ = 10_000, 1000  # most characters of a question; the question word is in the first 1000
+_WINDOW = 5  # words after "what" among which its noun is searched
+_TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
+_MAX_ASKED = 12  # most words of an answer in a question generated from it
+_GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
+_COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
+_ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
+_COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing that ``question`` asks for, and its text without the question word.
+    """Return the kind of thing ``question`` asks for, and its text without the question word.
 
-    A text is a question if it begins with a question word or has a question mark; of another, the
-    kind is None.
+    The kind is None for a text that has no question mark and begins with no question word.
     """
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
@@ -378,7 +386,7 @@ def _by_noun(rest: str) -> Kind:
 
 
 def _kinds_of(claims: Sequence[str]) -> list[Kind]:
-    """Return three kinds of thing that ``claims`` may give, the likeliest first."""
+    """Return three kinds of thing that ``claims`` may give, the likeliest kind first."""
     text = " ".join(claims)
     words = text.split()
     found = _matching(_MARKED, text)
@@ -405,9 +413,10 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 
 def reverse_questions(answer: str) -> list[str]:
-    """Return three questions that ``answer`` may be the answer to; none if it says nothing.
+    """Return three questions to which ``answer`` may be a reply; none if the answer says nothing.
 
-    They ask for the kinds of thing it may give, and hold its most frequent words, without numbers.
+    The questions ask for the kinds of thing that the answer may give. They contain its most
+    frequent words, without numbers.
     """
     claims = claims_of(answer) or sentences(answer)
     counts = Counter(
@@ -421,7 +430,7 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return the features of ``text``, of length 1: words, and the kind of thing it asks for."""
+    """Return the features of ``text`` as a unit vector: words, and the kind of thing asked for."""
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):
@@ -442,7 +451,7 @@ def _scaled(weights: Mapping[str, float], square: float) -> dict[str, float]:
 
 
 def similarity(one: str, other: str) -> float:
-    """Return the similarity of two questions, in [0, 1], by words and the kind of thing asked."""
+    """Return how similar two questions are, in [0, 1], by words and the kind of thing asked for."""
     return _cosine(features(one), features(other))
 
 
@@ -451,7 +460,7 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def relevancy(question: str, answer: str) -> float:
-    """Return how far ``answer`` has the words of ``question`` and the kind of thing it asks for."""
+    """Return how far ``answer`` addresses ``question``, by words and kind of thing asked for."""
     if evades(answer):
         return 0.0
     kind, about = read(question)
@@ -461,7 +470,7 @@ def relevancy(question: str, answer: str) -> float:
 
 
 def coverage(question: str, context: str) -> float:
-    """Return how far ``context`` has the words of ``question`` and the kind of thing, in [0, 1]."""
+    """Return how far ``context`` serves ``question``, by words and kind of thing asked for."""
     kind, rest = read(question)
     share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
     form = {**_FIGURES, **_CALLED}.get(kind or "any")
@@ -470,7 +479,10 @@ def coverage(question: str, context: str) -> float:
 
 
 def _share(about: str, text: str, *, least: float) -> float:
-    """Return the share of the words of ``about`` with weight ``least`` or more in ``text``."""
+    """Return the share of the words of ``about``, by weight, that ``text`` has.
+
+    Words of ``about`` with a weight below ``least`` do not count.
+    """
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
     total = sum(wanted.values())
@@ -479,7 +491,7 @@ def _share(about: str, text: str, *, least: float) -> float:
 
 
 def sub_questions(question: str) -> list[str]:
-    """Return the parts of ``question`` that have a question word each."""
+    """Split ``question`` where another question word begins, and return at most 8 parts."""
     parts = (part.strip(" ,") for part in _PARTS.split(" ".join(question[:MAX].split())))
     asked = [part for part in parts if part.strip("?")][:8]
     return [part if part.endswith("?") else f"{part}?" for part in asked]

@@ -1,11 +1,12 @@
-"""How tasks are written into a request, and read from a judge's reply.
+"""Write tasks into the text of a request, and read the replies from a judge's text.
 
-A request begins with constant text, which providers cache: the frame, the prompts, the form of the
-reply. Then come the texts of the turn, each after a mark with a code that is drawn for this
-request, so that no text can contain a mark.
+A request begins with constant text, which providers cache: the frame, the prompts, and the form of
+the reply. Then come the texts of the sample. A delimiter with a random code stands before each
+text. The code is drawn anew for each request, so that no text can contain a delimiter.
 
-Replies are short: the number of an entry is its place in the list, there are no reasons unless
-asked for, and an object with a single member is replaced by the value of that member.
+Replies are short. An entry of a list has no number; its position says which text it is about. There
+are no reasons unless they are asked for. An object with only one member is replaced by the value of
+the member.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from rag_eval_otel.types import Reasons
 Schema: TypeAlias = "dict[str, Any]"
 Tasks: TypeAlias = "Sequence[Task[Any]]"
 
-_QUOTED = 300  # characters of a rejected reply that are shown to the judge again
-_DIGITS = 6  # of the number of an entry, at most
-_ORDER = ("contexts", "context", "reference", "question")  # of what is shown; all else comes after
+_QUOTED = 300  # characters of a rejected reply that an error message quotes
+_DIGITS = 6  # the most digits in the number of an entry
+_ORDER = ("contexts", "context", "reference", "question")  # the texts that come first
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
-    """Return 8 hex digits that change with the text of any of the prompts and kinds."""
+    """Return 8 hex digits that change with the texts of the prompts ``names`` and of ``kinds``."""
     texts = [*map(prompt_text, names), *map(_instructions, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
@@ -46,7 +47,7 @@ def _instructions(kind: Kind[Any]) -> str:
 
 
 def draw_code() -> str:
-    """Return six random characters, which distinguish the marks of a request from its texts."""
+    """Return six random characters, which tell the delimiters of a request from its texts."""
     return secrets.token_hex(3)
 
 
@@ -55,7 +56,10 @@ def draw_code() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One judge request: ``system`` and ``user`` text, the reply's JSON Schema, the part names."""
+    """One judge request: the system and the user message, and the JSON Schema of the reply.
+
+    ``names`` are the names of the parts of the reply.
+    """
 
     system: str
     user: str
@@ -64,15 +68,15 @@ class Request:
 
     @property
     def user_with_schema(self) -> str:
-        """The user text for servers that take no schema."""
+        """The user message followed by the schema, for servers that accept no schema."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
-    """Return the request for ``tasks``, which must be allowed to share one.
+    """Return one request for all ``tasks``, which must be allowed to share a request.
 
-    ``code`` draws the code of the marks; it is called again while a text contains the code.
+    ``code`` draws the code of the delimiters. It is called again while a text contains the code.
     """
     groups = _groups(tasks)
     schema = _reply_schema(groups)
@@ -81,14 +85,17 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
     return Request(
         system=" ".join([prompt_text("frame"), *reasons]),
-        user=user.encode("utf-8", "replace").decode(),  # no client can send a lone surrogate
+        user=user.encode("utf-8", "replace").decode(),  # a lone surrogate cannot be sent
         schema=schema,
         names=tuple(groups),
     )
 
 
 def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return the name of each task's part of the reply: its prompt, which tasks may share."""
+    """Return, for each task, the name of its part in the reply: the name of its prompt.
+
+    Tasks with the same prompt share a part.
+    """
     return tuple(task.prompt for task in tasks)
 
 
@@ -116,7 +123,10 @@ def _section(group: Tasks, tasks: Tasks) -> str:
 
 
 def _are_drawings(group: Tasks) -> bool:
-    """Return True if ``group`` is one question repeated, not one question for each context."""
+    """Return True if the tasks of ``group`` repeat one question to get several replies.
+
+    Otherwise, the tasks ask the same question about several contexts.
+    """
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -137,7 +147,10 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return the texts of the turn, each after a mark with a code that no text contains."""
+    """Return the texts of the sample, each after a delimiter with a code that no text contains.
+
+    Complaints about the judge's last reply come last.
+    """
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
     texts = [text for _, value in shown for text in ([value] if isinstance(value, str) else value)]
@@ -161,7 +174,10 @@ def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[s
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield for each part that is a list its number of entries, or the texts they are about."""
+    """Yield a line for each part of the reply that is a list: how many entries it must have.
+
+    For a question about single contexts, the line says which contexts are meant.
+    """
     for name, group in _groups(tasks).items():
         kind = group[0].kind
         if kind.each:
@@ -176,7 +192,10 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the texts of all tasks, each once; single contexts of several tasks become a list."""
+    """Return the names and texts that ``tasks`` show, each text once, in the order of the request.
+
+    If several tasks show a single context each, these contexts become a list.
+    """
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
         shown.update(task.inputs)
@@ -188,7 +207,7 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
 
 
 def _all_contexts(tasks: Tasks) -> dict[str, None]:
-    """Return all contexts, those of a list first and in its order."""
+    """Return all contexts that ``tasks`` show: contexts in lists first, then single contexts."""
     shown = [dict(task.inputs) for task in tasks]
     lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
     return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
@@ -198,15 +217,15 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 
 
 def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
-    """Return the shortest JSON Schema of ``reply``, as strict structured output accepts it.
+    """Return the shortest JSON Schema of ``reply`` that strict structured output accepts.
 
-    Without the numbers of entries, without reasons unless they are wanted; an object of a single
-    member is that member.
+    The schema has no numbers of entries, and no reasons unless they are wanted. An object with only
+    one member is replaced by the member.
     """
     return _reply_schema_of(reply, reasons)
 
 
-@lru_cache(maxsize=1024)  # a function of its own: type checkers see no hashable in `type[Any]`
+@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
 def _reply_schema_of(reply: type[Reply], reasons: Reasons) -> Schema:
     schema, defs = _full_schema(reply)
     return _short(schema, defs, reasons)
@@ -228,7 +247,7 @@ def _short(schema: Schema, defs: Schema, reasons: Reasons) -> Schema:
 
 
 def _essential(schema: Schema) -> list[str]:
-    """Return the required members, apart from reasons and the numbers of entries."""
+    """Return the names of the required members that are not numbers of entries."""
     required = schema.get("required", ())
     return [n for n, m in schema["properties"].items() if n in required and "position" not in m]
 
@@ -243,7 +262,10 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the schema of the reply; a single part that has members is not named."""
+    """Return the JSON Schema of the whole reply, which has one member for each part.
+
+    If there is only one part and it is an object, the part is the whole reply.
+    """
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     return first if len(parts) == 1 and "properties" in first else _object(parts)
@@ -259,12 +281,16 @@ def _part_schema(group: Tasks) -> Schema:
 
 
 def _column(member: Schema) -> Schema:
-    """Return the schema of a member of repeated questions: a list of texts, or one finding."""
+    """Return the schema of a member in the reply to a question that is repeated.
+
+    A text becomes a list of texts, one for each repetition. Any other member has one value for all
+    repetitions.
+    """
     return {"type": "array", "items": member} if member.get("type") == "string" else member
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return ``schema`` as a sketch of the reply."""
+    """Return a sketch of a reply that matches ``schema``, for the prompt."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -279,11 +305,11 @@ _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 
 
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a full reply, as plain values, in the form of ``schema``."""
+    """Return ``value``, a reply with all members, in the short form that ``schema`` describes."""
     if "properties" in schema:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
-    if isinstance(value, dict):  # all but one member fell away
+    if isinstance(value, dict):  # only one member is left
         return _shortened(_only_essential(value), schema)
     if "items" in schema:
         return [_shortened(one, schema["items"]) for one in value]
@@ -299,11 +325,12 @@ def _only_essential(value: Mapping[str, Any]) -> Any:
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Return for each task its validated reply, or an `UnparsableReplyError`.
+    """Return, for each of ``tasks``, its validated reply or an `UnparsableReplyError`.
 
-    Code fences and prose around the object are ignored. If a reply was cut off, the members before
-    the cut are kept, without the last one. A reply may have more members than it was asked for:
-    numbers of entries, reasons, the names of members.
+    ``text`` is the text of the judge's reply. Code fences and prose around the JSON object are
+    ignored. If the reply was cut off, its last member is dropped and the members before it are
+    kept. A reply may have more members than were asked for: numbers of entries, reasons, and names
+    of single members.
     """
     groups = _groups(tasks)
     found = _find_object(text, groups)
@@ -316,7 +343,11 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return the value in the reply for each task of a group, or an error."""
+    """Return the value in the reply for each task of ``group``, or an error.
+
+    ``found`` has the parts of the reply by name, ``name`` is the part of the group, and ``text`` is
+    the judge's text, for error messages.
+    """
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
         return [UnparsableReplyError(f"no usable member {name!r} in: {quoted!r}")] * len(group)
@@ -333,7 +364,10 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return the reply number ``i`` (from 0) to a repeated question."""
+    """Return the reply number ``i`` (from 0) to a repeated question.
+
+    ``columns`` has the replies of all repetitions, as one list for each member.
+    """
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
         return UnparsableReplyError(f"there is no entry number {i + 1}")
@@ -357,14 +391,18 @@ def _full_schema(reply: type[Reply]) -> tuple[Schema, Schema]:
     return _full_schema_of(reply)
 
 
-@lru_cache(maxsize=1024)  # likewise
+@lru_cache(maxsize=1024)  # separate for the same reason
 def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
     schema = reply.model_json_schema()
     return schema, schema.pop("$defs", {})
 
 
 def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return ``value`` in the form of the full ``schema``: with numbers, and names of members."""
+    """Return ``value``, a short reply, with the member names and numbers of the full ``schema``.
+
+    ``count`` is the number of entries if the reply is a list; ``defs`` has the schemas that
+    ``schema`` refers to.
+    """
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
     if "items" in schema:
@@ -385,9 +423,9 @@ def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) ->
 
 
 def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return the list of entries, numbered if ``count`` entries are expected in order.
+    """Return a list of entries, with numbers from 1 if ``count`` entries are expected in order.
 
-    A judge may have written the numbers itself, in the entries or as the names of an object.
+    The judge may have written the numbers itself, in the entries or as names of members.
     """
     named = isinstance(value, Mapping) and bool(value) and all(map(_is_number, value))
     given = list(value.values()) if named else value
@@ -415,7 +453,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts in the first object of ``text`` that has one."""
+    """Return the parts of the reply in the first JSON object of ``text`` that has any."""
     decoder = json.JSONDecoder()
     first = start = text.find("{")
     while start != -1:
@@ -435,7 +473,10 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts in an object by name; the name of a single part may be missing."""
+    """Return the parts that ``value`` contains, by name.
+
+    If only one part is expected, ``value`` itself may be that part.
+    """
     found = {name: value[name] for name in groups if name in value}
     if len(groups) > 1:
         return found
@@ -447,7 +488,7 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
 
 
 def _cut_off(text: str) -> dict[str, Any]:
-    """Return the members of an object before the one that was cut off."""
+    """Return the complete members of a JSON object that was cut off."""
     try:
         value = from_json(text, allow_partial=True)
     except ValueError:
