@@ -1,4 +1,4 @@
-"""Embedders, and the cosine of vectors."""
+"""Embed texts with a server, with LangChain or offline, and compute the cosine of two vectors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-_HASHED = 100_000  # characters of a text that are hashed
-_SIGN = 1 << 31  # the bit of a digest that is a feature's sign
+_HASHED = 100_000  # most characters of a text that are hashed
+_SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
 
 
 def cosine(one: Vectors, other: Vectors) -> float | None:
-    """Return the cosine of two vectors, in [-1, 1]; None if one is zero or not finite."""
+    """Return the cosine of two vectors, in [-1, 1]; None if a vector is zero or not finite."""
     norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
     if not (norms > 0 and math.isfinite(norms)):
         return None
-    # Rounding may leave the range by a hair.
+    # Rounding errors may lead slightly out of the range.
     return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))
 
 
 def named_embedder(model: str, config: Config) -> OpenAIEmbedder:
-    """Return ``model`` of the provider that ``config.embedder`` names, as an embedder.
+    """Return an embedder on ``model`` of the provider in ``config.embedder``.
 
-    Without an address of its own it is asked where a judge of the same provider is.
+    If the embedder has no address of its own and the judge has the same provider (or no provider
+    that is known), the address and the key of the judge are used.
     """
     provider = PROVIDERS[str(config.embedder).partition("/")[0]]
     judge = parts_of(config.judge) if isinstance(config.judge, str) else None
@@ -53,12 +54,12 @@ def named_embedder(model: str, config: Config) -> OpenAIEmbedder:
 
 
 def offline_embedder(_model: str, _config: Config) -> HashingEmbedder:
-    """Return the offline embedder."""
+    """Return the offline embedder, which has neither a model name nor options."""
     return HashingEmbedder()
 
 
 class OpenAIEmbedder:
-    """Embeddings of an OpenAI-compatible server; parameters as for `OpenAIJudge`."""
+    """An embedder behind an OpenAI-compatible server; the parameters are those of `OpenAIJudge`."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class OpenAIEmbedder:
         return f"OpenAIEmbedder({self.model!r})"
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text, in one request; raise `JudgeError` on failure.
+        """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
 
-        An empty text is sent as a single space, since servers refuse the empty string, and a lone
-        surrogate as a question mark.
+        All texts are sent in one request. An empty text is sent as a space, because servers refuse
+        empty strings. A lone surrogate is sent as a question mark.
         """
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown}
@@ -122,7 +123,10 @@ def _vector(value: str | Sequence[float]) -> Vectors:
 
 
 class LangChainEmbedder:
-    """Any LangChain ``Embeddings``, called on worker threads as by `LangChainJudge`."""
+    """An embedder that calls LangChain ``Embeddings`` on at most ``max_threads`` worker threads.
+
+    The synchronous ``embed_documents`` is called, for the reason given in `LangChainJudge`.
+    """
 
     def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
         self._call = SyncFirst(
@@ -132,16 +136,17 @@ class LangChainEmbedder:
         self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text; exceptions of the embeddings are passed on."""
+        """Return one vector (row) for each of ``texts``; exceptions are passed on."""
         return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:
-    """Offline embeddings: hashed words, and the kind of thing that a question asks for.
+    """An offline embedder: hashes words, and the kind of thing that a question asks for.
 
-    Texts with content words in common are close, more so if they are questions for the same kind of
-    thing (who, when, how many). Meaning has no effect. Deterministic and without a model: good for
-    wiring, demos and tests, not a replacement for a trained model.
+    Texts with content words in common have similar vectors, even more so if both are questions for
+    the same kind of thing (who, when, how many). The meaning of words has no effect. The embedder
+    is deterministic and needs no model. It is good for a first set-up, demos and tests, and does
+    not replace a trained model.
     """
 
     model = "hashing"
@@ -150,9 +155,10 @@ class HashingEmbedder:
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row of unit length per text; a text without letters or digits is zero.
+        """Return one vector (row) of unit length for each of ``texts``.
 
-        Of a text, the first 100,000 characters count.
+        The vector of a text without letters or digits is zero. Only the first 100,000 characters of
+        a text count.
         """
         rows = np.zeros((len(texts), self._dimensions))
         for i, text in enumerate(texts):
@@ -163,14 +169,17 @@ class HashingEmbedder:
         row = np.zeros(self._dimensions)
         for feature, weight in features(text).items():
             digest = zlib.crc32(feature.encode("utf-8", "replace"))
-            sign = 1 if digest & _SIGN else -1  # what falls on one column cancels out on average
+            sign = 1 if digest & _SIGN else -1  # features that share a column cancel out on average
             row[digest % _SIGN % self._dimensions] += sign * weight
         norm = np.linalg.norm(row)
         return row / norm if norm else row
 
 
 class Embed:
-    """Embeds the texts of one sample: waiting texts share a request, equal ones are sent once."""
+    """Embeds the texts of one sample with few requests.
+
+    Texts that wait at the same moment share a request, and equal texts are sent once.
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         self.usage = Usage()
@@ -180,7 +189,7 @@ class Embed:
         self._requests: set[asyncio.Task[Vectors]] = set()
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Return one row per text; exceptions of the embedder are passed on."""
+        """Return one vector (row) for each of ``texts``, and pass on exceptions of the embedder."""
         new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         loop = asyncio.get_running_loop()
         if new and not self._waiting:
@@ -191,14 +200,14 @@ class Embed:
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     def known(self, text: str) -> Vectors | None:
-        """Return a copy of the row of ``text``, if it was embedded."""
+        """Return a copy of the vector of ``text``, or None if ``text`` was not embedded."""
         row = self._rows.get(text)
         if row is None or not row.done() or row.cancelled() or row.exception():
             return None
-        return np.array(row.result())  # a copy does not keep the other rows alive
+        return np.array(row.result())  # a copy does not keep other rows in memory
 
     def cancel(self) -> None:
-        """Cancel the requests, and the texts that wait to be sent."""
+        """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
         for request in self._requests:
             request.cancel()
@@ -226,6 +235,6 @@ class Embed:
             future = self._rows[text]
             if error is not None:
                 future.set_exception(error)
-                future.exception()  # marked as seen: a failure may have no waiter
+                future.exception()  # mark the error as seen, because nothing may wait for it
             else:
                 future.set_result(request.result()[i])

@@ -1,18 +1,18 @@
-"""Every exception the library raises on purpose.
+"""The exceptions that this library raises on purpose.
 
 RagEvalError
 ├── ConfigError            an option or a RAG_EVAL_* variable has a value that cannot be used
 ├── MissingDependencyError an optional dependency is needed and not installed
-├── FailedRowError         a row of a dataset could not be scored, and that was to be an error
-└── JudgeError             a judge or embedder could not be asked; carries a score reason
+├── FailedRowError         a row of a dataset could not be scored, with raise_on_failure
+└── JudgeError             a judge or embedder gave no usable answer; has the reason of the score
     ├── JudgeTimeoutError      no answer in time
     ├── JudgeTransportError    connection refused, reset, or a server error
     ├── JudgeAuthError         401 or 403: the key or its rights are wrong
     ├── JudgeRateLimitError    429, after the client's own retries
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
-    ├── JudgeUnavailableError  the circuit breaker is open: not asked at all
-    │   └── BudgetSpentError       a run's budget is spent: not asked at all
-    └── UnparsableReplyError   an answer came, but not one that fits the question
+    ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
+    │   └── BudgetSpentError       the budget of a run is spent: the judge was not asked
+    └── UnparsableReplyError   the judge answered, but the answer does not fit the question
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rag_eval_otel.types import Reason
 
 
 class RagEvalError(Exception):
-    """Base of all errors of this library."""
+    """Base class of all errors of this library."""
 
 
 class ConfigError(RagEvalError, ValueError):
-    """An option has a value that cannot be used; the message names the allowed ones."""
+    """An option has a value that cannot be used; the message names the allowed values."""
 
 
 class MissingDependencyError(RagEvalError, ImportError):
@@ -40,11 +40,11 @@ class MissingDependencyError(RagEvalError, ImportError):
 
 
 class FailedRowError(RagEvalError):
-    """A row of a dataset could not be scored, and ``raise_on_failure`` was asked for."""
+    """A row of a dataset could not be scored, and ``raise_on_failure`` is set."""
 
 
 class JudgeError(RagEvalError):
-    """A judge or embedder could not be asked. ``reason`` is the reason of the score."""
+    """A judge or embedder gave no usable answer; ``reason`` becomes the reason of the score."""
 
     reason: ClassVar[Reason] = "transport"
 
@@ -66,15 +66,15 @@ class JudgeAuthError(JudgeError):
 
 
 class JudgeRateLimitError(JudgeError):
-    """The judge refused for its rate limit (429), also after the client's retries."""
+    """The rate limit of the judge was reached (429), also after the retries of the client."""
 
     reason = "rate_limited"
 
 
 class JudgeRequestError(JudgeError):
-    """The judge refused the request itself (400, 404, 422): often a wrong model name.
+    """The judge refused the request itself (400, 404, 422): often the model's name is wrong.
 
-    ``status`` is the HTTP status, where there was one.
+    ``status`` is the HTTP status, or None if there was no response.
     """
 
     reason = "bad_request"
@@ -82,13 +82,13 @@ class JudgeRequestError(JudgeError):
 
 
 class JudgeUnavailableError(JudgeError):
-    """The circuit breaker is open after repeated failures: the judge was not asked."""
+    """The judge was not asked, because requests failed repeatedly (open circuit breaker)."""
 
     reason: ClassVar[Reason] = "circuit_open"
 
 
 class BudgetSpentError(JudgeUnavailableError):
-    """The budget of a run over a dataset is spent: the judge was not asked."""
+    """The judge was not asked, because the budget of a run over a dataset is spent."""
 
     reason: ClassVar[Reason] = "budget"
 

@@ -1,4 +1,4 @@
-"""`evaluate`: one sample, some metrics, all their scores."""
+"""`evaluate`: compute the scores of one sample, without tracing."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from rag_eval_otel.types import (
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 5.0  # seconds a question waits for what it may travel with
-_WAITED = 0.25  # at most this share of the time there is
+_PATIENCE = 5.0  # most seconds that a question waits to share a request
+_WAITED = 0.25  # most of the timeout that a question waits
 _REFUSED, _SERVER = 400, 500
-_MODELS = 100  # that answered, of which versions are kept
+_MODELS = 100  # most models whose versions are kept
 _REASONS: Mapping[int, Reason] = {
     401: "unauthorized",
     403: "unauthorized",
@@ -69,21 +69,27 @@ async def evaluate(
     explanations: Reasons = "off",
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
-    """Score ``sample`` with ``metrics`` (metrics, their names, names of sets, or functions).
+    """Score ``sample`` with ``metrics`` and return one score for each metric.
 
-    ``judge`` and ``embedder``: objects, names as for `Config`, or LangChain's models; by default
-    what the environment names, else ``lexical`` and ``hashing``. A named one is made once.
+    ``metrics`` contains metrics, names of metrics, names of sets, or functions of a sample.
+    ``judge`` and ``embedder`` are objects, names as in `Config`, or LangChain models. By default,
+    the environment names them, or they are ``lexical`` and ``hashing``. A judge or embedder that is
+    given by name is made once and then reused.
 
-    Every metric gives exactly one score, in the order asked for. A metric that fails or takes more
-    than ``timeout`` seconds gives a score with that status and reason, and the others go on.
+    The scores are in the order of ``metrics``. If a metric fails or takes more than ``timeout``
+    seconds, its score has the status ``error`` or ``undefined`` and a reason; the other metrics go
+    on.
 
     - ``fusion``: whether questions of several metrics may share a request.
     - ``repairs``: how often the judge is asked again for a reply that does not parse.
+    - ``cache``: replies of the judge to earlier questions, which are used again.
     - ``embedding``: whether the evaluation keeps the embedding of the question.
-    - ``prompts``: a folder of files that replace the built-in prompts; default: the environment's.
-    - ``label_metrics``: the metrics of the overall label; by default all, or those whose labels are
-      reliable with the judge.
+    - ``prompts``: a folder of files that replace the built-in prompts, or None for the folder that
+      the environment names.
+    - ``label_metrics``: the metrics that decide the overall label. By default, these are all
+      metrics, or with some judges those whose labels are reliable.
     - ``explanations``: whether the judge gives reasons, which are most of a reply's tokens.
+    - ``clock``: returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
     cannot be made, and for an incomplete folder of prompts; nothing else.
@@ -109,7 +115,7 @@ async def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The resolved options of `evaluate`, for any number of samples."""
+    """The options of `evaluate` after names were resolved; it scores any number of samples."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -127,10 +133,10 @@ class Measurement:
     _known_versions: dict[str, list[str]] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
-    """The versions of the metrics by the model that answered."""
+    """The versions of the metrics, by the name of the model that answered."""
 
     def __post_init__(self) -> None:
-        """Compute the versions of the metrics under the judge's own name, which it must have."""
+        """Compute the versions of the metrics; raise `ConfigError` for a judge without a name."""
         model = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
@@ -139,18 +145,18 @@ class Measurement:
         self._versions(model)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, after its texts are redacted."""
+        """Redact the texts of ``sample`` and return the scores of the redacted sample."""
         if self.redactor.patterns:
             sample = self.redactor.sample(sample)
         ask, embed = self._ask(), Embed(self.embedder)
         started = self.clock()
-        with self._prompts():  # and in all tasks that come of these
+        with self._prompts():  # the tasks started here use the prompts, too
             runs = [asyncio.ensure_future(_run(one, sample, ask, embed)) for one in self.metrics]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
         finally:
             for run in runs:
-                run.cancel()  # no effect on those that are done
+                run.cancel()  # no effect on a run that is done
             ask.cancel()
             embed.cancel()
         await asyncio.wait(runs)
@@ -189,7 +195,7 @@ class Measurement:
         return labelling_of(self.metrics, self.judge) if named is None else named
 
     def _versions(self, model: str) -> list[str]:
-        """Return the versions of the metrics for replies of ``model``."""
+        """Return the versions of the metrics for scores from replies of ``model``."""
         known = self._known_versions.get(model)
         if known is None:
             named = partial(
@@ -198,7 +204,7 @@ class Measurement:
                 model=_revised(model, self.judge),
                 reasons=self.explanations,
             )
-            if len(self._known_versions) >= _MODELS:  # a gateway may name one for each reply
+            if len(self._known_versions) >= _MODELS:  # a gateway may give each reply another name
                 self._known_versions.clear()
             with self._prompts():
                 known = self._known_versions[model] = list(map(named, self.metrics))
@@ -206,10 +212,10 @@ class Measurement:
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
-    """Return the metrics of the overall label with ``judge``; None: all.
+    """Return which of ``metrics`` decide the overall label with ``judge``; None means all.
 
     A judge may name the built-in metrics whose labels are reliable with it. Metrics that do not ask
-    the judge count, and so do metrics of the user's own.
+    the judge, and metrics that are not built in, always count.
     """
     told: frozenset[str] | None = getattr(judge, "label_metrics", None)
     if told is None:
@@ -219,7 +225,10 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return the metrics ``named`` for the overall label, or None; reject unknown ones."""
+    """Return the metrics that the user ``named`` for the overall label; None if none is named.
+
+    Raises `ConfigError` for a name that is not in ``metrics``.
+    """
     if isinstance(named, str):
         msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"
         raise ConfigError(msg)
@@ -235,18 +244,18 @@ def _name_of(embedder: Embedder) -> str:
 
 
 def _revised(model: str, judge: Judge) -> str:
-    """Return the name of the judge in versions: its model, and its revision if it has one."""
+    """Return the judge's name in versions of scores: ``model``, and the revision if it has one."""
     revision = getattr(judge, "revision", None)
     return model if revision is None else f"{model}.{revision}"
 
 
 def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons = "off") -> str:
-    """Return the version of a metric's scores: ``<metric>/<hash>/<way>/<model>``.
+    """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
 
-    The hash covers the metric's class and parameters (its threshold apart, which only labels) and
-    the text of its prompts. The way is ``fused`` or ``single``, followed by ``-short`` where we
-    broke up the answer and not the judge, and by ``-reasons`` where the judge gave reasons. Scores
-    of different versions must not be compared.
+    The hash covers the class and the parameters of the metric (apart from the threshold, which only
+    decides the label) and the texts of its prompts. The way is ``fused`` or ``single``. It is
+    followed by ``-short`` if this library, not the judge, split the answer into claims, and by
+    ``-reasons`` if the judge gave reasons. Scores of different versions must not be compared.
     """
     frame = [
         "frame",
@@ -279,14 +288,14 @@ async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
         return _checked(await metric.measure(sample, ask, embed))
     except JudgeError as error:
         return _failed(metric, error.reason, told=f"{type(error).__name__}: {error}")
-    except Exception as error:  # noqa: BLE001  # one metric's failure is one failed score
+    except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
         _log.debug("metric %s failed", metric.name, exc_info=True)
-        # The message may quote what was asked; only the debug log has it.
+        # The message may quote texts of the sample, so only the debug log has it.
         return _failed(metric, _reason_of(error), told=type(error).__name__)
 
 
 def _checked(score: object) -> Score:
-    """Return ``score``, or raise `TypeError` if a metric returned another type."""
+    """Return ``score``, or raise `TypeError` if a metric returned something else."""
     if not isinstance(score, Score):
         msg = f"measure() must return a Score, not {type(score).__name__}"
         raise TypeError(msg)
@@ -299,12 +308,12 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 
 def _reason_of(error: Exception) -> Reason:
-    """Return the reason for an exception of a user's own judge, or of a LangChain model."""
+    """Return the reason of a score if asking the judge raised ``error`` of another library."""
     status = getattr(error, "status_code", None) or _aws_status(error)
     if isinstance(status, int):
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
         return _REASONS.get(status, refused)
-    # By name: every client has a class of its own, and they have no other base in common.
+    # By name, because the errors of the client libraries have no base class in common.
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if "Timeout" in kinds:
         return "timeout"
@@ -314,7 +323,7 @@ def _reason_of(error: Exception) -> Reason:
 
 
 def _aws_status(error: Exception) -> object:
-    """Return the HTTP status of an error of AWS's client."""
+    """Return the HTTP status in an error of AWS's client library, or None."""
     response = getattr(error, "response", None)
     told = response.get("ResponseMetadata") if isinstance(response, dict) else None
     return told.get("HTTPStatusCode") if isinstance(told, dict) else None
@@ -327,7 +336,7 @@ def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    """Return an evaluation in which every metric failed for ``reason``; the judge is not asked."""
+    """Return an evaluation in which every metric failed for ``reason``; no judge is asked."""
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )

@@ -1,9 +1,9 @@
 """Providers of judges and embedders, which are named ``<provider>/<model>``.
 
-A judge or an embedder is made by a factory: a function of the model's name and the `Config`. To
-add a provider with an OpenAI-compatible endpoint, add its `Provider` below. To add one with a
-client of its own, name its factory there. Another package adds a provider by an entry point in
-the group ``rag_eval_otel.judges`` or ``rag_eval_otel.embedders``, which names a factory.
+A factory makes a judge or an embedder: it is a function of the model's name and the `Config`. To
+add a provider with an OpenAI-compatible endpoint, add its `Provider` below. To add a provider with
+a client of its own, name its factory there, too. Another package adds a provider by an entry point
+in the group ``rag_eval_otel.judges`` or ``rag_eval_otel.embedders``, which names a factory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from rag_eval_otel.registry import Registry
 
 SchemaMode = Literal["json_schema", "json_object", "text"]
-"""How a reply is kept to JSON: by a strict schema, as a JSON object, or by the prompt alone."""
+"""How a reply is made JSON: by a strict schema, as a JSON object, or by the prompt alone."""
 
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
-"""The field that limits the length of a reply."""
+"""The name of the request's field that limits the length of a reply."""
 
 
 _OFFLINE_JUDGE = "rag_eval_otel.judge.lexical:named_judge"
@@ -33,17 +33,20 @@ _OPENAI_EMBEDDER = "rag_eval_otel.embed:named_embedder"
 class Provider:
     """How the models of a provider are reached.
 
-    - ``judge``, ``embedder``: where the factory of each is, as ``module:attribute``; an empty text
-      if the provider has none.
-    - ``base_url``: its OpenAI-compatible endpoint; None: the default of the client library.
-    - ``keys``, ``addresses``: environment variables of key and address; the first one set counts.
-      ``settings``: further variables that its client reads.
-    - ``key``: the key that is sent if none is set, to servers that need none.
-    - ``schema_mode``, ``seed``, ``limit``: how its requests differ from those of OpenAI.
-    - ``langchain``: its name for LangChain's ``init_chat_model``, if it has no such endpoint.
-    - ``package``, ``extra``: the package that it needs, and the extra that installs it.
-    - ``families``: prefixes of the names of its models, by which a missing provider is proposed.
-    - ``model``: what a model's name is called in error messages.
+    - ``judge``, ``embedder``: the factory of judges, and of embedders, as ``module:attribute``. The
+      text is empty if the provider has none.
+    - ``base_url``: the OpenAI-compatible endpoint; None means the default of the client library.
+    - ``keys``, ``addresses``: environment variables with the key, and with the address. The first
+      variable that is set counts.
+    - ``settings``: further environment variables that the client library reads.
+    - ``key``: the key that is sent if none is set, to servers that need no key.
+    - ``schema_mode``, ``seed``, ``limit``: how requests differ from requests to OpenAI.
+    - ``langchain``: the name of the provider for LangChain's ``init_chat_model``, if the provider
+      has no OpenAI-compatible endpoint.
+    - ``package``, ``extra``: the package that the provider needs, and the extra that installs it.
+    - ``families``: prefixes of model names. If a user leaves out the provider, the error proposes
+      it.
+    - ``model``: what error messages call a model's name, such as "deployment".
     """
 
     name: str
@@ -64,7 +67,10 @@ class Provider:
     model: str = "model"
 
     def address(self, given: str | None) -> str | None:
-        """Return the endpoint at the address ``given``, which may lack the scheme and the path."""
+        """Return the endpoint for the address ``given``, which may lack the scheme and the path.
+
+        Without an address, return the default endpoint of the provider.
+        """
         if not given or self.base_url is None:
             return given or self.base_url
         url = given if "://" in given else f"http://{given}"
@@ -155,7 +161,7 @@ _SYNONYMS = {
     "hf": "local",
     "mistralai": "mistral",
 }
-"""Other names of our providers."""
+"""Other names of the built-in providers, which error messages correct."""
 
 Part = Literal["judge", "embedder"]
 OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
@@ -172,11 +178,11 @@ REGISTRIES: Mapping[Part, Registry] = {
         },
     ),
 }
-"""The factories of judges and embedders, by provider."""
+"""The factories of judges and embedders, by name of the provider."""
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:
-    """Return the provider and the model in ``name``; None for an offline or an unknown name."""
+    """Split ``name`` into provider and model; None for an offline or unknown judge or embedder."""
     provider, _, model = name.partition("/")
     if not model:
         return None
@@ -187,20 +193,20 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def is_known(part: Part, name: str) -> bool:
-    """Return True if ``name`` is the name of a judge or embedder."""
+    """Return True if ``name`` names a judge or an embedder, as ``part`` says."""
     provider, _, model = name.partition("/")
     return name == OFFLINE[part] or (bool(model) and provider in REGISTRIES[part])
 
 
 def forms(part: Part) -> list[str]:
-    """Return the forms of the names of judges or embedders."""
+    """Return the forms that names of judges or embedders have, such as ``openai/<model>``."""
     offline, *providers = REGISTRIES[part].names()
     models = {name: PROVIDERS[name].model for name in providers if name in PROVIDERS}
     return [offline, *(f"{name}/<{models.get(name, 'model')}>" for name in providers)]
 
 
 def nearest(part: Part, name: str) -> str | None:
-    """Return the name of a judge or embedder that is most like the wrong ``name``, if one is."""
+    """Return the right name that is most like the wrong ``name``, or None if none is like it."""
     head, _, model = name.replace(":", "/", 1).partition("/")
     if not model:
         family = _family(part, head)
@@ -217,7 +223,7 @@ def nearest(part: Part, name: str) -> str | None:
 
 
 def _family(part: Part, model: str) -> str | None:
-    """Return the provider whose models have names like ``model``."""
+    """Return the provider whose models have names like ``model``, or None."""
     for provider in _ALL:
         if model.startswith(provider.families) and provider.name in REGISTRIES[part].built_in:
             return provider.name

@@ -1,4 +1,4 @@
-"""Thresholds of metrics, as options, environment variables and files set them."""
+"""Read thresholds of metrics from options, environment variables and files, and write them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _HEAD = """\
 
 
 def thresholds_of(given: object, *, where: str) -> dict[str, float]:
-    """Return thresholds by metric, from a mapping, the path of a file, or ``name=0.8,name=0.5``.
+    """Return the thresholds in ``given``, by name of the metric.
 
-    Raises `ConfigError`, which says ``where``, for anything else, a number that is none, and a file
-    that cannot be read. Whether there is a metric of that name is not checked here.
+    ``given`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=0.5``.
+    Raises `ConfigError` for anything else, for a value that is not a number, and for a file that
+    cannot be read. The message begins with ``where``, the option or variable that was read. Whether
+    a metric has such a name is not checked here.
     """
     if isinstance(given, Mapping):
         return {str(name): _number(value, name, where=where) for name, value in given.items()}
@@ -62,9 +64,9 @@ def _number(value: object, name: object, *, where: str) -> float:
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
-    """Return the thresholds of the TOML file at ``path``, those of its table ``thresholds``.
+    """Return the thresholds in the table ``thresholds`` of the TOML file at ``path``.
 
-    Raises `ConfigError` naming the file where it cannot be read or holds anything else.
+    Raises `ConfigError`, which names the file, if the file cannot be read or holds anything else.
     """
     try:
         found: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
@@ -79,5 +81,8 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(found: Iterable[tuple[str, float, str]]) -> str:
-    """Return the text of a file of thresholds: the name, threshold and remark of each metric."""
+    """Return the text of a thresholds file with a line for each metric in ``found``.
+
+    Each entry of ``found`` is the name, the threshold and a remark, which becomes a comment.
+    """
     return _HEAD + "".join(f"{name} = {value:.6g}  # {told}\n" for name, value, told in found)

@@ -1,6 +1,7 @@
 """The records of the library, and the protocols of embedders and sinks.
 
-Nothing here imports OpenTelemetry, LangChain, HTTP, the environment or a clock.
+A turn, in this library, is one question of a user and its answer. This module imports no
+OpenTelemetry, LangChain, HTTP client, environment or clock.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 
 def require_text(name: str, value: object) -> None:
-    """Raise `TypeError` unless ``value`` is a string."""
+    """Raise `TypeError` unless ``value`` is a string; the message calls it ``name``."""
     if not isinstance(value, str):
         msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
         raise TypeError(msg)
 
 
 def checked_ids(name: str, value: object) -> tuple[str, ...]:
-    """Return ``value``, a sequence of ids of any type, as strings."""
+    """Return the ids in ``value`` as strings; raise `TypeError` if it is not a sequence."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
         raise TypeError(msg)
@@ -34,7 +35,11 @@ def checked_ids(name: str, value: object) -> tuple[str, ...]:
 
 
 def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
-    """Return the grades of ``ids`` ids: none at all, or a finite number from 0 for each."""
+    """Return the grades in ``value`` as floats, if they fit a number ``ids`` of relevant ids.
+
+    There must be one grade for each id, or none at all. Raises `ValueError` for a grade that is not
+    a finite number from 0, and for a wrong number of grades.
+    """
     grades = tuple(value)
     for grade in grades:
         is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
@@ -48,7 +53,7 @@ def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
 
 
 def checked_texts(name: str, value: object) -> dict[Any, str]:
-    """Return a copy of ``value``, a mapping to texts."""
+    """Return a copy of ``value``; raise `TypeError` unless it is a mapping to strings."""
     if not isinstance(value, Mapping):
         msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
         raise TypeError(msg)
@@ -58,16 +63,16 @@ def checked_texts(name: str, value: object) -> dict[Any, str]:
 
 
 ScoreStatus = Literal["ok", "undefined", "error"]
-"""``ok``: a number was measured. ``undefined``: the definition gives none. ``error``: it failed."""
+"""``ok``: there is a number. ``undefined``: there is none by definition. ``error``: it failed."""
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
 Reasons = Literal["off", "on"]
 """Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
-"""How an answer is broken up: ``short``, into sentences; ``full``, by the judge into claims."""
+"""How an answer is split into claims: ``short``, into sentences; ``full``, by the judge."""
 Embedding = Literal["keep", "drop"]
-"""Whether an evaluation keeps the embedding of its question, if a metric computed one."""
+"""Whether an evaluation keeps the embedding of its question, if a metric computed it."""
 
 Reason = Literal[
     # undefined: the sample does not allow a number
@@ -119,7 +124,7 @@ SkipReason = Literal[
     "sample_rate",
     "truncated",
 ]
-"""Why a turn was not evaluated at all."""
+"""Why a turn (a question of a user and its answer) was not evaluated at all."""
 
 HoldStatus = Literal[
     "scored",
@@ -132,20 +137,21 @@ HoldStatus = Literal[
     "shutdown",
     "error",
 ]
-"""The values of ``rag.evaluation.status`` on an exported turn span."""
+"""The values of ``rag.evaluation.status`` on the exported span of a question and its answer."""
 
 ContextsFromPrompt = Literal["off", "on"]
 """Whether contexts are read from a prompt, after a heading, if there is no retrieval."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
-"""Where the contexts of a turn were read: a retrieval, a tool's result, or the prompt."""
+"""Where contexts were read in a trace: a retrieval, the result of a tool, or the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
     """One retrieved context.
 
-    ``score`` is the retriever's own, on the retriever's scale; ``id`` is the document's.
+    ``id`` is the id of the document. ``score`` is the score that the retriever gave, on the scale
+    of the retriever.
     """
 
     text: str
@@ -158,16 +164,17 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One RAG turn: the question, the retrieved contexts and the answer.
+    """One question of a user with the retrieved contexts and the answer, as metrics see it.
 
-    ``contexts`` takes strings or `Passage`s in rank order. ``""`` and ``()`` mean that there was
-    none; each metric says what it makes of that. ``reference`` is the ground truth answer and
-    ``relevant_ids`` the ids that should have been retrieved, or a mapping from them to their
-    grades, which ``grades`` then holds; live traces have neither. ``rubric`` maps the levels of a
-    scale of this sample's own to what they mean, and ``extra`` names further texts for metrics of
-    your own.
+    - ``contexts``: strings or `Passage`s in rank order. Empty texts and sequences mean that there
+      was nothing; each metric says what it does then.
+    - ``reference``: the right answer (ground truth). Live traces have none.
+    - ``relevant_ids``: the ids that should have been retrieved, or a mapping from these ids to
+      their grades. The grades are then in ``grades``. Live traces have none.
+    - ``rubric``: the levels of the sample's own scale, with their meanings.
+    - ``extra``: further texts by name, for metrics of your own.
 
-    Raises `TypeError` or `ValueError` naming the field when a value cannot be used.
+    Raises `TypeError` or `ValueError`, which name the field, for a value that cannot be used.
     """
 
     question: str = ""
@@ -197,7 +204,7 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        """Check the types and turn sequences into tuples."""
+        """Check the types of the fields and turn sequences into tuples."""
         for name in ("question", "answer"):
             require_text(f"Sample.{name}", getattr(self, name))
         if self.reference is not None:
@@ -213,12 +220,12 @@ class Sample:
 
     @property
     def context_texts(self) -> tuple[str, ...]:
-        """The non-blank texts of the contexts, in rank order."""
+        """The texts of the contexts in rank order, without blank texts."""
         return tuple(p.text for p in self.contexts if p.text.strip())
 
     @property
     def ranked_ids(self) -> tuple[str, ...]:
-        """``retrieved_ids``, else the ids of the contexts where all of them have one."""
+        """The ``retrieved_ids``, or the ids of the contexts if every context has an id."""
         ids = tuple(p.id for p in self.contexts if p.id is not None)
         return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
 
@@ -246,11 +253,12 @@ def _passage(item: object) -> Passage:
 class Score:
     """The result of one metric for one sample.
 
-    ``value`` is a finite float if and only if ``status`` is ``"ok"``; a failure is never a number.
-    ``normalized`` is the value brought to [0, 1], where the metric's own scale is another.
-    ``label`` is pass or fail against the metric's ``threshold``. ``explanation`` and ``detail`` may
-    quote the user's texts and are exported only where that is asked for. ``version`` names the
-    measurement: scores of different versions must not be compared.
+    - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
+    - ``normalized``: the value brought to [0, 1], if the metric has another scale.
+    - ``label``: pass or fail, by the metric's ``threshold``.
+    - ``explanation``, ``detail``: may quote the user's texts. They are exported only if that is
+      wanted.
+    - ``version``: how the score was measured. Scores of different versions must not be compared.
     """
 
     name: str
@@ -265,7 +273,7 @@ class Score:
     version: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse NaN, infinities, and a value beside a failure."""
+        """Raise `ValueError` for NaN, for infinities, and for a value beside a failure."""
         if self.status == "ok":
             if self.value is None or not math.isfinite(self.value):
                 msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
@@ -281,9 +289,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Requests and tokens of judge and embedder; adds up with ``+``.
+    """The requests and tokens of judge and embedder. Two usages can be added with ``+``.
 
-    ``cached_tokens`` are those of ``prompt_tokens`` that the provider had in its cache.
+    ``cached_tokens`` are the part of ``prompt_tokens`` that the provider had in its cache.
     """
 
     judge_requests: int = 0
@@ -299,7 +307,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRef:
-    """The identity of an evaluated span, free of OpenTelemetry types."""
+    """The identity of an evaluated span, as plain numbers instead of OpenTelemetry's types."""
 
     trace_id: int
     span_id: int
@@ -308,15 +316,18 @@ class SpanRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All scores of one sample: what `evaluate` returns and every sink gets.
+    """All scores of one sample: `evaluate` returns it, and every sink receives it.
 
-    ``judge`` is the model that answered (``"lexical"`` offline, None when none was asked),
-    ``duration`` the seconds from start to last score, ``span`` the evaluated span where there is
-    one, and ``lag`` the seconds from that span's end to its scores. ``about`` says whose turn it
-    was: ``session.id``, ``user.id``, ``gen_ai.conversation.id`` and chosen metadata, where known.
-    ``answer_length`` is that of the answer in characters, where a turn was scored live, and
-    ``question_embedding`` what ``embedder`` made of the question, where a metric has asked for it.
-    ``label_metrics`` names the scores that the label goes by; None: all.
+    - ``judge``: the model that answered: ``"lexical"`` for the offline judge, None if no judge
+      answered.
+    - ``duration``: the seconds from the start to the last score.
+    - ``span``: the evaluated span, if there is one. ``lag``: the seconds from its end to its
+      scores.
+    - ``about``: what is known of the user and the conversation: ``session.id``, ``user.id``,
+      ``gen_ai.conversation.id`` and chosen metadata.
+    - ``answer_length``: the characters of the answer, if the sample is from a live application.
+    - ``question_embedding``: the vector of the question by ``embedder``, if a metric embedded it.
+    - ``label_metrics``: the names of the metrics that decide the label; None means all metrics.
     """
 
     scores: tuple[Score, ...]
@@ -332,7 +343,7 @@ class Evaluation:
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
-        """Return the score called ``name``; `KeyError` names those there are."""
+        """Return the score of the metric ``name``; raise `KeyError`, which lists the scores."""
         for score in self.scores:
             if score.name == name:
                 return score
@@ -344,9 +355,9 @@ class Evaluation:
         """Return whether the evaluation gave numbers.
 
         - ``scored``: at least one metric has a number, and none failed; or there are no metrics.
-        - ``partial``: at least one has a number, and some failed.
-        - ``unscored``: none has a number, though the judge, where it was asked, answered.
-        - ``error``: none has a number, because asking failed.
+        - ``partial``: at least one metric has a number, and some metrics failed.
+        - ``unscored``: no metric has a number, although asking the judge did not fail.
+        - ``error``: no metric has a number, because asking the judge failed.
         """
         has_failed = any(score.status == "error" for score in self.scores)
         if not self.scores or any(score.status == "ok" for score in self.scores):
@@ -357,7 +368,7 @@ class Evaluation:
 
     @property
     def reason(self) -> Reason | None:
-        """Why no metric has a number: the reason that most of them give; None where one has."""
+        """The most frequent reason why no metric has a number; None if a metric has a number."""
         if any(score.status == "ok" for score in self.scores):
             return None
         counted = {"error"} if self.status == "error" else {"error", "undefined"}
@@ -366,16 +377,16 @@ class Evaluation:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the judge answered, and no metric could use its replies."""
+        """Whether the judge answered, but its replies gave no metric a number."""
         return self.status == "unscored" and any(
             score.reason in _JUDGES_FAULT for score in self.scores
         )
 
     @property
     def label(self) -> Label | None:
-        """``fail`` as soon as one metric fails its threshold; None when none has a label.
+        """``fail`` if at least one metric failed its threshold, else ``pass``; None without labels.
 
-        Only those of ``label_metrics`` count, where any of them was measured.
+        Only ``label_metrics`` count, if at least one of them was measured.
         """
         named = [score for score in self.scores if score.name in (self.label_metrics or ())]
         labels = {score.label for score in named or self.scores if score.label}
@@ -386,7 +397,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
-    """One judge request's outcome: a reply or an error for each task, in the order of the tasks."""
+    """The replies to one judge request: a reply or an error for each task, in their order."""
 
     parts: tuple[object, ...]
     model: str
@@ -395,10 +406,10 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the evaluation of a turn ended, as its span records it.
+    """How the evaluation of a turn (a question and its answer) ended, for the span of the turn.
 
-    Without a ``status`` there was nothing to evaluate. ``reason`` is why a turn was skipped or is
-    unscored. ``contexts`` is the source of the contexts.
+    ``status`` is None if there was nothing to evaluate. ``reason`` says why a turn was skipped or
+    has no scores. ``contexts`` says where the contexts were read.
     """
 
     status: HoldStatus | None = None
@@ -408,11 +419,11 @@ class Ending:
 
 
 UNTOUCHED = Ending()
-"""The span is exported unchanged."""
+"""The ending of a span that is exported unchanged."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors."""
+    """Computes the vectors of texts."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a float array of shape ``(len(texts), dim)``; raise `JudgeError` on failure."""
@@ -421,20 +432,20 @@ class Embedder(Protocol):
 class Sink(Protocol):
     """Receives every finished evaluation, on the evaluator's thread.
 
-    Two members are optional: a method ``close()`` is called at shutdown, and only a sink whose
-    attribute ``takes_question_embeddings`` is true gets `Evaluation.question_embedding`, which
-    reveals much of the question.
+    Two members are optional. A method ``close()`` is called at shutdown.
+    `Evaluation.question_embedding`, which reveals much of the question, is passed only if the
+    attribute ``takes_question_embeddings`` is true.
     """
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Record ``evaluation``. An exception is counted and logged, and goes no further."""
+        """Record ``evaluation``. An exception is counted and logged, and not raised again."""
 
 
 # Objects as options take them; the full protocols are in the packages above.
 
 
 class MetricLike(Protocol):
-    """A `Metric`."""
+    """A metric, as an option takes it. `Metric` is the full protocol."""
 
     @property
     def name(self) -> str: ...
@@ -447,7 +458,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """A `Judge`."""
+    """A judge, as an option takes it. `Judge` is the full protocol."""
 
     @property
     def model(self) -> str: ...
@@ -456,21 +467,21 @@ class JudgeLike(Protocol):
 
 
 class ChatModel(Protocol):
-    """A LangChain chat model."""
+    """A LangChain chat model, as an option takes it."""
 
     @property
     def invoke(self) -> Callable[..., Any]: ...
 
 
 class TextEmbeddings(Protocol):
-    """LangChain ``Embeddings``."""
+    """LangChain ``Embeddings``, as an option takes them."""
 
     @property
     def embed_documents(self) -> Callable[..., Any]: ...
 
 
 class DriftSettings(Protocol):
-    """A `drift.DriftOptions`."""
+    """Settings of drift detection, as an option takes them. See `drift.DriftOptions`."""
 
     @property
     def make_detector(self) -> Callable[..., Any]: ...
