@@ -40,8 +40,8 @@ def langsmith_evaluator(
     LangSmith calls the evaluator with a run and its example. The evaluator returns ``{"results":
     [...]}`` with one feedback for each metric. A feedback has the keys ``key``, ``score``,
     ``value`` (pass or fail), ``comment`` (the explanation, or the reason for a missing score) and
-    ``evaluator_info`` (status, reason, version). The score is None if it failed or if a field is
-    missing.
+    ``evaluator_info`` (status, reason, version). The score is None if scoring failed or if a
+    field is missing.
 
     The question is read from the inputs of the example. Without an example, it is read from the
     inputs of the run. The answer and the contexts are read from the outputs of the run, and the

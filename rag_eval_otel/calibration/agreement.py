@@ -41,7 +41,7 @@ class Figure:
             raise ValueError(msg)
 
     def __str__(self) -> str:
-        """Return the figure as text: ``0.812 [0.701, 0.889]``, or ``- (reason)``."""
+        """Return the figure as text: ``0.812  [0.701, 0.889]``, or ``-  (reason)``."""
         if self.value is None:
             return f"-  ({self.reason})"
         if self.interval is None:
@@ -146,7 +146,7 @@ def proportion(successes: int, n: int, *, confidence: float = 0.95) -> Figure:
 def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Interval:
     """Return Wilson's score interval of the proportion ``successes / n``.
 
-    It has no continuity correction.
+    The interval has no continuity correction.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / n

@@ -306,8 +306,8 @@ def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
 def _passing_labels(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
     """Return for each label whether it passes, and the lowest label that passes.
 
-    If labels are on a scale and ``passing`` is None, this is unknown, and the first part of the
-    result is a figure with the reason.
+    If labels are on a scale and ``passing`` is None, nobody knows which labels pass. Then the
+    result is a figure with this reason, and None.
     """
     if passing is None and not set(labels) <= {0.0, 1.0}:
         scale = f"{min(labels):g} to {max(labels):g}"

@@ -162,12 +162,13 @@ class _TimedJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of checking a judge in one form of the metrics.
+    """The result of checking how often a judge is right, in one form of the metrics.
 
-    ``tasks``, ``subjects`` and ``languages`` have the fraction of right replies for each task,
-    subject and language. ``seconds`` has the median and the 95th percentile of the request times.
-    ``cost`` is the price of 1,000 scored answers, None if the price of a token is not known.
-    ``errors`` counts failed scores by reason.
+    In the form ``short``, each sentence of the answer is one claim. In the form ``full``, the judge
+    breaks up the answer into claims. ``tasks``, ``subjects`` and ``languages`` have the fraction of
+    right replies for each task, subject and language. ``seconds`` has the median and the 95th
+    percentile of the request times. ``cost`` is the price of 1,000 scored answers, None if the
+    price of a token is not known. ``errors`` counts failed scores by reason.
     """
 
     form: Form
@@ -236,7 +237,8 @@ async def check_judge(
 ) -> Check:
     """Score ``cases`` with ``judge`` and compare its verdicts with the known verdicts.
 
-    Without ``cases``, the built-in cases are used.
+    Without ``cases``, the built-in cases are used. ``form`` says how an answer is broken up into
+    claims: ``short`` into its sentences, ``full`` by the judge.
     """
     asked = cases or built_in_cases()
     timed, semaphore = _TimedJudge(judge, clock), asyncio.Semaphore(concurrency)
@@ -310,10 +312,10 @@ def _errors(evaluations: Sequence[Evaluation]) -> dict[str, int]:
 
 
 def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the figures in ``checks`` as a text table with one column for each form.
+    """Return the results in ``checks`` as a text table.
 
-    ``checks`` are of one judge. ``bound`` is the fraction of right replies that every task should
-    reach.
+    ``checks`` are results of one judge, with a column for each. ``bound`` is the fraction of right
+    replies that every task should reach.
     """
     first = checks[0]
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]

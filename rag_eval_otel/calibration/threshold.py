@@ -25,11 +25,12 @@ REPEATS = 10
 class ThresholdFit:
     """The threshold of a metric that fits the human labels best.
 
-    It has the highest Youden's J, which is ``sensitivity + specificity - 1``. ``threshold`` is the
-    lowest score that passes. It lies midway between two scores in the data. If several thresholds
-    fit equally well, the highest is chosen, because passing a bad answer is the worse error.
+    This threshold has the highest Youden's J, which is ``sensitivity + specificity - 1``.
+    ``threshold`` is the lowest score that passes. It lies midway between two scores in the data. If
+    several thresholds fit equally well, the highest is chosen, because passing a bad answer is the
+    worse error.
 
-    ``youden`` is J on the rows that the threshold was chosen on. It is too optimistic.
+    ``youden`` is J on the rows that the threshold was chosen on. This J is too optimistic.
     ``cross_validated`` is J on rows that the threshold was not chosen on. Expect this J on new
     rows.
     """
@@ -48,10 +49,10 @@ def fit_threshold(scores: Numbers, truths: Truths, *, seed: int = 0) -> Threshol
     """Find the threshold of ``scores`` that separates passes from fails best.
 
     ``truths`` tells for each row whether the human passes it. The cross-validation divides the rows
-    into 5 folds that contain both classes, or fewer folds if a class has fewer rows. It is repeated
-    with 10 random divisions, and the result is their mean. ``seed`` determines the divisions. If
-    all labels are the same, or if no threshold is better than passing all rows, the threshold is
-    undefined.
+    into 5 folds that contain both classes, or fewer folds if a class has fewer rows. The
+    cross-validation is repeated with 10 random divisions, and the result is their mean. ``seed``
+    determines the divisions. If all labels are the same, or if no threshold is better than passing
+    all rows, the threshold is undefined.
     """
     if np.all(truths) or not np.any(truths):
         none = Figure(reason=one_class(truths))

@@ -18,10 +18,10 @@ MAX_VERSIONS = 12
 """The highest number of versions of one metric that a drawing shows."""
 
 _BINS = 20
-_POINTS = 240  # of a running mean: a screen shows no more
+_POINTS = 240  # points of a running mean: a screen shows no more
 _DOTS = 400
-_PARTS = 20  # of a series, in the table beside its drawing
-_LARGEST = 1e12  # a score beyond it is not drawn to scale
+_PARTS = 20  # lines of the table beside a drawing
+_LARGEST = 1e12  # scores beyond this are not drawn to scale
 _NARROW = 1e-6
 
 Range = tuple[float, float]
@@ -228,9 +228,9 @@ class DriftMark:
 class VersionDrift:
     """The drift alarms in the scores of one version of a metric.
 
-    ``count`` is the number of scores that the detector used. It learned its baseline from the first
-    ``learn`` of these scores. ``outside`` is the number of scores that it left out, because they
-    are not in [0, 1].
+    ``count`` is the number of scores that the detector used. The detector learned its baseline from
+    the first ``learn`` of these scores. ``outside`` is the number of scores that the detector did
+    not use, because they are not in [0, 1].
     """
 
     marks: tuple[DriftMark, ...]

@@ -48,7 +48,7 @@ MAX_SECTIONS = 60
 """The highest number of metrics with their own section. The tables at the top show all metrics."""
 
 _NAME = 120  # characters of a name
-_PLOT_ROW = 270  # of a drift plot, in its own units
+_PLOT_ROW = 270  # height of one drawing in a drift plot, in SVG units
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters, surrogates and noncharacters, which HTML or UTF-8 does not allow."""
 

@@ -19,7 +19,7 @@ from rag_eval_otel.results.files import Record, Source, source_of
 from rag_eval_otel.types import Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
-_PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # equal to nothing, not even themselves
+_PANDAS_MISSING = frozenset({"NAType", "NaTType"})  # not equal to themselves
 _SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
 
 

@@ -22,10 +22,11 @@ class Difference:
     """The difference of one metric between two results.
 
     ``pairs`` is the number of rows with an ok score in both results, and ``unpaired`` the number of
-    other rows. ``mean`` is the mean difference of the pairs, None without pairs. ``interval`` is
-    the 95 % confidence interval of ``mean`` by Student's t on the paired differences, None for
-    fewer than two pairs. ``higher`` and ``lower`` are the numbers of pairs whose score went up or
-    down.
+    other rows. A difference is the score of the first result minus the score of the second result.
+    ``mean`` is the mean difference of the pairs, None without pairs. ``interval`` is the 95 %
+    confidence interval of ``mean`` by Student's t on the paired differences, None for fewer than
+    two pairs. ``higher`` and ``lower`` are the numbers of pairs with a higher or lower score in the
+    first result.
     """
 
     name: str
@@ -210,8 +211,8 @@ class DatasetResult:
 
         A difference is the score of this result minus the score of ``other``. Answers and contexts
         may differ. Questions and references must be the same, in the same order. Raises
-        `ConfigError` if they are not, if the results have no metric in common, or if the versions
-        of a metric's scores differ.
+        `ConfigError` if questions or references differ, if the results have no metric in common, or
+        if the versions of a metric's scores differ.
 
         With ``versions="any"``, scores of different versions are compared too. Then a difference
         may come from other prompts, other fusion or another judge.

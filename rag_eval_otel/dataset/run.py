@@ -165,7 +165,7 @@ class Plan:
 
 
 async def scored_rows(dataset: Dataset, plan: Plan) -> AsyncGenerator[Row, None]:
-    """Score the rows of ``dataset`` as ``plan`` says, and yield each in the order of the dataset.
+    """Score the rows of ``dataset`` as ``plan`` says, and yield the rows in their order.
 
     Memory does not grow with the number of rows. Raises `ConfigError`, before a model is asked, if
     a metric needs a field that no row has. If ``plan.raise_on_failure`` is set, the first row with
@@ -199,7 +199,7 @@ def _failure(dataset: Dataset, row: Row) -> FailedRowError:
 
 
 class _RowScorer:
-    """Score one row after the other; take scores from the cache where it has them."""
+    """Score one row at each call. Scores that are in the cache are not computed again."""
 
     def __init__(self, plan: Plan, cache: ScoreCache | None) -> None:
         self._plan = plan
@@ -210,7 +210,7 @@ class _RowScorer:
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
         index, sample = item[0], self._plan.redactor.sample(item[1])
-        silence()  # each row is a task, with a context of its own
+        silence()  # each row has its own task, and so its own context
         known = self._cache.get(sample) if self._cache else {}
         missing = [metric for metric in self._plan.metrics if metric.name not in known]
         fresh = await self._evaluate(sample, missing) if missing else Evaluation(scores=())
@@ -379,25 +379,26 @@ async def aevaluate_dataset(
     ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations`` and ``prompts``
     have the same meaning as for `evaluate`.
 
-    ``thresholds`` maps the name of a metric to the lowest score that passes. It is a dict, or the
-    path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
-    metrics that decide the label of a row. By default these are the metrics by which the judge can
-    tell good answers from bad ones, if that is known of the judge, else all metrics.
+    ``thresholds`` maps the name of a metric to the lowest score that passes. The mapping is a dict,
+    or the path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names
+    the metrics that decide the label of a row. By default these are the metrics by which the judge
+    can tell good answers from bad ones, if that is known of the judge, else all metrics.
 
     At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
     seconds, its finished scores are kept, and its other scores are errors.
 
     ``cache`` is the path of a file for scores. If a run was interrupted or killed, call the
-    function again with the same file: it asks only for scores that are missing or failed. A score
-    is found by the content of the sample, the metric, the prompts, the judge, the embedder and the
-    fusion, so one file may serve many runs. The cache knows your own metric by the name of its
-    class and its dataclass fields. Use another file after a change of the metric's code.
+    function again with the same file. The judge is then asked only for scores that are missing or
+    failed. A score is found by the content of the sample, the metric, the prompts, the judge, the
+    embedder and the fusion, so one file may serve many runs. The cache knows your own metric by the
+    name of its class and its dataclass fields. Use another file after a change of the metric's
+    code.
 
-    ``budget`` limits the requests to the judge. Scores beyond it are errors with the reason
-    ``budget``.
+    ``budget`` limits the requests to the judge and their tokens. Scores beyond the budget are
+    errors with the reason ``budget``.
 
-    ``progress`` shows a progress bar on stderr. ``auto`` shows the bar if stderr is a terminal. If
-    ``raise_on_failure`` is set, the first row with a score that is an error raises
+    ``progress`` shows a progress bar on stderr. ``auto`` shows the bar if stderr is a terminal.
+    If ``raise_on_failure`` is set, the first row with a score that is an error raises
     `FailedRowError`.
 
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric

@@ -17,7 +17,7 @@ from typing import Any
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 _EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
-_STEPS = 80  # of bisection
+_STEPS = 80  # steps of bisection
 
 
 def mean_interval(

@@ -31,9 +31,9 @@ Level = Literal["problem", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A known cause of a problem, from ``causes.md``.
+    """A known cause of a problem, as ``causes.md`` describes it.
 
-    ``level`` says how bad the cause is, ``why`` why it matters, and ``fix`` what to do.
+    ``level`` says how bad the cause is. ``why`` says why the cause matters, and ``fix`` what to do.
     """
 
     id: str
@@ -280,7 +280,7 @@ class Totals:
 
     @property
     def repeated(self) -> int:
-        """The number of second records of questions, for example by two instrumentations."""
+        """How often a question was recorded again, for example by a second instrumentation."""
         return self.of("turn").get(_REPEATED, 0)
 
     @property
