@@ -26,13 +26,16 @@ class Redactor:
         return bool(self.patterns)
 
     def text(self, text: str) -> str:
-        """Return ``text`` with each match of a pattern replaced."""
+        """Return ``text`` with each match of a pattern replaced by ``[redacted]``."""
         for pattern in self.patterns:
             text = pattern.sub(MARK, text)
         return text
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with each match in its texts replaced; the rubric is not changed."""
+        """Return ``sample`` with each match of a pattern replaced by ``[redacted]``.
+
+        All texts are redacted, except the rubric.
+        """
         if not self.patterns:
             return sample
         contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
@@ -47,7 +50,7 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of a span attribute with each match of a pattern replaced.
+        """Return the value of a span attribute with each match replaced by ``[redacted]``.
 
         ``value`` may be a text, a text with JSON, or a sequence of texts.
         """

@@ -43,7 +43,7 @@ class _CanaryMetric:
 
 
 class CanaryMonitor:
-    """Compare the scores of a canary set with earlier ones, and name the cause of drift alarms.
+    """Compare scores of a canary set with earlier scores, and name the cause of drift alarms.
 
     A canary set is a small dataset that is scored again and again. The monitor compares each row
     with earlier scores of that row. The first five rounds are the baseline of each metric and
@@ -178,9 +178,9 @@ def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Cana
     most 64 samples, as for `evaluate_dataset`. The first five rounds are the baseline. Replies of
     the judge are not cached.
 
-    If the scores of these samples change, a drift alarm on live scores reports the cause ``judge``.
-    The change itself is reported as an alarm for ``canary.<metric>``, also with the cause
-    ``judge``. The rounds end with `Handle.shutdown` or `Canary.stop`.
+    The samples stay the same, so a change of their scores comes from the judge. It is reported as
+    an alarm for ``canary.<metric>`` with the cause ``judge``. Drift alarms on live scores then also
+    have the cause ``judge``. The rounds end with `Handle.shutdown` or `Canary.stop`.
 
     Raises `ConfigError` for invalid data, and if ``handle`` does not monitor drift.
     """

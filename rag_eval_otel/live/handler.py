@@ -58,8 +58,8 @@ class RagEvalCallbackHandler(LangChainCapture):
     def _connect(self) -> RunRecorder:
         """Return the recorder of LangChain runs; attach to the tracer provider at the first call.
 
-        After a failed attempt there is no second one, since it would fail at every event of every
-        run.
+        If the first attempt has failed, raise `ConfigError` and do not try again, because a new
+        attempt would fail at every event of every run.
         """
         if self._recorder_of_handle is None:
             if self._has_failed:

@@ -38,7 +38,7 @@ class Releasable(Protocol):
     """An ended span, or the spans of a LangChain run tree, kept back until scores are there."""
 
     def release(self, ending: Ending) -> None:
-        """End or export the kept span, with the scores or the reason in ``ending``. Must not raise.
+        """End or export the span, with the scores or the reason in ``ending``. Must not raise.
 
         `Holdback` calls this method once, and holds no lock during the call.
         """
@@ -78,7 +78,7 @@ class Holdback:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all items after a fork, because the parent process releases them."""
+        """Forget all stored spans after a fork, because the parent process exports them."""
         # Reentrant: a garbage collection may end spans while this thread has the lock.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -92,12 +92,12 @@ class Holdback:
         return len(self._held)
 
     def count(self, state: State) -> int:
-        """Return the number of held items whose state is ``state``."""
+        """Return the number of stored spans and run trees whose state is ``state``."""
         with self._lock:
             return sum(held.state == state for held in self._held.values())
 
     def hold(self, key: Key, item: Releasable, *, size: int) -> bool:
-        """Keep ``item`` back under ``key`` until it is released; return True if this was possible.
+        """Store ``item``, a span or run tree that waits for scores; return True if possible.
 
         ``size`` is about how many bytes the item keeps in memory. Return False if there is no room,
         if the store is closed, or if ``key`` already has an item.
@@ -114,9 +114,10 @@ class Holdback:
         return True
 
     def start_scoring(self, key: Key) -> Releasable:
-        """Set the state of the item with this key to ``scoring``.
+        """Record that the item with this key is being scored.
 
-        Return an object whose ``release`` method releases that item, if it is still held by then.
+        Return an object whose ``release`` method passes the item on, if the item is still stored by
+        then.
         """
         with self._lock:
             held = self._held.get(key)
@@ -125,7 +126,11 @@ class Holdback:
         return _HeldKey(self, key)
 
     def release(self, key: Key, ending: Ending) -> bool:
-        """Release the item with this key, with ``ending``; return False if it is no longer held."""
+        """Take the item with this key out of the store and pass it on, with ``ending``.
+
+        ``ending`` has the scores, or the reason why there are none. Return False if the item has
+        been passed on before.
+        """
         with self._lock:
             held = self._held.pop(key, None)
             if held is None:
@@ -144,11 +149,11 @@ class Holdback:
     def release_all(
         self, status: HoldStatus, *, deadline: float, flush: Callable[[float], object]
     ) -> bool:
-        """Release every item held now; return True if all are released by ``deadline``.
+        """Pass all stored items on with ``status``; return True if this is done by ``deadline``.
 
-        Each item gets the ending ``status``. The method also waits for items that other threads are
-        releasing. ``flush(seconds)`` is called after each `CHUNK` items, so that the queue of the
-        next span processor does not overflow.
+        An item is a span or run tree that waits for scores. The method also waits for items that
+        other threads are passing on. ``flush(seconds)`` is called after each `CHUNK` items, so that
+        the queue of the next span processor does not overflow.
         """
         this = threading.get_ident()
         with self._changed:
@@ -166,7 +171,7 @@ class Holdback:
             )
 
     def wait_empty(self, timeout: float) -> bool:
-        """Wait until all items held now are released; False if ``timeout`` seconds passed."""
+        """Wait until all items stored now have been passed on; False after ``timeout`` seconds."""
         with self._changed:
             last = self._next
             return self._changed.wait_for(
@@ -174,7 +179,7 @@ class Holdback:
             )
 
     def close(self) -> None:
-        """Refuse further items; the thread ends once all held items are released."""
+        """Store no further items; the thread ends once the store is empty."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
@@ -201,7 +206,7 @@ class Holdback:
                     self._start_reaper()
 
     def _wait_for_due(self) -> Key | None:
-        """Wait for the first deadline or for a change; return the key of an item that is due.
+        """Wait for the first deadline or a change of the store; return the key of a due item.
 
         Return None if no deadline has passed yet.
         """

@@ -57,14 +57,14 @@ _log = logging.getLogger(__name__)
 class Stats:
     """Counts of one pipeline since it was built; in a forked child, since the fork.
 
-    - ``turns``: number of turns by outcome and reason, for example ``scored`` or ``skipped
-      no_answer``.
+    - ``turns``: number of turns (questions with their answers) by outcome and reason, for example
+      ``scored`` or ``skipped no_answer``.
     - ``released``: number of spans that waited for scores, by the status with which they were
       exported.
     - ``sources``: number of spans and turns by the convention in which they were read.
     - ``failures``: number of errors of this library by the part of it that failed.
-    - ``held``: number of spans and run trees that are being kept back from the exporter now.
-    - ``scoring``: number of kept spans and run trees that have been read and wait for scores.
+    - ``held``: number of spans and run trees that wait now.
+    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
     """
 
     turns: Mapping[str, int]
@@ -159,7 +159,7 @@ class Handle:
 
     @property
     def stats(self) -> Stats:
-        """The current counts of turns, held spans and errors."""
+        """The counts of turns, waiting spans and errors up to now."""
         pipeline = self._pipeline
         tally = pipeline.instruments.tally
         return Stats(
@@ -175,13 +175,13 @@ class Handle:
         """Read the spans and runs that have ended, wait for their scores, and export them.
 
         Return False if ``timeout`` seconds passed before all this was done. If scores are missing
-        after half of ``timeout`` (5 s at most), the span is exported without scores, with the
-        status ``flushed``. Its scores go to events and metrics when they arrive.
+        after half of ``timeout`` (5 s at most), the span of the answer is exported without scores,
+        with the status ``flushed``. The scores go to events and metrics when they arrive.
         """
         return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for scores, export kept spans, and detach.
+        """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
 
         The tracer provider then works as if it had never been instrumented. The default of
         ``timeout`` is the option ``shutdown_seconds``.
@@ -200,7 +200,7 @@ class Handle:
                 getattr(sink, "close", lambda: None)()
 
     def _drain(self, timeout: float | None = None) -> None:
-        """Finish and score all turns, export the kept spans, and keep no further spans back.
+        """Finish and score all RAG turns, export the waiting spans, and keep no span back again.
 
         At exit, this method runs before the meter and logger providers of the application shut
         down, if these providers existed before this handle. So the last scores still become events
@@ -322,7 +322,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a turn; otherwise pass it on at once.
+        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
 
         The threads of the evaluator are treated differently. Spans that this library writes there
         for LangChain runs are passed on. Other spans there come from the client of the judge, whose
@@ -346,11 +346,11 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._pipeline.export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Wait for scores for half of the time (5 s at most), then export all kept spans."""
+        """Wait for scores for half of the time (5 s at most), then export all waiting spans."""
         return self._pipeline.force_flush(timeout_millis)
 
     def shutdown(self) -> None:
-        """Wait for scores, export all kept spans, and shut down the next processor."""
+        """Wait for scores, export all waiting spans, and shut down the next processor."""
         try:
             self._pipeline.drain()
         finally:
@@ -438,7 +438,7 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:
-    """Return the handle of the provider of ``attachment``; None if it is not instrumented."""
+    """Return the handle of the provider of ``attachment``, or None if there is no handle."""
     if attachment is None or isinstance(attachment.owner, Handle):
         return None if attachment is None else attachment.owner  # type: ignore[return-value]
     return next((one.handle for one in _ours(attachment)), None)

@@ -75,7 +75,7 @@ class NextProcessor(Protocol):
 
 
 class Pipeline:
-    """Hold the spans of RAG turns, have the turns scored, and then export the spans."""
+    """Keep the spans of RAG turns back, have the turns scored, and then export the spans."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Pipeline:
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
     def attach(self, next_processor: NextProcessor) -> None:
-        """Release held spans to ``next_processor`` from now on."""
+        """Send spans that waited for scores to ``next_processor`` from now on."""
         self._next = next_processor
         self.buffer.is_fed = True
 
@@ -175,7 +175,7 @@ class Pipeline:
         return self._next is not None
 
     def take(self, span: ReadableSpan) -> Fate:
-        """Add an ended span to its trace, and hold it if it may stand for a turn."""
+        """Add an ended span to its trace; keep the span back if it may be that of a RAG turn."""
         with self._end_edge:
             return self._take(span)
         # This library has raised an exception, perhaps after it had stored the span.
@@ -233,7 +233,7 @@ class Pipeline:
         return self.recorder
 
     def finished(self, tree: RunTree) -> None:
-        """Hold a LangChain run tree whose root has ended, and submit it to be read and scored."""
+        """Keep back a LangChain run tree whose root has ended, and have it read and scored."""
         job = TreeJob(tree, self._trees, self._use_of(tree))
         why: HoldStatus | None = None
         if not self.hold.hold(job.key, job, size=job.size):
@@ -256,7 +256,7 @@ class Pipeline:
         self.sweeper.wake()
 
     def _use_of(self, tree: RunTree) -> TreeUse:
-        """Return whether turns are looked for in ``tree`` alone, or in the trace around it.
+        """Return whether RAG turns are looked for in ``tree`` alone, or in the trace around it.
 
         A tree without a model call after a retrieval may be part of a turn of the current span. If
         another instrumentation made that span, the spans of that instrumentation decide.
@@ -278,7 +278,7 @@ class Pipeline:
     # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
 
     def sweep(self) -> None:
-        """Submit the LangChain run trees and the traces that are complete by now."""
+        """Give the LangChain run trees and the traces that are complete by now to the evaluator."""
         with self._release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
@@ -286,7 +286,7 @@ class Pipeline:
             self._submit_all(self.buffer.sweep())
 
     def submit_ended(self) -> None:
-        """Submit the traces in which no span is open, without waiting for late spans."""
+        """Give the traces in which no span is open to the evaluator, without waiting longer."""
         self._submit_all(self.buffer.flush())
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
@@ -300,7 +300,7 @@ class Pipeline:
                     self._release_held(trace, Ending(why))
 
     def read(self, trace: Trace) -> None:
-        """Find the turns of ``trace``, submit each, and release the other held spans."""
+        """Find the RAG turns in ``trace``, have each scored, and export the other kept spans."""
         ending = UNTOUCHED
         turns: list[Turn] | None = None
         try:
@@ -321,7 +321,7 @@ class Pipeline:
             self._release_held(trace, ending)
 
     def _find_turns(self, trace: Trace) -> tuple[list[Turn], SkipReason | None]:
-        """Return the turns of ``trace``; if there is none, an empty list and the reason."""
+        """Return the RAG turns in ``trace``; if it has none, an empty list and the reason."""
         for name, count in Counter(map(dialect_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, count)
@@ -358,12 +358,12 @@ class Pipeline:
             job.release(Ending("skipped", refusal))
 
     def give_up(self, trace: Trace, why: GivenUp) -> None:
-        """Count the turns of an unread trace as dropped or failed, and release its spans."""
+        """Count the RAG turns of a trace that was not read as lost, and export its spans."""
         self.scorer.count_given_up(why, _count_turns(trace))
         self._release_held(trace, Ending(why))
 
     def _release_held(self, trace: Trace, ending: Ending) -> None:
-        """Release the held spans of ``trace`` that were not submitted with a turn."""
+        """Export the spans of ``trace`` that were kept back but belong to no submitted turn."""
         held, trace.held = trace.held, {}
         for span_id in held:
             self.hold.release((trace.trace_id, span_id), ending)
@@ -380,11 +380,11 @@ class Pipeline:
     # --- flush and shutdown -----------------------------------------------------------------------
 
     def count_held(self) -> int:
-        """Return how many spans and run trees are held."""
+        """Return how many spans and LangChain run trees wait for scores now."""
         return len(self.hold)
 
     def flush(self, timeout: float) -> bool:
-        """Read what has ended, wait for scores, and export; False if ``timeout`` passed."""
+        """Read spans and runs that ended, wait for scores, and export; False if time ran out."""
         deadline = self._clock() + timeout
         if self.recorder.runs:
             self.recorder.flush()
@@ -392,10 +392,10 @@ class Pipeline:
         return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
-        """Wait for scores for half of the time (5 s at most), and export all held spans.
+        """Wait for scores for half of the time (5 s at most), and export all spans that wait.
 
-        A judge or a sink may call this method on the evaluator's thread. The method then only
-        exports the released spans, because no score can come while that thread waits.
+        A judge or a sink may call this method on the evaluator's thread. Then the method does not
+        wait, because no score can come while that thread waits. It only flushes the next processor.
         """
         if self.evaluator.is_current():
             self._flush_next(timeout_millis)
@@ -410,7 +410,7 @@ class Pipeline:
         return self._flush_next(left) and is_released
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait up to ``timeout`` seconds for scores, release all held spans, and hold no more.
+        """Wait up to ``timeout`` seconds for scores, export all spans, and keep none back again.
 
         Spans without scores have another ``timeout`` seconds to be exported in chunks. Evaluations
         for which no span waits are cancelled after ``timeout`` seconds.

@@ -75,7 +75,7 @@ class Admission:
         self._lock = threading.RLock()
 
     def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated, or None if it is evaluated."""
+        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated."""
         if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
             return "sample_rate"
         return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
@@ -130,7 +130,7 @@ class TurnScorer:
         self._logged: set[str | None] = set()
 
     def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a turn of this trace is not evaluated, or None if it is evaluated.
+        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
 
         A turn that is not evaluated is counted as skipped.
         """
@@ -140,7 +140,7 @@ class TurnScorer:
         return refusal
 
     def refuse(self, reason: SkipReason) -> None:
-        """Count a turn as skipped for ``reason``, and log each reason once."""
+        """Count a RAG turn as skipped for ``reason``; log each reason once."""
         self.instruments.turn("skipped", reason)
         if reason not in self._logged and reason not in _INTENDED:
             self._logged.add(reason)
@@ -149,7 +149,7 @@ class TurnScorer:
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count ``steps`` that look like a turn but are none, and return the reason for the span.
+        """Count calls that look like a RAG turn but are none; return the reason for the span.
 
         ``steps`` are the calls of one trace. For a plain chat without retrieval, return None.
         """
@@ -163,9 +163,10 @@ class TurnScorer:
         return reason
 
     def submit(self, job: TurnJob) -> bool:
-        """Have a turn evaluated; return False if there is no room for it.
+        """Have a RAG turn evaluated in the background; return False if there is no room for it.
 
-        If there is no room, the turn is counted as dropped, and its span is released (passed on).
+        If there is no room, the turn is counted as dropped, and its span is exported without
+        scores.
         """
         is_taken = self.evaluator.submit(job)
         if not is_taken:
@@ -175,7 +176,7 @@ class TurnScorer:
         return is_taken
 
     def drop(self, reason: DropReason, turns: int = 1) -> None:
-        """Count ``turns`` turns as dropped, for lack of room or of time before the shutdown."""
+        """Count RAG turns as dropped, for lack of room or of time before the shutdown."""
         for _ in range(turns):
             self.instruments.turn("dropped", reason)
 
@@ -195,7 +196,7 @@ class TurnScorer:
                 _log.warning("scores are failing (%s): %s; said once", score.reason, error)
 
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
-        """Count turns that a shutdown cancelled, or whose evaluation raised an exception."""
+        """Count RAG turns that a shutdown cancelled, or whose evaluation raised an exception."""
         for _ in range(turns):
             if why == "shutdown":
                 self.instruments.turn("dropped", "shutdown")
@@ -203,9 +204,10 @@ class TurnScorer:
                 self.instruments.turn("error", "internal")
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
-        """Evaluate ``turn``, pass scores to the sinks, and return what its span records.
+        """Evaluate ``turn``, pass scores to the sinks, and return what its span gets.
 
-        ``ended`` is the time in ns at which the turn ended.
+        The result has the scores, or the reason why there are none. ``ended`` is the time in ns at
+        which the turn ended.
         """
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
@@ -238,7 +240,7 @@ class TurnScorer:
         return failed_evaluation(self._measurement.metrics, "internal")
 
     def _emit(self, result: Evaluation) -> Ending:
-        """Pass ``result`` to the sinks, and return what to write on the turn's span."""
+        """Pass the evaluation ``result`` to the sinks, and return what to write on the span."""
         self._log_failures(result)
         shown = replace(result, question_embedding=None)  # the question may be guessed from it
         for sink in self.sinks:
@@ -251,7 +253,7 @@ class TurnScorer:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class TurnJob:
-    """A job of the evaluator that scores one turn, then releases ``held``, the span of the turn."""
+    """A job of the evaluator that scores one RAG turn and then exports its span, ``held``."""
 
     scorer: TurnScorer
     turn: Turn
@@ -264,7 +266,7 @@ class TurnJob:
         return self.turn.size
 
     def begin(self) -> None:
-        """Do nothing, because the whole evaluation has to wait for the judge."""
+        """Do nothing, because the evaluation of the answer has to wait for the judge."""
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self.turn, self.span, ended=self.ended))
@@ -294,11 +296,11 @@ _Record: TypeAlias = "tuple[str, int, int]"
 
 
 class RecentTurns:
-    """The last ``max_turns`` turns by question and answer, to find turns that were recorded twice.
+    """The last ``max_turns`` RAG turns, to find turns that two instrumentations have recorded.
 
-    The callback handler and an instrumentation may both record the same turn, and so may two
-    instrumentations. Then the record that comes first counts. If one instrumentation records two
-    equal requests at the same time, these are two turns.
+    A turn is one question of a user and its answer. The callback handler and an instrumentation may
+    both record the same turn, and so may two instrumentations. Then the record that comes first
+    counts. If one instrumentation records two equal requests at the same time, these are two turns.
     """
 
     def __init__(self, max_turns: int = 1024) -> None:

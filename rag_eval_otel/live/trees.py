@@ -92,10 +92,9 @@ class TreeParts:
 class TreeJob:
     """A job of the evaluator that writes the spans of one finished LangChain run tree.
 
-    The tree is also an item of `Holdback`, which waits for scores until a deadline. The spans are
-    written once: by the job, or at the deadline, a flush or a shutdown, whichever comes first. The
-    spans of turns stay open until `end_turn`. When the last of them has ended, the tree is
-    released.
+    The job also waits in `Holdback`, with a deadline. The spans are written once: when the job
+    runs, or at the deadline, a flush or a shutdown, whichever comes first. The spans of RAG turns
+    stay open until they have scores. When the last of them has ended, the job leaves `Holdback`.
     """
 
     __slots__ = ("_contexts", "_lock", "_open", "_parts", "_reading", "_uncounted", "_use", "tree")
@@ -112,7 +111,7 @@ class TreeJob:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of this tree in `Holdback`."""
+        """The key of this run tree in `Holdback`."""
         return (0, id(self))
 
     @property
@@ -121,7 +120,7 @@ class TreeJob:
         return _OVERHEAD + self.tree.size
 
     def begin(self) -> None:
-        """Write the spans of the tree; the spans of its turns stay open."""
+        """Write the spans of the run tree; the spans of its RAG turns stay open."""
         self._write()
         if self._open:
             self._parts.hold.start_scoring(self.key)
@@ -129,7 +128,10 @@ class TreeJob:
             self._parts.hold.release(self.key, UNTOUCHED)
 
     async def run(self) -> None:
-        """Have the turns of the tree scored: the first by this job, others by own jobs."""
+        """Have the RAG turns of the run tree scored.
+
+        This job scores the first turn. Each further turn gets a job of its own.
+        """
         first: TurnJob | None = None
         for run_id, turn in self._write().turns.items():
             job = self._turn_job(run_id, turn)
@@ -160,23 +162,29 @@ class TreeJob:
         return TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
 
     def give_up(self, why: GivenUp) -> None:
-        """Count the turns of this job as dropped or failed, and end their spans."""
+        """Count the RAG turns of this job as dropped or failed, and end their spans."""
         self.release(Ending(why))
         self._parts.scorer.count_given_up(why, self._uncounted)
         self._uncounted = 0
 
     def drop(self, why: DropReason) -> None:
-        """Count the turns of this tree as dropped, because there was no room for the tree."""
+        """Count the RAG turns of this tree as dropped, because there was no room for the tree."""
         self._parts.scorer.drop(why, self._uncounted)
         self._uncounted = 0
 
     def release(self, ending: Ending) -> None:
-        """Write the spans that are not written yet, and end the open spans with ``ending``."""
+        """Write the spans that are not written yet, and end open spans with ``ending``.
+
+        ``ending`` has the scores, or the reason why there are none.
+        """
         for run_id in self._write().turns:
             self.end_turn(run_id, ending)
 
     def _write(self) -> _Reading:
-        """Read the tree and write its spans, at the first call; the spans of turns stay open."""
+        """Read the run tree and write its spans, at the first call only.
+
+        The spans of RAG turns stay open. Later calls return the same result.
+        """
         with self._lock:
             if self._reading is not None:
                 return self._reading
@@ -228,9 +236,10 @@ class TreeJob:
                     end_span(span, run)
 
     def end_turn(self, run_id: Hashable, ending: Ending) -> None:
-        """End the span of one turn, with its scores, in the context in which the root run started.
+        """End the span of one RAG turn, with its scores or the reason in ``ending``.
 
-        A second call for the same turn does nothing.
+        The span ends in the context in which the root run started. A second call for the same turn
+        does nothing.
         """
         found = self._open.pop(run_id, None)
         if found is None:

@@ -77,7 +77,7 @@ class BackgroundEvaluator:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the thread and the jobs; after a fork they belong to the parent process."""
+        """Forget the thread and the jobs, because after a fork the parent process does them."""
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -91,8 +91,8 @@ class BackgroundEvaluator:
     def submit(self, job: Job) -> bool:
         """Take ``job``; return False if there is no room, after a shutdown, or while Python exits.
 
-        A job that another job submits is always taken, since both jobs share the same texts. If a
-        flush or a shutdown waits for the submitting job, it also waits for the submitted job.
+        If a job submits another job, the other job is always taken, because both share the same
+        texts. If a flush or a shutdown waits for the first job, it also waits for the other job.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
@@ -110,7 +110,8 @@ class BackgroundEvaluator:
     def flush(self, timeout: float) -> bool:
         """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed.
 
-        If a job calls this method, the method does not wait, because it would wait for that job.
+        If a job itself calls this method, the method does not wait, because the job would wait for
+        itself.
         """
         timeout = 0.0 if self.is_current() else timeout
         with self._changed:
@@ -128,7 +129,8 @@ class BackgroundEvaluator:
     def shutdown(self, timeout: float) -> bool:
         """Take no more jobs, wait ``timeout`` seconds for taken jobs, cancel the rest, and stop.
 
-        If a judge blocks the thread, the unfinished jobs are given up on the calling thread.
+        If a judge blocks the thread of the evaluator, the calling thread gives up the unfinished
+        jobs. Return True if all jobs were done in time.
         """
         with self._lock:
             self.is_closed = True
@@ -276,11 +278,11 @@ class _Loop:
 class DaemonExecutor(ThreadPoolExecutor):
     """An executor with at most ``max_workers`` threads, all of them daemons.
 
-    While Python exits, it waits for the threads of an ordinary executor and rejects new calls. The
-    last RAG answers are still being scored then, so daemons are needed. One thread starts with the
+    While Python exits, it waits for the threads of an ordinary executor and rejects new calls. But
+    the last RAG answers must be scored then, so the threads are daemons. One thread starts with the
     executor, since from Python 3.12 on no thread can be started during exit. Each thread works
-    within ``around()``. If a call is cancelled before a thread has begun the call, the call and the
-    objects that it refers to are dropped at once.
+    within the context manager ``around()``. If a call is cancelled before it has begun, the call is
+    dropped at once, together with the objects that it refers to.
     """
 
     def __init__(
@@ -406,8 +408,9 @@ class Workers:
 class SyncFirst:
     """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
 
-    This class is for clients of other libraries. The asynchronous function of such a client may be
-    bound to another event loop, so the blocking function is tried first.
+    ``call`` is the blocking function of a client of another library, and ``acall`` is its
+    asynchronous function. An asynchronous function may be bound to another event loop, so the
+    blocking function is tried first.
     """
 
     def __init__(
@@ -422,7 +425,7 @@ class SyncFirst:
         self._is_sync = True
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the call, or raise its exception."""
+        """Call the client and return its result, or raise its exception."""
         if self._is_sync:
             try:
                 return await self._workers.run(lambda: self._call(*args, **kwargs))
