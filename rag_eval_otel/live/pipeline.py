@@ -474,8 +474,10 @@ class _TraceJob:
 
     pipeline: Pipeline
     trace: Trace
+    is_read: bool = False
 
     def begin(self) -> None:
+        self.is_read = True
         self.pipeline.read(self.trace)
 
     async def run(self) -> None:
@@ -486,7 +488,9 @@ class _TraceJob:
         return self.trace.size
 
     def give_up(self, why: GivenUp) -> None:
-        self.pipeline.give_up(self.trace, why)
+        """Give the trace up, unless it was read: then each of its turns is a job of its own."""
+        if not self.is_read:
+            self.pipeline.give_up(self.trace, why)
 
 
 def _key_of(span: ReadableSpan) -> Key:

@@ -192,6 +192,20 @@ def test_shutdown_with_500_pending_loses_none(judge: str, source: Source) -> Non
     )
 
 
+@SOURCES
+def test_turns_behind_a_stuck_judge_are_counted_once(source: Source) -> None:
+    """A shutdown counts turns that were found, but not scored, only as turns, not as traces too."""
+    judge = GatedJudge()
+    with running(judge=judge, concurrency=1, shutdown_seconds=0.1, source=source) as app:
+        names = app.run_turns(1)
+        assert not app.handle.flush(0.4)
+        names += app.run_turns(3)
+        assert not app.handle.flush(0.4)
+        app.stop()
+        assert len(app.arrived(names)) == 4
+    assert turns_counted(app.receiver) == {("dropped", "shutdown"): 4}
+
+
 @pytest.mark.slow
 @SOURCES
 def test_mass_release_does_not_overflow_the_next_queue(source: Source) -> None:
