@@ -358,7 +358,6 @@ class Pipeline:
             job.release(Ending("skipped", refusal))
 
     def give_up(self, trace: Trace, why: GivenUp) -> None:
-        """Count the RAG turns of a trace that was not read as lost, and export its spans."""
         self.scorer.count_given_up(why, _count_turns(trace))
         self._release_held(trace, Ending(why))
 
@@ -470,7 +469,7 @@ class _HeldSpan:
 
 @dataclass(slots=True, eq=False)
 class _TraceJob:
-    """A job of the evaluator that finds the turns of one trace."""
+    """A job of the evaluator that finds the turns of one trace. Each turn is then a job itself."""
 
     pipeline: Pipeline
     trace: Trace
@@ -480,15 +479,13 @@ class _TraceJob:
         self.is_read = True
         self.pipeline.read(self.trace)
 
-    async def run(self) -> None:
-        """Do nothing, because each turn is scored by a job of its own."""
+    async def run(self) -> None: ...
 
     @property
     def size(self) -> int:
         return self.trace.size
 
     def give_up(self, why: GivenUp) -> None:
-        """Give the trace up, unless it was read: then each of its turns is a job of its own."""
         if not self.is_read:
             self.pipeline.give_up(self.trace, why)
 
