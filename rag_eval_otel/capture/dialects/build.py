@@ -43,7 +43,10 @@ class Losses:
         self.cut: set[Part] = set()
 
     def lost(self, part: Part, found: Any) -> bool:
-        """Return True if ``found`` was redacted or shortened, and remember that for ``part``."""
+        """Return True if ``found`` was redacted or shortened; remember that for ``part``.
+
+        ``part`` is a part of the step, such as ``input`` or ``output``.
+        """
         if found is HIDDEN:
             self.hidden.add(part)
         if found is CUT:
@@ -51,9 +54,10 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Any, text: str | None) -> str | None:
-        """Return ``text``, the text of ``part``, or None if it is not usable.
+        """Return ``text``, the text of ``part``, or None if ``text`` cannot be used.
 
-        It is not usable if it was redacted or shortened, or if it is the repr of an object.
+        A text cannot be used if it was redacted or shortened, or if it is the repr of an object.
+        ``found`` is the value in which the text was found.
         """
         if self.lost(part, found):
             return None

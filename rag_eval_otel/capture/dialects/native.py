@@ -38,9 +38,10 @@ LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
 
 
 def with_recorded(view: PlainSpan, step: Step) -> Step:
-    """Return ``step`` with recorded texts in place of texts of the instrumentation.
+    """Return ``step`` with texts that the application recorded, in place of captured texts.
 
-    ``step`` is the call that the span ``view`` describes.
+    ``step`` is the call that the span ``view`` describes. An instrumentation has captured its
+    texts.
     """
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
@@ -75,9 +76,10 @@ def _whole(text: str, limit: int | None) -> str | Lost:
 
 
 def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
-    """Return the contexts in the attribute and in all retrieval events, each text once.
+    """Return the contexts that the application recorded on the span ``view``, each text once.
 
-    If one of them was redacted or shortened, return a `Lost`. If none was recorded, return None.
+    The contexts come from the attribute ``rag.contexts`` and from all retrieval events. If one of
+    them was redacted or shortened, return a `Lost`. If none was recorded, return None.
     """
     limit = view.value_limit
     events = list(_retrievals(view))

@@ -21,7 +21,7 @@ _RESULT = "gen_ai.tool.call.result"
 def to_step(view: PlainSpan, of: Kind) -> Step:
     """Read a span of Strands Agents into a `Step`.
 
-    The text blocks of a tool result are joined. Not every block is a document.
+    The text blocks of a tool result are read as one text, not as separate documents.
     """
     view = genai.with_events(view)
     blocks = read(view.attributes.get(_RESULT), limit=view.value_limit)
