@@ -214,7 +214,7 @@ class Embed:
 
     def _send(self) -> None:
         texts, self._waiting = self._waiting, []
-        if not texts:  # given up
+        if not texts:  # cancelled
             return
         self.usage += Usage(embedding_requests=1)
         request = asyncio.ensure_future(self._fetch(texts))

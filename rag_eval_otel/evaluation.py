@@ -212,10 +212,10 @@ class Measurement:
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
-    """Return which of ``metrics`` decide the overall label with ``judge``; None means all.
+    """Return which of ``metrics`` decide the evaluation's pass or fail label; None: all.
 
-    A judge may name the built-in metrics whose labels are reliable with it. Metrics that do not ask
-    the judge, and metrics that are not built in, always count.
+    ``judge`` may name the built-in metrics whose labels are reliable with it. Metrics that do not
+    ask the judge, and metrics that are not built in, always count.
     """
     told: frozenset[str] | None = getattr(judge, "label_metrics", None)
     if told is None:
@@ -225,9 +225,10 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return the metrics that the user ``named`` for the overall label; None if none is named.
+    """Return the metrics that the user ``named`` to decide the evaluation's pass or fail label.
 
-    Raises `ConfigError` for a name that is not in ``metrics``.
+    Returns None if no metric is named, so that all metrics count. Raises `ConfigError` for a name
+    that is not in ``metrics``.
     """
     if isinstance(named, str):
         msg = f"label_metrics takes names of metrics, as ({named!r},), not one text"

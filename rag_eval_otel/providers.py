@@ -193,7 +193,7 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def is_known(part: Part, name: str) -> bool:
-    """Return True if ``name`` names a judge or an embedder, as ``part`` says."""
+    """Return True if there is a judge or an embedder, as ``part`` says, of this ``name``."""
     provider, _, model = name.partition("/")
     return name == OFFLINE[part] or (bool(model) and provider in REGISTRIES[part])
 

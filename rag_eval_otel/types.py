@@ -187,7 +187,7 @@ class Sample:
     rubric: Mapping[float, str] = field(default_factory=dict, hash=False)
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    if TYPE_CHECKING:  # wider than the fields: what `__post_init__` makes tuples of
+    if TYPE_CHECKING:  # `__post_init__` turns these wider types into those of the fields
 
         def __init__(
             self,
@@ -441,7 +441,7 @@ class Sink(Protocol):
         """Record ``evaluation``. An exception is counted and logged, and not raised again."""
 
 
-# Objects as options take them; the full protocols are in the packages above.
+# Protocols of objects as options take them; other modules have the full protocols.
 
 
 class MetricLike(Protocol):

@@ -52,13 +52,14 @@ class Evidence(Protocol):
         """Return how far the contexts, taken together, serve the question."""
 
     def reason(self, share: float) -> str:
-        """Return the text that is the reason of a rating with this ``share`` of support."""
+        """Return the text of the judge's reason for a rating made from ``share`` (0 to 1)."""
 
 
 class EvidenceAnswers:
-    """Answers one ``task``, which shows the texts ``shown``, from ``evidence``.
+    """Builds the judge's reply to one ``task`` from ``evidence``.
 
-    Each public method builds one kind of reply; `ANSWERS` says which method answers which task.
+    ``shown`` has the texts that the task shows. Each public method builds one kind of reply;
+    `ANSWERS` says which method answers which task.
     """
 
     def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:
@@ -70,7 +71,7 @@ class EvidenceAnswers:
     def supported(self) -> say.Reply:
         sentences = self.task.texts("sentences")
         if not claims_of("\n".join(sentences), question=self.shown.question):
-            sentences = ("",) * len(sentences)  # a refusal, which may also name whom to ask
+            sentences = ("",) * len(sentences)  # a refusal; its other sentences are no claims
         found = [self._sentence(i, text) for i, text in enumerate(sentences, start=1)]
         return say.SupportedSentences(verdicts=found)
 
@@ -85,7 +86,7 @@ class EvidenceAnswers:
 
     def groundedness(self) -> say.Reply:
         support = list(map(self.evidence.support, self.shown.claims))
-        if not support:  # a mere yes or no may be supported as well as not
+        if not support:  # a mere yes or no: it is unknown whether the contexts support it
             return self._rating(0.0 if evades(self.shown.answer) else EVEN)
         least_counts = self.task.kind.voice == _BY_THE_LEAST
         return self._rating(min(support) if least_counts else sum(support) / len(support))
@@ -118,7 +119,7 @@ def verdicts(probabilities: Iterable[float]) -> say.Verdicts:
 
 
 def judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
-    """Return ``claims`` with verdicts, which follow from the ``probability`` of each claim."""
+    """Return ``claims`` with verdicts; ``probability`` says how likely a claim is supported."""
     found = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
     return say.JudgedStatements(statements=found)
 

@@ -58,7 +58,7 @@ class ReplyCache:
 
 
 class Ask:
-    """Puts the tasks of one sample to a judge, within one event loop.
+    """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
     - ``fusion``: with ``"off"``, each task has a request of its own.
     - ``repairs``: how often a task is asked again if its part of the reply does not parse.
@@ -67,8 +67,8 @@ class Ask:
     - ``reasons``: whether the judge is to give reasons.
     - ``prompts``: a digest of prompts that are not built in, as a part of the keys of ``cache``.
 
-    Afterwards, ``usage`` has the requests and tokens, and ``model`` the name of the model that
-    answered.
+    Afterwards, ``usage`` has the number of requests and tokens, and ``model`` the name of the model
+    that answered.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Ask:
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
-        """Return the reply to ``task``, or raise the error because of which there is none."""
+        """Return the judge's reply to ``task``, or raise the error if there is no reply."""
         outcome = await self._outcome(task)
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Ask all ``tasks`` at once and return the reply or the error for each task."""
+        """Ask the judge all ``tasks`` at once and return the reply or the error for each task."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
@@ -231,7 +231,7 @@ class Ask:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups, one for each request.
+    """Split ``tasks`` into groups; the tasks of a group share one request to the judge.
 
     A task joins the first group in which it may share a request with all tasks.
     """

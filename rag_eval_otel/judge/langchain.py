@@ -98,7 +98,7 @@ def _chat_model(
     except ImportError as error:
         raise MissingDependencyError(provider.package, provider.extra) from error
     except ValueError as error:
-        told = str(error).partition("[type=")[0]  # what follows quotes the options, a key included
+        told = str(error).partition("[type=")[0]  # the rest quotes the options, including a key
         msg = f"{provider.name}/{model} could not be made: {' '.join(told.split())}"
         raise ConfigError(msg) from None
     return llm

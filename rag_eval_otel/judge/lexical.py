@@ -61,7 +61,7 @@ def named_judge(_model: str, _config: Config) -> LexicalJudge:
 
 
 class _WordEvidence:
-    """How far contexts support claims and serve the question, by comparing words."""
+    """Computes how far contexts support claims and serve the question, by comparing words."""
 
     def __init__(self, shown: Shown, read: Callable[[tuple[str, ...]], Passages]) -> None:
         self._shown, self._read = shown, read

@@ -214,7 +214,7 @@ class Classifier:
         return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield windows of ``text`` that fit into the model beside ``claim``, each with ``claim``.
+        """Yield pairs of a window of ``text`` and ``claim`` that are short enough for the model.
 
         If the whole text fits, it is the only window.
         """
@@ -314,7 +314,7 @@ def _softmax(logits: Sequence[float]) -> list[float]:
 
 
 class _Wanted(dict[Pair, float]):
-    """A mapping that records which pairs are looked up, and returns one half for each pair."""
+    """A mapping that records which pairs of texts are looked up, and returns one half for each."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN
@@ -322,10 +322,10 @@ class _Wanted(dict[Pair, float]):
 
 
 class _ModelEvidence:
-    """How far contexts support claims and serve the question, by the probabilities of a classifier.
+    """Computes how far contexts support claims and serve the question, from given probabilities.
 
-    ``claims`` has the probabilities of pairs (context, claim), ``questions`` of pairs (context,
-    question).
+    The probabilities come from a classifier: ``claims`` has them for pairs (context, claim),
+    ``questions`` for pairs (context, question).
     """
 
     def __init__(

@@ -83,10 +83,11 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return the judge and the embedder that a caller passed, named, or left to the environment.
+    """Return the judge and the embedder that a caller passed, or make them from their names.
 
-    Judges and embedders that are given by name are made once and then reused. Raises `ConfigError`
-    for an object of another type, and `MissingDependencyError` if a package is not installed.
+    For None, the environment gives the name. A named judge or embedder is made once and then
+    reused. Raises `ConfigError` for an object of another type, and `MissingDependencyError` if a
+    package is not installed.
     """
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
@@ -126,7 +127,7 @@ _OF_MODELS = (
 
 
 def _key(config: Config) -> tuple[tuple[str, Any], ...]:
-    """Return all options that decide how judge and embedder are made, as a key for reuse.
+    """Return a cache key: all options that decide how the judge and the embedder are made.
 
     The key is empty if the judge or the embedder is an object and not a name.
     """
@@ -138,9 +139,9 @@ def _key(config: Config) -> tuple[tuple[str, Any], ...]:
 
 
 def _environment(config: Config) -> tuple[str | None, ...]:
-    """Return the keys and addresses in the environment that the judge and the embedder would use.
+    """Return the keys and addresses in the environment that judge and embedder would use.
 
-    They are part of the key for reuse, because they may change between two calls.
+    They are a part of the cache key, because they may change between two calls.
     """
     found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
     providers = [part[0] for part in found if part]

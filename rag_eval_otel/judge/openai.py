@@ -45,7 +45,7 @@ _VAIN = 3  # after so many requests refused in all forms, a refusal must name th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """How a request is written, in the parts that a server may refuse."""
+    """The options of a request that a server may refuse, such as the JSON Schema of the reply."""
 
     mode: SchemaMode
     temperature: float | None
@@ -163,7 +163,10 @@ class OpenAIJudge:
             return _replies(payload, tasks, model=self.model, requests=requests)
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Use ``form``, which the server accepted, from now on; log what the server refused."""
+        """Use ``form`` of the request, which the server accepted, from now on.
+
+        If the server refused other forms before, log the ``refusals`` once.
+        """
         self._is_taken = True
         if form != self._form and refusals:
             self._form = form
@@ -199,10 +202,10 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
-        """Return ``form`` without the refused part, or None if another cause is likely.
+        """Return ``form`` without the option that the server refused in ``error``.
 
-        If a request in this form was answered before, or several requests failed in all forms, the
-        server's message must name the refused part.
+        Return None if the error has another cause. If a request in this form was answered before,
+        or several requests failed in all forms, the server's message must name the refused option.
         """
         refused = str(error).lower()
         if "temperature" in refused and form.temperature is not None:
@@ -266,14 +269,14 @@ def _content(payload: Mapping[str, Any]) -> str:
 
 # --- ratings by probabilities ---------------------------------------------------------------------
 #
-# A judge that returns the token of its rating can return the probabilities of the other tokens. The
-# mean of the scale under these probabilities agrees better with people than the token chosen.
+# A judge that returns the token of its rating can also return the probabilities of other tokens.
+# The mean of the scale under these probabilities agrees better with people than the chosen token.
 
 
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
 ) -> tuple[object, ...]:
-    """Add the expected value to each rating whose task asks for ``rating="logprobs"``.
+    """Add to ratings their expected value under token probabilities, if the task asks for it.
 
     ``parts`` are the replies to ``tasks``, under ``names`` in the reply. ``choice`` is the
     server's, with the probabilities of tokens in ``logprobs.content``. A rating without

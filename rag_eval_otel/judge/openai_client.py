@@ -48,7 +48,7 @@ class Connection(TypedDict):
 def connection(
     provider: Provider, config: Config, *, base_url: str | None, key: str | None
 ) -> Connection:
-    """Return how the server of ``provider`` is reached.
+    """Return the arguments with which judges and embedders reach the server of ``provider``.
 
     ``base_url`` and ``key`` take precedence over the variables of the environment.
     """

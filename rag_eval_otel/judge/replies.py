@@ -39,7 +39,7 @@ def integer(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
         raise ValueError(msg)  # noqa: TRY004  # pydantic reports no other kind
-    whole = isinstance(value, float) and value.is_integer()  # which infinity and NaN are not
+    whole = isinstance(value, float) and value.is_integer()  # False for infinity and NaN
     return int(value) if whole else value
 
 

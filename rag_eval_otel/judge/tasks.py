@@ -91,7 +91,7 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """The prompt's name without the ``voice``, so that two independent judges are a family."""
+        """The prompt's name without the number of the independent judge (``voice``) at its end."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -164,11 +164,11 @@ class Task(Generic[R]):
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
-    """Return True if two tasks may be in one request.
+    """Return True if two tasks (questions to the judge) may be in one request.
 
     They may not be in one request in each of these cases:
 
-    - One task is blind to a field that the other task shows.
+    - One task must not see a field that the other task shows.
     - Only one of the tasks shows a field other than question, contexts and answer.
     - The tasks belong to two independent judges of one metric.
     - The tasks are of one kind, but have different examples.
@@ -248,7 +248,7 @@ class AskLike(Protocol):
 
 
 class Judge(Protocol):
-    """Answers the tasks that it is given, in one request."""
+    """Answers tasks (typed questions of metrics), all given tasks in one request."""
 
     @property
     def model(self) -> str:
@@ -265,7 +265,7 @@ def _kind(
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    """Return two kinds, for two independent judges, whose prompts end in 1 and 2."""
+    """Return two kinds of question for two independent judges; their prompts end in 1 and 2."""
     return tuple(
         Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
         for voice in (1, 2)

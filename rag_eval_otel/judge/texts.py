@@ -100,10 +100,7 @@ class Term(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Split ``text`` at ends of sentences, semicolons and line breaks; leave out list marks.
-
-    Citation numbers in brackets are left out, too.
-    """
+    """Split ``text`` into sentences, also at semicolons and line breaks, without list marks."""
     pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
     return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
 
@@ -149,7 +146,7 @@ def has_content(found: Iterable[Term]) -> bool:
 
 
 def keys_of(text: str) -> set[str]:
-    """Return the keys of the words of ``text``."""
+    """Return the keys of the words of ``text``, which are compared instead of the words."""
     return {term.key for term in terms(text)}
 
 
@@ -249,7 +246,10 @@ class Passages:
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the share of the words of ``claim`` in the passages; ``beyond`` does not count."""
+        """Return the share of the words of ``claim`` in the passages.
+
+        Words with keys in ``beyond`` do not count.
+        """
         return self._anywhere(_weights(terms(claim), beyond))
 
     def _anywhere(self, wanted: Mapping[str, float]) -> float:

@@ -92,7 +92,7 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
 
 
 def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return, for each task, the name of its part in the reply: the name of its prompt.
+    """Return, for each task, the name of its part in the judge's reply: the name of its prompt.
 
     Tasks with the same prompt share a part.
     """
@@ -100,7 +100,7 @@ def part_names(tasks: Tasks) -> tuple[str, ...]:
 
 
 def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
-    """Return the tasks by the part of the reply that answers them."""
+    """Group ``tasks`` by prompt; one part of the judge's reply answers each group."""
     groups: dict[str, list[Task[Any]]] = {}
     for task in tasks:
         groups.setdefault(task.prompt, []).append(task)
@@ -174,9 +174,10 @@ def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[s
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield a line for each part of the reply that is a list: how many entries it must have.
+    """Yield a line of the request for each part of the reply that must be a list.
 
-    For a question about single contexts, the line says which contexts are meant.
+    The line says how many entries the list has. For a question about single contexts, the line says
+    which contexts are meant.
     """
     for name, group in _groups(tasks).items():
         kind = group[0].kind
@@ -453,7 +454,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts of the reply in the first JSON object of ``text`` that has any."""
+    """Return the parts of the judge's reply in the first JSON object of ``text`` that has any."""
     decoder = json.JSONDecoder()
     first = start = text.find("{")
     while start != -1:
@@ -473,7 +474,7 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts that ``value`` contains, by name.
+    """Return the parts of the judge's reply that ``value`` contains, by name.
 
     If only one part is expected, ``value`` itself may be that part.
     """

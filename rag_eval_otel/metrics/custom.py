@@ -101,7 +101,7 @@ class LLMMetric:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
+        """The lowest and the highest score that the metric can give."""
         given = _frozen(self.outputs[self.value])
         if isinstance(given, tuple):
             return float(min(given)), float(max(given))

@@ -97,7 +97,7 @@ class FunctionMetric:
         try:
             done, _ = await asyncio.wait([call], timeout=self.timeout)
         finally:
-            call.cancel()  # no effect where it is done
+            call.cancel()  # no effect on a call that is done
         if not done:
             return self._failed("timeout", f"no result within {self.timeout:g} s")
         return self._score(call.result())
@@ -135,7 +135,7 @@ class FunctionMetric:
 
 
 def _plain(function: Any) -> Any:
-    """Return the function inside a ``partial``, or ``function`` itself if it is none."""
+    """Return the function that a ``partial`` wraps, or ``function`` if it is not a ``partial``."""
     while isinstance(function, partial):
         function = function.func
     return function
@@ -147,7 +147,7 @@ def _check_signature(function: Callable[..., object], name: str) -> None:
     except TypeError as error:
         msg = f"the function {name} must take one argument, the sample: {error}"
         raise ConfigError(msg) from error
-    except ValueError:  # written in C: there is nothing to look at
+    except ValueError:  # a function in C has no signature
         return
 
 

@@ -123,7 +123,7 @@ def sentences_of(text: str) -> list[str]:
     found: list[list[str]] = []
     start = 0
     for end in [*_END.finditer(text), None]:
-        at = end.start() + len(end[0].rstrip()) if end else len(text)  # with its quotes
+        at = end.start() + len(end[0].rstrip()) if end else len(text)  # including closing quotes
         if end and "\n" not in end[0]:
             last = text[max(start, at - _LAST) : at]
             if _goes_on(last, text[end.end() : end.end() + 1]):

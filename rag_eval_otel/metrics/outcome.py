@@ -64,7 +64,7 @@ class Labelled(Protocol):
 
 
 class Indexed(Protocol):
-    """An entry of a judge's reply; its ``index``, from 1, is the number of the text it judges."""
+    """An entry of a judge's reply about one of several texts; ``index``, from 1, says which."""
 
     @property
     def index(self) -> int: ...
@@ -219,7 +219,7 @@ def share_of(judged: Sequence[Judged]) -> float:
 
 
 def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return the verdicts for the detail of a score, with their probabilities if any is known."""
+    """Return verdicts, and their probabilities if any is known, for ``Score.detail``."""
     found: dict[str, Any] = {"verdicts": [one.verdict for one in judged]}
     if any(one.is_graded for one in judged):
         found["probabilities"] = [one.probability for one in judged]
@@ -232,10 +232,11 @@ def rating_of(rating: Graded) -> float:
 
 
 def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
-    """Return how ``ratings`` were computed: by probabilities, or (``integer``) as plain numbers.
+    """Return how ``ratings`` were computed: ``integer``, ``logprobs`` or ``graded``.
 
-    ``integer``: at least one rating has no probabilities. ``logprobs``: by the probabilities that
-    were wanted. ``graded``: by probabilities that the judge gives without being asked.
+    ``integer``: as plain numbers, because at least one rating has no probabilities. ``logprobs``:
+    as means under the probabilities that were wanted. ``graded``: as means under probabilities that
+    the judge gives without being asked.
     """
     if any(rating.expected is None for rating in ratings):
         return "integer"
@@ -268,10 +269,10 @@ def grade_score(
 async def dual_score(
     metric: Labelled, tasks: Sequence[Task[G]], ask: AskLike, *, top: float
 ) -> Score:
-    """Return the mean rating of one or two judges, divided by ``top``, the highest rating.
+    """Ask ``tasks`` of one or two judges and return the mean rating divided by ``top``.
 
-    The score is ``partial`` if one of two judges gave no valid rating. If no judge gave a valid
-    rating, raises the first judge's error.
+    ``top`` is the highest rating. The score is ``partial`` if one of two judges gave no valid
+    rating. If no judge gave a valid rating, raises the first judge's error.
     """
     ratings = await valid_replies(tasks, ask)
     values = [rating_of(rating) for rating in ratings]
