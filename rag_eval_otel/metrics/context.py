@@ -1,4 +1,8 @@
-"""Were the right contexts retrieved, as a judge sees it?"""
+"""Were the right contexts retrieved, as a judge sees it?
+
+The metrics of this module ask a judge whether contexts are relevant to the question, or useful for
+the answer or the reference.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Is the answer right?"""
+"""Is the answer right?
+
+The metrics of this module compare the answer with a reference answer, by embeddings, by strings, or
+by asking a judge.
+"""
 
 from __future__ import annotations
 

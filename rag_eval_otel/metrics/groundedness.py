@@ -1,4 +1,8 @@
-"""Is the answer backed by the contexts?"""
+"""Is the answer backed by the contexts?
+
+The metrics of this module ask a judge whether the contexts support the claims of the answer, or the
+answer as a whole.
+"""
 
 from __future__ import annotations
 

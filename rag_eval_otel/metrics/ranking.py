@@ -70,6 +70,9 @@ class HitRate:
     With ``mode="granular"``, the score is the share of the relevant documents that were retrieved,
     in [0, 1].
 
+    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
+    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
+
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).
 
@@ -107,6 +110,9 @@ class MRR:
     The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the score is the
     mean of the reciprocal ranks of all relevant documents that were retrieved. The range is [0, 1].
 
+    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
+    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
+
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).
 
@@ -142,6 +148,9 @@ class RetrievalPrecision:
 
     With ``k``, the score is the number of relevant documents among the first ``k``, divided by
     ``k``. The range is [0, 1].
+
+    The metric compares the retrieved ids of a sample with its relevant ids. A ``k`` below 1 raises
+    `ConfigError`.
 
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is undefined (``no_context``).
@@ -179,6 +188,9 @@ class RetrievalRecall:
     With ``mode="single_hit"``, the score is 1 if any relevant document was retrieved, else 0. The
     range is [0, 1].
 
+    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
+    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
+
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).
 
@@ -215,6 +227,9 @@ class AveragePrecision:
     ``score = sum over hits (hits so far / rank) / relevant documents``. A relevant document that
     was not retrieved adds 0. The range is [0, 1]. The mean over samples is the mean average
     precision (MAP).
+
+    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
+    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
 
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).
@@ -254,6 +269,9 @@ class NDCG:
     gain of the retrieved ids, divided by the discounted gain of the ideal ranking; both are cut at
     ``k``. The gain of a document is its grade (``Sample.grades``), or 1 if there are no grades.
     With ``gain="exponential"``, the gain is 2^grade - 1. The range is [0, 1].
+
+    The metric compares the retrieved ids of a sample with its relevant ids. ``k`` limits the metric
+    to the first ``k`` retrieved ids; a ``k`` below 1 raises `ConfigError`.
 
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).

@@ -1,4 +1,8 @@
-"""Does the answer address the question?"""
+"""Does the answer address the question?
+
+The metrics of this module ask a judge. `AnswerRelevancy` also compares the question with questions
+that the judge generates from the answer, by their embeddings.
+"""
 
 from __future__ import annotations
 

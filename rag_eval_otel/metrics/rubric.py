@@ -1,4 +1,7 @@
-"""By rules of your own."""
+"""Does the answer follow rules of your own?
+
+The metrics of this module let a judge choose a level of a rubric, or decide on guidelines.
+"""
 
 from __future__ import annotations
 
