@@ -202,7 +202,10 @@ def _matchers(bound: float, name: str) -> str:
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join PromQL ``expressions`` by ``or``, which takes each series from the first match."""
+    """Join PromQL ``expressions`` by ``or``.
+
+    If several expressions have the same series, Prometheus uses the first of these expressions.
+    """
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 

@@ -42,11 +42,12 @@ _ROUNDING = 1e-6
 
 
 def views_of(score: float, *, tail: float, centre: float) -> Views:
-    """Return four numbers computed from ``score``, each of which falls in case of one change.
+    """Compute the four numbers from ``score`` that the detector tests (level, tail, spread, rise).
 
-    These are the score, 1 or 0 for a score above ``tail`` or not, 1 minus the distance of the score
-    from ``centre``, and 1 minus the score. They fall if scores get lower, if low scores get more
-    frequent, if scores get more extreme, and if scores get higher.
+    The first is the score itself. The second is 1 if the score is above ``tail``, else 0. The third
+    is 1 minus the distance of the score from ``centre``. The fourth is 1 minus the score. Their
+    means fall if scores get lower, if low scores get more frequent, if scores get more extreme, and
+    if scores get higher, in this order.
     """
     return score, float(score > tail), 1.0 - abs(score - centre), 1.0 - score
 
@@ -55,11 +56,11 @@ def views_of(score: float, *, tail: float, centre: float) -> Views:
 class Level:
     """The expected mean and variance of one view of the scores.
 
-    A view is a number computed from each score (see the module). ``n`` is the number of scores from
-    which ``mean`` and ``variance`` were learned. It is None if ``mean`` is a target that the user
-    set, which has no estimation error. ``effect`` is the design effect, 1 or more: the number of
-    dependent scores that carry as much information as one independent score. ``top`` is the highest
-    value that the view can have; it is above 1 if offsets of strata are added.
+    A view is a number computed from each score, such as the score itself. ``n`` is the number of
+    scores from which ``mean`` and ``variance`` were learned. It is None if ``mean`` is a target
+    that the user set, which has no estimation error. ``effect`` is the design effect, 1 or more:
+    the number of dependent scores that carry as much information as one independent score. ``top``
+    is the highest value that the view can have; it is above 1 if offsets of strata are added.
     """
 
     mean: float
@@ -78,8 +79,9 @@ class Level:
 class Baseline:
     """The expected means with which a detector compares new scores.
 
-    ``centre`` is the mean of the scores. ``levels`` has a `Level` for each of the four views of a
-    score (see the module), or None for a view with an unknown mean. ``strata`` maps the name of
+    ``centre`` is the mean of the scores. A view is one of four numbers computed from each score,
+    such as the score itself. ``levels`` has a `Level` for each view, or None for a view with an
+    unknown mean. ``strata`` maps the name of
     each stratum (a kind of input, such as a route) to four offsets. Adding the offsets to the views
     of a score of that stratum removes the difference between the stratum and the common mean.
     """
@@ -196,10 +198,11 @@ def learned_baseline(
 
 
 def add_offsets(views: Views, offsets: Views | None) -> Views:
-    """Add ``offsets`` to the four ``views`` of a score and return the sums.
+    """Add ``offsets`` to the four numbers in ``views`` and return the sums.
 
-    The offsets remove the difference between the stratum of the score and the common mean. If the
-    stratum is unknown, ``offsets`` is None and ``views`` is returned as it is.
+    The detector has computed ``views`` from a score that belongs to a stratum (a kind of input,
+    such as a route). The offsets remove the difference between the stratum of the score and the
+    common mean. If the stratum is unknown, ``offsets`` is None and ``views`` is returned as it is.
     """
     if offsets is None:
         return views
@@ -264,7 +267,7 @@ def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def design_effect(values: Sequence[float]) -> float:
-    """Return how many of ``values`` carry as much information as one independent value.
+    """Estimate how many dependent ``values`` carry as much information as one independent value.
 
     The result is 1 for independent values and more for dependent values. For one block length, the
     estimate is the variance of the means of blocks, times the block length, divided by the variance

@@ -172,7 +172,7 @@ class BettingDetector:
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change as a power of ten, 0 or more.
+        """The logarithm to base 10 of the evidence of a change, 0 or more.
 
         The detector raises an alarm when this number reaches log10 of ``every``. After an alarm the
         number keeps its value until ``cooldown`` scores have been ignored.

@@ -40,7 +40,10 @@ class Detector(Protocol):
 
     @property
     def log10_evidence(self) -> float | None:
-        """The evidence of a change as a power of ten, or None if the detector has no measure."""
+        """The logarithm to base 10 of the evidence of a change.
+
+        It is None if the detector does not measure evidence.
+        """
 
     def update(self, value: Any, *, stratum: str | None = None) -> bool:
         """Add ``value``, a score or an embedding, and return True if it raises an alarm.

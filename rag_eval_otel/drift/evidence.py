@@ -73,11 +73,12 @@ def make_bets(level: Level, *, count: int, every: float) -> Bets:
 
 
 def _stakes(level: Level, count: int) -> list[float]:
-    """Return ``count`` stakes for bets that the mean of a view is below its ``level``.
+    """Return ``count`` stakes for bets that the mean of scores is below the mean in ``level``.
 
-    A stake says how strongly the factor of a bet depends on the score. The best stake to detect a
-    fall of the mean by ``d`` is ``d / (variance * effect)``. The stakes rise by a constant ratio
-    from the best stake for a small fall to the best stake for a large fall.
+    A bet is a test with a fictitious wealth, which each score multiplies by a factor. A stake says
+    how strongly the factor of a bet depends on the score. The best stake to detect a fall of the
+    mean by ``d`` is ``d / (variance * effect)``. The stakes rise by a constant ratio from the best
+    stake for a small fall to the best stake for a large fall.
     """
     spread = max(level.variance, 1e-6) * level.effect
     largest = _MAX_STAKE / max(level.top - level.mean, _MIN_DISTANCE)
@@ -88,7 +89,7 @@ def _stakes(level: Level, count: int) -> list[float]:
 
 
 def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) -> float:
-    """Return ``m0``, the mean that a bet with ``stake`` tests: it wins if scores are below ``m0``.
+    """Return ``m0``: a bet with ``stake`` wins if the mean of the scores is below ``m0``.
 
     ``m0`` is a little below the expected mean in ``level``, to allow for the error of this mean.
     """
@@ -136,7 +137,8 @@ class RecentScores:
     def add(self, score: float) -> None:
         """Add ``score``, after clipping it to [0, 1].
 
-        A score to which the offset of a stratum was added may be outside this range.
+        A score can be outside this range if the offset of its stratum (a kind of input, such as a
+        route) was added.
         """
         if not 0.0 <= score <= 1.0:
             score = min(1.0, max(0.0, score))
@@ -283,17 +285,22 @@ class Evidence:
         self._squares += level * level
 
     def leading_view(self) -> int:
-        """Return the index of the view (0 level, 1 tail, 2 spread, 3 rise) with most evidence."""
+        """Return which change of the scores has the most evidence, as the index of a view.
+
+        The index is 0 for lower scores (level), 1 for more low scores (tail), 2 for more extreme
+        scores (spread), and 3 for higher scores (rise).
+        """
         return max(self._plan, key=lambda bets: bets[1] * sum(self._m[bets[2] : bets[3]]))[0]
 
     def run(self, view: int, *, count: int, baseline: Baseline, views: ToViews) -> Run:
-        """Estimate when the change in ``view`` began, and return statistics of the scores since.
+        """Estimate when the scores changed, and return statistics of the scores since then.
 
-        ``view`` is the index of a view, ``count`` the number of scores so far, and ``views`` the
-        function that computes the views of a score. There are up to three candidates for the start:
-        the most likely fall within the last 256 scores, the score since which the bets on the level
-        have won, and the score since which the bets on ``view`` have won. The function chooses the
-        candidate with the clearest change of the mean.
+        A view is a number computed from each score. ``view`` is the index of the view with the most
+        evidence, and ``views`` is the function that computes all four views of a score. ``count``
+        is the number of scores so far. There are up to three candidates for the start of the
+        change: the most likely fall of the view within the last 256 scores, the score since which
+        the bets on lower scores have won, and the score since which the bets on the view have won.
+        The function chooses the candidate with the clearest change of the mean.
         """
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
@@ -306,9 +313,10 @@ class Evidence:
         return runs[gains.index(max(gains))]
 
     def _run_since(self, view: int, count: int) -> Run:
-        """Return statistics of the scores since the bets on ``view`` began to win.
+        """Return statistics of the scores since the bets on a change of ``view`` began to win.
 
-        ``count`` is the number of scores so far.
+        ``view`` is the index of a view, which is a number computed from each score. ``count`` is
+        the number of scores so far.
         """
         _, start, total, squares = self._runs[view * _RUN_SIZE : (view + 1) * _RUN_SIZE]
         n = max(1, count - int(start))
@@ -400,10 +408,11 @@ def multiplied(m: array[float], a: array[float], b: array[float], views: Views) 
 
 @cache
 def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
-    """Return, for each view that the detector uses, the weight and the index range of its bets.
+    """Return the weight and the index range of the bets on each view that the detector uses.
 
-    ``known`` says of each view whether the baseline has a mean for it. ``reserve`` is a number by
-    which all weights are divided, so that more evidence is needed for an alarm.
+    A view is a number computed from each score; ``direction`` decides which of the four views are
+    used. ``known`` says of each view whether the baseline has a mean for it. ``reserve`` is a
+    number by which all weights are divided, so that more evidence is needed for an alarm.
     """
     target_only = direction == "both" and not all(known)
     wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
@@ -419,7 +428,8 @@ def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tup
 def _shares(plan: tuple[_ViewBets, ...]) -> tuple[float, ...]:
     """Return the weight of each of the 18 bets in the evidence.
 
-    The weight is 0 for bets on a view that the detector does not use.
+    ``plan`` has the weight and the index range of the bets on each view (a number computed from
+    each score) that the detector uses. All other bets have the weight 0.
     """
     shares = [0.0] * _ENDS[-1]
     for view, share, first, last in plan:

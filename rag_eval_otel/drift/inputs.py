@@ -84,7 +84,10 @@ class EmbeddingDrift:
 
     @property
     def log10_evidence(self) -> float:
-        """The evidence of a change as a power of ten; an alarm is raised at log10 of ``every``."""
+        """The logarithm to base 10 of the evidence of a change, 0 or more.
+
+        The detector raises an alarm when this number reaches log10 of ``every``.
+        """
         most = max(detector.log10_evidence for detector in self._detectors)
         return max(0.0, most - math.log10(_FEATURES))
 

@@ -203,7 +203,7 @@ class DriftMonitor:
                 )
 
     def evidence(self) -> list[tuple[Stream, float]]:
-        """Return each stream with its evidence of a change, as a power of ten.
+        """Return each stream with the logarithm to base 10 of its evidence of a change.
 
         `BettingDetector` raises an alarm when this number reaches log10 of its option ``every``.
         Streams with a detector that does not measure evidence are left out.

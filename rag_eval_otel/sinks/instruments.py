@@ -82,7 +82,10 @@ class _SharedGauge:
     sources: list[WeakMethod[Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Call all functions that return values, and yield one observation per attribute set."""
+        """Yield the current values of the gauge, one observation for each set of attributes.
+
+        The values come from the functions in ``sources``.
+        """
         found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
         for source in filter(None, [reference() for reference in tuple(self.sources)]):
             for seen in source():
