@@ -55,8 +55,9 @@ class Registry:
         entry = self._entry(name)
         try:
             return entry.load()
-        except (ImportError, AttributeError) as error:
-            msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {error}"
+        except Exception as error:  # code of another package may raise any exception
+            told = str(error) or repr(error)
+            msg = f"the {self.kind} {name!r} ({entry.value}) could not be imported: {told}"
             raise ConfigError(msg) from error
 
     def make(self, name: str, *arguments: object) -> Any:
@@ -80,6 +81,7 @@ class Registry:
             return found[0]
         names = (*self.names(), *self.also)
         near = get_close_matches(name, names, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"unknown {self.kind} {name!r}; {meant}There are: {', '.join(names)}"
+        meant = f"; did you mean {near[0]!r}?" if near else "."
+        known = f"There are: {', '.join(names)}" if names else "No package brings one."
+        msg = f"unknown {self.kind} {name!r}{meant} {known}"
         raise ConfigError(msg)

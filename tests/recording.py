@@ -214,7 +214,7 @@ def capture(
     return Capture(
         exporter=exporter,
         pipeline=pipeline,
-        handler=LangChainCapture(pipeline.current_recorder, edge=pipeline.edge("callback")),
+        handler=LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback")),
         provider=provider,
         tracer=provider.get_tracer("test"),
         samples=measurement.samples,

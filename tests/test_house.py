@@ -49,6 +49,7 @@ ENVIRONMENT_IN = {"config.py", "doctor/report.py"}
 
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),
+    ("registry.py", "find"),
     ("runtime/background.py", "_fulfil"),
     ("runtime/guard.py", "__exit__"),
 }

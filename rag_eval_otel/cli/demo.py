@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from rag_eval_otel.cli.options import AS_JSON
-from rag_eval_otel.demo.show import run_demo
 
 DESCRIPTION = """\
 Runs a LangChain RAG app over a small handbook with the callback installed and exports its
@@ -25,5 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from rag_eval_otel.demo.show import run_demo  # noqa: PLC0415  # imports LangChain
+
     chosen = {"judge": options.judge} if options.judge else {}
     return run_demo(form=options.form, options=chosen, write=sys.stdout.write)

@@ -57,7 +57,7 @@ def build_plain_judge(config: Config) -> Judge:
             config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
         )
     provider, _, model = config.judge.partition("/")
-    judge: Judge = REGISTRIES["judge"].find(provider)(model, config)
+    judge: Judge = REGISTRIES["judge"].make(provider, model, config)
     return judge
 
 
@@ -67,7 +67,7 @@ def build_embedder(config: Config) -> Embedder:
         given = config.embedder
         return given if _is_embedder(given) else LangChainEmbedder(cast("Any", given))
     provider, _, model = config.embedder.partition("/")
-    embedder: Embedder = REGISTRIES["embedder"].find(provider)(model, config)
+    embedder: Embedder = REGISTRIES["embedder"].make(provider, model, config)
     return embedder
 
 

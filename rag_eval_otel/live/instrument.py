@@ -33,6 +33,7 @@ from rag_eval_otel.runtime.providers import (
     OriginalProcessor,
     attachment_of,
     attachment_of_span,
+    check_processor,
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
@@ -90,7 +91,6 @@ class Handle:
         attachment: Attachment | None = None,
         logger_provider: LoggerProvider | None = None,
     ) -> None:
-        """Start to read log records, and to count held spans for the metrics."""
         self.config = pipeline.config
         self.processor = processor
         if processor is not None:
@@ -120,7 +120,7 @@ class Handle:
 
         self._record_searches()
         pipeline = self._pipeline
-        callback = LangChainCapture(pipeline.current_recorder, edge=pipeline.edge("callback"))
+        callback = LangChainCapture(lambda: pipeline.recorder, edge=pipeline.edge("callback"))
         callback.enabled = not self.config.sdk_disabled
         return callback
 
@@ -195,9 +195,6 @@ class Handle:
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
         atexit.unregister(self._drain)
-        for sink in self._pipeline.scorer.sinks:
-            with self._pipeline.edge("sink"):
-                getattr(sink, "close", lambda: None)()
 
     def _drain(self, timeout: float | None = None) -> None:
         """Finish and score all RAG turns, export the waiting spans, and keep no span back again.
@@ -255,6 +252,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         sinks: Sequence[Sink | str] = (),
         **options: Unpack[ConfigOptions],
     ) -> None:
+        check_processor(next_processor)
         provider = tracer_provider or get_tracer_provider()
         pipeline = _build_pipeline(
             _config(config, options),
@@ -269,7 +267,6 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
-        """Return a processor that passes spans to ``pipeline``, which exists already."""
         made = cls.__new__(cls)
         made._connect(next_processor, pipeline)  # noqa: SLF001
         return made
@@ -363,7 +360,6 @@ def _is_own(span: ReadableSpan) -> bool:
 
 
 def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
-    """Return the `RagEvalSpanProcessor` objects on the provider of ``attachment``."""
     return [one for one in attachment.others or () if isinstance(one, RagEvalSpanProcessor)]
 
 
@@ -398,6 +394,8 @@ def instrument(
     has_options = config is not None or bool(options)
     config = _config(config, options)
     own_sinks = find_sinks(sinks)
+    if wrap is not None:
+        check_processor(wrap)
     with _ATTACHING:
         made = wrap is not None or config.sdk_disabled
         find = get_tracer_provider if made else global_or_new_tracer_provider
@@ -433,15 +431,19 @@ _ATTACHING = threading.RLock()  # loading an exporter may call `instrument` agai
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:
     config = config or Config.from_env(**options)
+    given: object = config
+    if not isinstance(given, Config):
+        msg = f"config must be a Config, not {given!r}; pass options by name"
+        raise ConfigError(msg)
     check_targets(config)
     return replace(config, sample_rate=0.0, spans="none") if config.sdk_disabled else config
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:
-    """Return the handle of the provider of ``attachment``, or None if there is no handle."""
     if attachment is None or isinstance(attachment.owner, Handle):
         return None if attachment is None else attachment.owner  # type: ignore[return-value]
-    return next((one.handle for one in _ours(attachment)), None)
+    handles = (one.handle for one in _ours(attachment))
+    return next((one for one in handles if pipeline_of(one).hold.is_open), None)
 
 
 def _build_pipeline(

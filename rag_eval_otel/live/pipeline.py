@@ -61,17 +61,13 @@ _MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare th
 class NextProcessor(Protocol):
     """The span processor that gets the spans after `RagEvalSpanProcessor`."""
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Handle the start of ``span``."""
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None: ...
 
-    def on_end(self, span: ReadableSpan) -> None:
-        """Handle ``span``, which has ended."""
+    def on_end(self, span: ReadableSpan) -> None: ...
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Export all ended spans."""
+    def force_flush(self, timeout_millis: int = 30_000) -> bool: ...
 
-    def shutdown(self) -> None:
-        """Export all ended spans and stop."""
+    def shutdown(self) -> None: ...
 
 
 class Pipeline:
@@ -229,12 +225,12 @@ class Pipeline:
 
     # --- run trees of LangChain, on the application's thread --------------------------------------
 
-    def current_recorder(self) -> RunRecorder:
-        return self.recorder
-
     def finished(self, tree: RunTree) -> None:
         """Keep back a LangChain run tree whose root has ended, and have it read and scored."""
-        job = TreeJob(tree, self._trees, self._use_of(tree))
+        use: TreeUse = "read"
+        with self._end_edge:
+            use = self._use_of(tree)
+        job = TreeJob(tree, self._trees, use)
         why: HoldStatus | None = None
         if not self.hold.hold(job.key, job, size=job.size):
             why = "overload" if self.hold.is_open else "shutdown"
@@ -429,6 +425,7 @@ class Pipeline:
             is_released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
             left = 0.0 if is_interrupted else max(0.0, deadline - self._clock())
             self.evaluator.shutdown(left)
+            self.scorer.close()
         return is_released
 
     def _flush_next(self, timeout_millis: int) -> bool:
@@ -476,8 +473,8 @@ class _TraceJob:
     is_read: bool = False
 
     def begin(self) -> None:
-        self.is_read = True
         self.pipeline.read(self.trace)
+        self.is_read = True
 
     async def run(self) -> None: ...
 
@@ -496,5 +493,4 @@ def _key_of(span: ReadableSpan) -> Key:
 
 
 def _count_turns(trace: Trace) -> int:
-    """Return the probable number of turns in a trace whose spans were not read."""
     return max(len(trace.held), len(trace.turns))

@@ -128,6 +128,7 @@ class TurnScorer:
         self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
         self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
         self._logged: set[str | None] = set()
+        self._is_closed = False
 
     def refusal(self, trace_id: int) -> SkipReason | None:
         """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
@@ -179,6 +180,13 @@ class TurnScorer:
         """Count RAG turns as dropped, for lack of room or of time before the shutdown."""
         for _ in range(turns):
             self.instruments.turn("dropped", reason)
+
+    def close(self) -> None:
+        """Call the method ``close`` of each sink that has one, at the first call only."""
+        sinks, self._is_closed = () if self._is_closed else self.sinks, True
+        for sink in sinks:
+            with self._sink_edge:
+                getattr(sink, "close", lambda: None)()
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         """Log each reason for failing scores once; the counters count every failure."""

@@ -33,6 +33,13 @@ _log = logging.getLogger(__name__)
 _SERVICE = "service.name"
 
 
+def check_processor(given: object) -> None:
+    """Raise `ConfigError` unless ``given`` has the methods of a span processor."""
+    if not all(callable(getattr(given, name, None)) for name in _METHODS):
+        msg = f"{given!r} is no span processor; wrap an exporter: BatchSpanProcessor(exporter)"
+        raise ConfigError(msg)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Providers:
     """The tracer, meter and logger provider of one application."""

@@ -35,7 +35,11 @@ def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
     A function may be registered instead of a class; it is called to make the sink. Raises
     `ConfigError` if a name is unknown or an object has no method ``emit``.
     """
-    found = tuple(SINKS.find(sink)() if isinstance(sink, str) else sink for sink in sinks)
+    given: object = sinks
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        msg = f"sinks must be a sequence of sinks and names, not {given!r}"
+        raise ConfigError(msg)
+    found = tuple(SINKS.make(sink) if isinstance(sink, str) else sink for sink in sinks)
     for sink in found:
         if not callable(getattr(sink, "emit", None)):
             msg = f"a sink must be a name, or an object with a method emit(), not {sink!r}"

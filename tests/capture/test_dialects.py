@@ -25,7 +25,9 @@ from rag_eval_otel.capture.dialects import (
     returns_list,
     tool_name,
 )
+from rag_eval_otel.capture.dialects.dialect import Dialect
 from rag_eval_otel.capture.span import LogView, SdkSpan
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.testing.replay import RecordedSpan
 from rag_eval_otel.types import Passage, Sample
@@ -491,3 +493,10 @@ def test_a_dialect_that_cannot_be_imported_is_left_out(caplog: pytest.LogCapture
     registry = Registry(kind="dialect", built_in={"acme": "acme.spans:DIALECT", "ours": langfuse})
     assert [dialect.name for dialect in load(registry)] == ["langfuse"]
     assert "the dialect 'acme' (acme.spans:DIALECT) could not be imported" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"content": ("(",)}, {"content": "input.value"}])
+def test_a_dialect_with_invalid_patterns_is_refused(options: dict[str, Any]) -> None:
+    """The error names the dialect; another package's is then left out with a warning."""
+    with pytest.raises(ConfigError, match="dialect 'acme'"):
+        Dialect(name="acme", kind=lambda _: None, to_step=DIALECTS[0].to_step, **options)

@@ -238,7 +238,7 @@ def test_turns_that_are_not_admitted_leave_at_once() -> None:
 def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is thrown while a trace is read, its spans leave and its turn is counted."""
 
-    def fail(_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise SystemExit
 
     with attached() as app:

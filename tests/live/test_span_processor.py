@@ -264,3 +264,53 @@ def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> 
         "stats",
     }
     processor.shutdown()
+
+
+def test_an_exporter_in_place_of_a_processor_is_refused() -> None:
+    """The error says to wrap the exporter; nothing is built before."""
+    with pytest.raises(ConfigError, match=r"wrap an exporter: BatchSpanProcessor\(exporter\)"):
+        RagEvalSpanProcessor(InMemorySpanExporter(), judge="lexical")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="wrap an exporter"):
+        instrument(wrap=5, judge="lexical")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sinks", [5, "name"])
+def test_sinks_that_are_no_sequence_are_refused(sinks: Any) -> None:
+    """A text is not read letter by letter."""
+    with pytest.raises(ConfigError, match="sinks must be a sequence of sinks and names"):
+        instrument(sinks=sinks, judge="lexical")
+
+
+class ClosingSink:
+    """A sink that counts calls of `close`."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def emit(self, evaluation: object) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_sink_is_closed_once_by_whatever_comes_first() -> None:
+    """The provider's shutdown closes a sink; a later shutdown of the handle does not repeat it."""
+    sink, provider = ClosingSink(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    handle = instrument(tracer_provider=provider, sinks=[sink], judge="lexical")
+    provider.shutdown()
+    assert sink.closed == 1
+    handle.shutdown()
+    assert sink.closed == 1
+
+
+def test_a_provider_can_be_instrumented_after_its_processor_was_shut_down() -> None:
+    """`instrument` does not return the handle of a pipeline that scores nothing any more."""
+    provider = TracerProvider()
+    processor = RagEvalSpanProcessor(SimpleSpanProcessor(InMemorySpanExporter()), judge="lexical")
+    provider.add_span_processor(processor)
+    processor.handle.shutdown()
+    handle = instrument(tracer_provider=provider, judge="lexical")
+    assert handle is not processor.handle
+    handle.shutdown()

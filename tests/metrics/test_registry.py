@@ -54,7 +54,7 @@ def test_a_lone_name_is_a_name() -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        (["nonsense"], "unknown metric 'nonsense'; There are: answer_accuracy, .*, retrieval$"),
+        (["nonsense"], "unknown metric 'nonsense'. There are: answer_accuracy, .*, retrieval$"),
         (["faithfulnes"], "unknown metric 'faithfulnes'; did you mean 'faithfulness'?"),
         (["onlin"], "did you mean 'online'?"),
         (["mrr", "mrr"], r"metrics named twice: mrr; give each a name of its own \(name=...\)"),
@@ -168,7 +168,7 @@ def test_our_own_names_stay_ours() -> None:
             "\\(no_such_module_anywhere:thing\\) could not be imported: No module",
         ),
         ("nothing", "is no metric: it has no name, needs, asks, measure"),
-        ("rudeness", "unknown metric 'rudeness'; .*There are: .*politeness"),
+        ("rudeness", "unknown metric 'rudeness'.*There are: .*politeness"),
     ],
 )
 def test_a_package_that_is_broken(name: str, told: str) -> None:

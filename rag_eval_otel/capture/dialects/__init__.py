@@ -58,9 +58,14 @@ def load(registry: Registry) -> Iterator[Dialect]:
     """Yield the dialects in ``registry``; log a warning for each that cannot be imported."""
     for name in registry.names():
         try:
-            yield registry.find(name)
-        except ConfigError as error:  # noqa: PERF203  # once per process
+            found = registry.find(name)
+        except ConfigError as error:
             _logger.warning("%s; its spans are not read", error)
+            continue
+        if isinstance(found, Dialect):
+            yield found
+        else:
+            _logger.warning("the dialect %r is no Dialect, but %r; it is not used", name, found)
 
 
 DIALECTS: Final[tuple[Dialect, ...]] = tuple(load(REGISTRY))

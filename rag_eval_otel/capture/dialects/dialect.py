@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from rag_eval_otel.capture.span import PlainSpan, SpanView
 from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.errors import ConfigError
 
 KindOf: TypeAlias = "Callable[[SpanView], Kind | None]"
 ToStep: TypeAlias = "Callable[[PlainSpan, Kind], Step]"
@@ -55,6 +58,19 @@ class Dialect:
     """Whether spans of this dialect are exported long after the root span has ended."""
     metadata_prefixes: tuple[str, ...] = ()
     """Prefixes of attributes with metadata of the application."""
+
+    def __post_init__(self) -> None:
+        """Compile the patterns. Raise `ConfigError` for a text in place of a tuple of patterns."""
+        given: object = self.content
+        if isinstance(given, str):
+            msg = f"the content of the dialect {self.name!r} must be a tuple of patterns"
+            raise ConfigError(msg)
+        pairs = (pattern for pair in self.content_events for pattern in pair)
+        try:
+            deque(map(re.compile, (*self.content, *pairs, self.instrumentations)), maxlen=0)
+        except re.error as error:
+            msg = f"the dialect {self.name!r} has an invalid pattern {error.pattern!r}: {error}"
+            raise ConfigError(msg) from error
 
     def may_read(self, scope: str, marks: frozenset[str]) -> bool:
         """Return True if this dialect may be able to read a span.
