@@ -36,7 +36,10 @@ _MAX_MINUTES = 60 * 24 * 366  # between rounds; the timeout of a thread cannot b
 
 @dataclass(slots=True)
 class _CanaryMetric:
-    """The drift detector of one metric in one version, and the round of its last alarm."""
+    """The drift detector for the scores of one version of a metric on the canary set.
+
+    ``changed_in_round`` is the number of the round with the last alarm, or None without an alarm.
+    """
 
     detector: BettingDetector
     changed_in_round: int | None = None
@@ -45,13 +48,14 @@ class _CanaryMetric:
 class CanaryMonitor:
     """Compare scores of a canary set with earlier scores, and name the cause of drift alarms.
 
-    A canary set is a small dataset that is scored again and again. The monitor compares each row
-    with earlier scores of that row. The first five rounds are the baseline of each metric and
-    version.
+    A canary set is a small dataset of ``rows`` samples that is scored again and again. In each
+    round, every sample is scored once. The monitor compares the scores of a sample with the earlier
+    scores of the same sample. The first five rounds give the baseline for each version of a metric.
 
-    The texts of the canary set stay the same. So a later alarm on its scores has the cause
-    ``judge``, and the monitor passes that alarm to ``report``. `cause` returns the cause of an
-    alarm on live scores. The class is thread-safe.
+    The texts of the canary set stay the same. So if their scores change after the baseline, the
+    judge has changed. The monitor then passes an alarm with the cause ``judge`` to ``report``.
+    There is at most one false alarm of a metric in ``every`` scores. `cause` returns the cause of
+    an alarm on live scores. The class is thread-safe.
     """
 
     def __init__(
@@ -73,7 +77,11 @@ class CanaryMonitor:
         call_in_child(self._create_lock)
 
     def _create_lock(self) -> None:
-        """Create the lock; also in a forked child, where the parent's lock may stay locked."""
+        """Create the lock of this monitor.
+
+        A forked child creates a new lock, because no thread of the child could unlock a lock that
+        was locked during the fork.
+        """
         self._lock = threading.RLock()
 
     def begin_round(self) -> None:
@@ -81,9 +89,11 @@ class CanaryMonitor:
             self._rounds += 1
 
     def add(self, row: int, evaluation: Evaluation) -> None:
-        """Compare the scores of row number ``row`` of the canary set with its earlier scores.
+        """Compare the scores in ``evaluation`` with earlier scores of the same canary sample.
 
-        Failed scores are ignored. An alarm is passed to the ``report`` function of the monitor.
+        The canary set is a small dataset that is scored again and again, and ``row`` is the number
+        of the sample in it. Failed scores are ignored. If the scores of a metric have changed, an
+        alarm is passed to the function ``report`` of this monitor.
         """
         for score in evaluation.scores:
             value = score.value if score.normalized is None else score.normalized
@@ -105,10 +115,11 @@ class CanaryMonitor:
     def cause(self, stream: Stream) -> Cause:
         """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
 
-        The cause is ``judge`` if the canary set had an alarm for this metric in the last twenty
-        rounds, and ``system`` if the canary set had none in these rounds. It is ``unknown`` while
-        the baseline of the canary set is learned, and for a metric that the canary set does not
-        have.
+        The canary set is a small dataset that is scored again and again, once in each round. If its
+        scores for this metric had an alarm in the last twenty rounds, the cause is ``judge``. If
+        they had no alarm in these rounds, the cause is ``system``. While the baseline of the canary
+        set is learned, or if the canary set has no scores for this metric, the cause is
+        ``unknown``.
         """
         with self._lock:
             metric = self._metrics.get((stream.name, stream.version))
@@ -120,11 +131,12 @@ class CanaryMonitor:
 
 
 class Canary:
-    """Score the samples of a canary set round after round, and pass the scores to ``monitor``.
+    """Score the samples of a canary set again and again, and pass the scores to ``monitor``.
 
-    ``measure`` scores one sample. The samples of a round are scored one after the other. ``edge``
-    handles exceptions, so that the next round still runs. No round starts after ``is_over`` has
-    returned True.
+    A canary set is a small dataset whose scores show whether the judge has changed. In a round,
+    each of ``samples`` is scored once, one after the other. ``measure`` scores one sample. If a
+    round raises an exception, ``edge`` handles the exception, and the next round still runs. After
+    ``is_over()`` has returned True, no sample is scored.
     """
 
     def __init__(
@@ -144,9 +156,10 @@ class Canary:
         self._sweeper: Sweeper | None = None
 
     def run_once(self) -> None:
-        """Score every sample of the canary set once, and return when all have been scored.
+        """Score every sample of the canary set once, and return when all samples are scored.
 
-        Do not call this method from within an event loop.
+        If ``is_over()`` returns True, end the schedule of `start` and score nothing. Do not call
+        this method from within an event loop.
         """
         if self._is_over():
             self.stop()
@@ -162,7 +175,10 @@ class Canary:
             self._monitor.add(row, await self._measure(sample))
 
     def start(self, seconds: float) -> None:
-        """Start a thread that scores all samples every ``seconds``, until `stop` is called."""
+        """Start a thread that scores all samples every ``seconds`` seconds, until `stop` is called.
+
+        The first samples are scored after ``seconds`` seconds.
+        """
         self._sweeper = Sweeper(self.run_once, seconds=seconds)
         self._sweeper.wake()
 
@@ -172,15 +188,15 @@ class Canary:
 
 
 def watch_canary(handle: Handle, data: object, *, minutes: float = 60.0) -> Canary:
-    """Score the samples of ``data`` every ``minutes``, to detect a change of the judge.
+    """Score the samples of ``data`` every ``minutes`` minutes, to detect a change of the judge.
 
-    The metrics and the judge are those of ``handle``. ``data`` is a file, a list or a frame with at
-    most 64 samples, as for `evaluate_dataset`. The first five rounds are the baseline. Replies of
-    the judge are not cached.
+    The samples are scored with the metrics and the judge of ``handle``. ``data`` is a file, a list
+    or a frame with at most 64 samples, as for `evaluate_dataset`. The scores of the first five
+    rounds are the baseline. Replies of the judge are not cached.
 
-    The samples stay the same, so a change of their scores comes from the judge. It is reported as
-    an alarm for ``canary.<metric>`` with the cause ``judge``. Drift alarms on live scores then also
-    have the cause ``judge``. The rounds end with `Handle.shutdown` or `Canary.stop`.
+    The samples stay the same, so if their scores change, the judge has changed. The change is
+    reported as an alarm for ``canary.<metric>`` with the cause ``judge``. Drift alarms on live
+    scores then also have the cause ``judge``. `Handle.shutdown` or `Canary.stop` ends the rounds.
 
     Raises `ConfigError` for invalid data, and if ``handle`` does not monitor drift.
     """

@@ -42,24 +42,27 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     @property
     def handle(self) -> Handle:
-        """The `Handle` of the pipeline that scores the runs; the first use attaches it."""
+        """The `Handle` of the pipeline that scores the runs.
+
+        The first use of this property attaches the pipeline to the tracer provider.
+        """
         if self._attached is None:
             self._attached = instrument(self._given)
         return self._attached
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Read the runs that have ended, wait for their scores, and export their spans.
+        """Read the LangChain runs that have ended, wait for their scores, and export their spans.
 
-        Return False if ``timeout`` seconds passed before all this was done. `Handle.flush` says
-        more.
+        Return False if ``timeout`` seconds passed before all spans were exported. `Handle.flush`
+        describes what is exported in this case.
         """
         return self.handle.flush(timeout)
 
     def _connect(self) -> RunRecorder:
         """Return the recorder of LangChain runs; attach to the tracer provider at the first call.
 
-        If the first attempt has failed, raise `ConfigError` and do not try again, because a new
-        attempt would fail at every event of every run.
+        If the first call could not attach, further calls raise `ConfigError` without another
+        attempt, because the attempt would fail again at every event of every run.
         """
         if self._recorder_of_handle is None:
             if self._has_failed:

@@ -35,12 +35,13 @@ CHUNK = 256  # items released between two flushes, so that the next queue does n
 
 
 class Releasable(Protocol):
-    """An ended span, or the spans of a LangChain run tree, kept back until scores are there."""
+    """An ended span, or a LangChain run tree, that waits for scores before its export."""
 
     def release(self, ending: Ending) -> None:
-        """End or export the span, with the scores or the reason in ``ending``. Must not raise.
+        """End or export the span or the run tree.
 
-        `Holdback` calls this method once, and holds no lock during the call.
+        ``ending`` has the scores, or the reason why there are none. `Holdback` calls this method
+        once, and has no lock during the call. The method must not raise an exception.
         """
 
 
@@ -97,10 +98,11 @@ class Holdback:
             return sum(held.state == state for held in self._held.values())
 
     def hold(self, key: Key, item: Releasable, *, size: int) -> bool:
-        """Store ``item``, a span or run tree that waits for scores; return True if possible.
+        """Store ``item``, a span or run tree that waits for scores, under ``key``.
 
-        ``size`` is about how many bytes the item keeps in memory. Return False if there is no room,
-        if the store is closed, or if ``key`` already has an item.
+        ``size`` is about how many bytes the item keeps in memory. Return True if the item is
+        stored. Return False if there is no room, if the store is closed, if there is already an
+        item under ``key``, or if no thread can be started that releases items at their deadlines.
         """
         with self._lock:
             room = len(self._held) < self._max_spans and self._bytes + size <= self._max_bytes
@@ -114,10 +116,10 @@ class Holdback:
         return True
 
     def start_scoring(self, key: Key) -> Releasable:
-        """Record that the item with this key is being scored.
+        """Record that the span or run tree stored under ``key`` is being scored.
 
-        Return an object whose ``release`` method passes the item on, if the item is still stored by
-        then.
+        Return an object with a method ``release``. The method passes the span or run tree on to the
+        exporter, unless a deadline, a flush or a shutdown has passed it on before.
         """
         with self._lock:
             held = self._held.get(key)
@@ -126,10 +128,10 @@ class Holdback:
         return _HeldKey(self, key)
 
     def release(self, key: Key, ending: Ending) -> bool:
-        """Take the item with this key out of the store and pass it on, with ``ending``.
+        """Remove the span or run tree under ``key`` from the store, and pass it on for export.
 
-        ``ending`` has the scores, or the reason why there are none. Return False if the item has
-        been passed on before.
+        ``ending`` has the scores, or the reason why there are none. Return False if nothing is
+        stored under ``key``, for example because the span has been passed on before.
         """
         with self._lock:
             held = self._held.pop(key, None)
@@ -149,11 +151,11 @@ class Holdback:
     def release_all(
         self, status: HoldStatus, *, deadline: float, flush: Callable[[float], object]
     ) -> bool:
-        """Pass all stored items on with ``status``; return True if this is done by ``deadline``.
+        """Pass all stored spans and run trees on for export, with ``status`` in place of scores.
 
-        An item is a span or run tree that waits for scores. The method also waits for items that
-        other threads are passing on. ``flush(seconds)`` is called after each `CHUNK` items, so that
-        the queue of the next span processor does not overflow.
+        ``flush(seconds)`` is called after each 256 of them, so that the queue of the next span
+        processor does not overflow. The method also waits for spans that other threads are passing
+        on. Return False if other threads have not finished by ``deadline``.
         """
         this = threading.get_ident()
         with self._changed:
@@ -171,7 +173,10 @@ class Holdback:
             )
 
     def wait_empty(self, timeout: float) -> bool:
-        """Wait until all items stored now have been passed on; False after ``timeout`` seconds."""
+        """Wait until every span and run tree that is stored now has been taken out of the store.
+
+        Return False if ``timeout`` seconds passed before that.
+        """
         with self._changed:
             last = self._next
             return self._changed.wait_for(
@@ -179,7 +184,7 @@ class Holdback:
             )
 
     def close(self) -> None:
-        """Store no further items; the thread ends once the store is empty."""
+        """Refuse further spans and run trees. The store's thread ends when the store is empty."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
@@ -206,9 +211,9 @@ class Holdback:
                     self._start_reaper()
 
     def _wait_for_due(self) -> Key | None:
-        """Wait for the first deadline or a change of the store; return the key of a due item.
+        """Wait for the first deadline, or until another thread changes the store.
 
-        Return None if no deadline has passed yet.
+        Return the key of an item whose deadline has passed, or None if there is no such item.
         """
         with self._changed:
             first = next(iter(self._held), None)

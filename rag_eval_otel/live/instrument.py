@@ -62,8 +62,8 @@ class Stats:
       ``scored`` or ``skipped no_answer``.
     - ``released``: number of spans that waited for scores, by the status with which they were
       exported.
-    - ``sources``: number of spans and turns by the convention in which they were read.
-    - ``failures``: number of errors of this library by the part of it that failed.
+    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
+    - ``failures``: number of errors of this library, by the part of the library that failed.
     - ``held``: number of spans and run trees that wait now.
     - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
     """
@@ -131,7 +131,7 @@ class Handle:
         return VectorStoreSearches()
 
     def _record_searches(self) -> None:
-        """Record searches of LangChain vector stores in runs, if ``vector_stores`` is ``on``."""
+        """If the option ``vector_stores`` is on, record searches of LangChain vector stores."""
         if self.config.vector_stores == "on":
             self._searches.install()
 
@@ -172,9 +172,9 @@ class Handle:
         )
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Read the spans and runs that have ended, wait for their scores, and export them.
+        """Read the spans and runs that have ended, wait for their scores, and export the spans.
 
-        Return False if ``timeout`` seconds passed before all this was done. If scores are missing
+        Return False if ``timeout`` seconds passed before all scores came. If scores are missing
         after half of ``timeout`` (5 s at most), the span of the answer is exported without scores,
         with the status ``flushed``. The scores go to events and metrics when they arrive.
         """
@@ -207,9 +207,9 @@ class Handle:
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
-    """Return the recorder of LangChain runs in ``handle``.
+    """Return the object that records LangChain runs for the pipeline of ``handle``.
 
-    Searches of LangChain vector stores are recorded from now on, if the configuration says so.
+    If the option ``vector_stores`` is on, searches of vector stores are recorded from now on.
     """
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
@@ -289,7 +289,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         call_in_child(self._bind)
 
     def _bind(self) -> None:
-        """Look up the methods that every span calls, and keep them as attributes for speed."""
+        """Keep methods of the pipeline's buffer as attributes, as a look-up per span is slow."""
         buffer = self._pipeline.buffer
         self._starts = buffer.open_spans.starts
         self._concerns = buffer.concerns
@@ -321,9 +321,9 @@ class RagEvalSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
 
-        The threads of the evaluator are treated differently. Spans that this library writes there
-        for LangChain runs are passed on. Other spans there come from the client of the judge, whose
-        instrumentation has ignored suppression. They are dropped.
+        On the threads on which this library evaluates turns, no span is kept back. Spans that the
+        library writes for LangChain runs are passed on. Any other span is dropped, because it comes
+        from an instrumented client of the judge that has ignored the suppression of tracing.
         """
         if get_ident() in self._own_threads:
             if _is_own(span):
@@ -343,7 +343,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._pipeline.export(span)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Wait for scores for half of the time (5 s at most), then export all waiting spans."""
+        """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
         return self._pipeline.force_flush(timeout_millis)
 
     def shutdown(self) -> None:

@@ -71,7 +71,10 @@ class Note:
 
 
 def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | None = None) -> None:
-    """Keep a report on ``pipeline`` up to date for the doctor, if ``RAG_EVAL_DOCTOR`` is set."""
+    """If ``RAG_EVAL_DOCTOR`` is set, report on ``pipeline`` for ``rag-eval-otel doctor``.
+
+    ``provider`` is the tracer provider of the pipeline. `NoteTaker` writes the report.
+    """
     place = doctor_notes()
     if place:
         folder = Path(place) if Path(place).is_absolute() else None
@@ -79,10 +82,11 @@ def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | No
 
 
 class NoteTaker(SpanProcessor):
-    """Count the spans of a provider, and write the report of its pipeline for the doctor.
+    """Count the spans of ``provider``, and write a report for ``rag-eval-otel doctor``.
 
-    With a ``folder``, the report is written to a file when the pipeline is attached, at each flush,
-    and when Python ends. Without a folder, one line is printed when Python ends.
+    The report is about ``pipeline`` and ``provider``, its tracer provider. If there is a
+    ``folder``, the report is written to a file when the pipeline is attached, at each flush, and
+    when Python ends. Without a folder, the report is printed as one line when Python ends.
     """
 
     def __init__(
@@ -121,21 +125,21 @@ class NoteTaker(SpanProcessor):
         self._spans[scope.name if scope is not None else ""] += 1
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002
-        """Write the report, because the process may end right after a flush."""
+        """Write the report to its file, because the process may end right after a flush."""
         self.write()
         return True
 
     def end(self) -> None:
-        """Write the last report, or print it as one line if there is no folder."""
+        """Write the last report to its file; without a folder, print it as one line to stderr."""
         self._ended = True
         self.write()
         if self._folder is None:
             sys.stderr.write(as_line(self.note()))
 
     def write(self) -> None:
-        """Write the report of this pipeline and process to a file, over the previous report.
+        """Write the report on the pipeline to a file in the folder, over the previous report.
 
-        If the folder has been deleted, nothing is written, and no error is raised.
+        If there is no folder, or if the file cannot be written, do nothing.
         """
         if self._folder is None:
             return
@@ -216,9 +220,10 @@ _CAUSES: Final[Mapping[str, str]] = {
 
 
 class LogListener(logging.Handler):
-    """Keep the first log lines of failures for the doctor's report, by the cause of the failure.
+    """Keep log lines of failures for the report that ``rag-eval-otel doctor`` reads.
 
-    Each function in ``on_line`` is called when a line was added.
+    ``lines`` maps the cause of a failure to its first five log lines. After a line was added, each
+    function in ``on_line`` is called.
     """
 
     _LOGGERS: Final = ("opentelemetry", "rag_eval_otel")
@@ -231,9 +236,9 @@ class LogListener(logging.Handler):
             logging.getLogger(name).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the log line of ``record`` if a known cause explains it.
+        """Keep the log line of ``record`` if it shows a failure with a known cause.
 
-        If the program has no log handler, print the line to stderr, as Python would do.
+        If the program has no log handler of its own, print the line to stderr, as Python would do.
         """
         cause = _cause_of(record)
         if cause is not None:
@@ -267,7 +272,7 @@ def _cause_of(record: logging.LogRecord) -> str | None:
 
 
 def _without_reply(record: logging.LogRecord) -> str:
-    """Return the start of the log line of ``record``, without the reply of the server in it."""
+    """Return the first 200 characters of the log line, without the reply of a server in it."""
     text = record.getMessage()
     for mark in (", reason:", ", error details:"):
         text = text.partition(mark)[0]

@@ -83,7 +83,7 @@ class Pipeline:
         scorer: TurnScorer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Build the parts; no thread is started. ``scorer`` replaces the scorer of ``config``."""
+        """Build the parts; start no thread. If ``scorer`` is given, no scorer is made."""
         self.config = config
         self.instruments = instruments
         self._clock = clock
@@ -171,7 +171,7 @@ class Pipeline:
         return self._next is not None
 
     def take(self, span: ReadableSpan) -> Fate:
-        """Add an ended span to its trace; keep the span back if it may be that of a RAG turn."""
+        """Add an ended span to its trace. If the span may be that of a RAG turn, keep it back."""
         with self._end_edge:
             return self._take(span)
         # This library has raised an exception, perhaps after it had stored the span.
@@ -248,7 +248,7 @@ class Pipeline:
         TreeJob(tree, self._trees, "evicted").release(UNTOUCHED)
 
     def waiting(self) -> None:
-        """Start the sweeper: a LangChain root run has ended before the runs below it."""
+        """Start the thread of `sweep`: a LangChain root run has ended before runs below it."""
         self.sweeper.wake()
 
     def _use_of(self, tree: RunTree) -> TreeUse:
@@ -296,7 +296,7 @@ class Pipeline:
                     self._release_held(trace, Ending(why))
 
     def read(self, trace: Trace) -> None:
-        """Find the RAG turns in ``trace``, have each scored, and export the other kept spans."""
+        """Find the RAG turns in ``trace``, and have them scored; export other kept-back spans."""
         ending = UNTOUCHED
         turns: list[Turn] | None = None
         try:
@@ -375,11 +375,14 @@ class Pipeline:
     # --- flush and shutdown -----------------------------------------------------------------------
 
     def count_held(self) -> int:
-        """Return how many spans and LangChain run trees wait for scores now."""
+        """Return the number of spans and LangChain run trees that wait for scores."""
         return len(self.hold)
 
     def flush(self, timeout: float) -> bool:
-        """Read spans and runs that ended, wait for scores, and export; False if time ran out."""
+        """Read ended spans and runs, wait for their scores, and export all kept-back spans.
+
+        Return False if ``timeout`` seconds passed before all scores came.
+        """
         deadline = self._clock() + timeout
         if self.recorder.runs:
             self.recorder.flush()
@@ -387,7 +390,7 @@ class Pipeline:
         return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
-        """Wait for scores for half of the time (5 s at most), and export all spans that wait.
+        """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
 
         A judge or a sink may call this method on the evaluator's thread. Then the method does not
         wait, because no score can come while that thread waits. It only flushes the next processor.

@@ -52,7 +52,11 @@ _INTENDED = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
 
 
 class Admission:
-    """Decide which RAG turns are evaluated, by trace id and by a limit of turns a minute."""
+    """Decide for each RAG turn (a question and its answer) whether the turn is evaluated.
+
+    ``sample_rate`` is the fraction of traces whose turns are evaluated. ``max_per_minute`` is the
+    largest number of turns that are evaluated in a minute; None means no limit.
+    """
 
     def __init__(
         self,
@@ -71,11 +75,19 @@ class Admission:
         call_in_child(self._reset_lock)
 
     def _reset_lock(self) -> None:
-        """Create the lock; also in a forked child, where the parent's lock may stay locked."""
+        """Create the lock of this object.
+
+        A forked child creates a new lock, because no thread of the child could unlock a lock that
+        was locked during the fork.
+        """
         self._lock = threading.RLock()
 
     def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated."""
+        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
+
+        ``sample_rate``: the trace is not in the sample. ``budget``: the limit of turns a minute is
+        reached.
+        """
         if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
             return "sample_rate"
         return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
@@ -141,7 +153,7 @@ class TurnScorer:
         return refusal
 
     def refuse(self, reason: SkipReason) -> None:
-        """Count a RAG turn as skipped for ``reason``; log each reason once."""
+        """Count a RAG turn as skipped because of ``reason``, and log the first turn of a reason."""
         self.instruments.turn("skipped", reason)
         if reason not in self._logged and reason not in _INTENDED:
             self._logged.add(reason)
@@ -150,9 +162,11 @@ class TurnScorer:
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count calls that look like a RAG turn but are none; return the reason for the span.
+        """Count a trace in which no RAG turn was found as skipped, and return the reason.
 
-        ``steps`` are the calls of one trace. For a plain chat without retrieval, return None.
+        ``steps`` are the calls in the trace (retrievals, model calls, ...). The caller writes the
+        reason on the kept-back spans of the trace. Return None for a trace without RAG, and for a
+        chat without retrieval in which the application has recorded no text.
         """
         reason = why_none(steps)
         if reason is None:
@@ -177,7 +191,7 @@ class TurnScorer:
         return is_taken
 
     def drop(self, reason: DropReason, turns: int = 1) -> None:
-        """Count RAG turns as dropped, for lack of room or of time before the shutdown."""
+        """Count ``turns`` RAG turns as dropped, with ``reason`` ``overload`` or ``shutdown``."""
         for _ in range(turns):
             self.instruments.turn("dropped", reason)
 
@@ -212,10 +226,10 @@ class TurnScorer:
                 self.instruments.turn("error", "internal")
 
     async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
-        """Evaluate ``turn``, pass scores to the sinks, and return what its span gets.
+        """Evaluate ``turn``, pass the scores to the sinks, and return what to write on the span.
 
-        The result has the scores, or the reason why there are none. ``ended`` is the time in ns at
-        which the turn ended.
+        The result has the scores, or the reason why there are none. ``span`` identifies the span of
+        the turn. ``ended`` is the time in ns at which the turn ended.
         """
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
@@ -261,7 +275,11 @@ class TurnScorer:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class TurnJob:
-    """A job of the evaluator that scores one RAG turn and then exports its span, ``held``."""
+    """A job of `BackgroundEvaluator` that scores one RAG turn and then exports its span.
+
+    ``held`` is the kept-back span, or None if no span waits for the scores. ``span`` identifies the
+    span to which the scores belong. ``ended`` is the time in ns at which the turn ended.
+    """
 
     scorer: TurnScorer
     turn: Turn
@@ -274,7 +292,7 @@ class TurnJob:
         return self.turn.size
 
     def begin(self) -> None:
-        """Do nothing, because the evaluation of the answer has to wait for the judge."""
+        """Do nothing, because the whole evaluation waits for the judge and so is in `run`."""
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self.turn, self.span, ended=self.ended))
@@ -334,7 +352,7 @@ class RecentTurns:
 
 
 def _is_duplicate(record: _Record, other: _Record) -> bool:
-    """Return True if two instrumentations made the records, and the turns overlap in time."""
+    """Return True if the records are from two instrumentations and overlap in time."""
     return record[0] != other[0] and record[1] <= other[2] and other[1] <= record[2]
 
 

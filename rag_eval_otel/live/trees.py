@@ -64,8 +64,8 @@ _OVERHEAD = 4096  # bytes of a held tree without its texts
 class _Reading:
     """The steps (calls) of a run tree, its turns, and how its root span ends.
 
-    ``steps`` are by the id of the run. ``turns`` are by the id of the run whose span gets the
-    scores. ``root`` is written on the root's span if the tree has no turns.
+    ``steps`` maps the id of a run to its step. ``turns`` maps the id of the run whose span gets the
+    scores to the turn. ``root`` is the status that is written on the span of the root run.
     """
 
     steps: Mapping[Hashable, Step]
@@ -90,11 +90,12 @@ class TreeParts:
 
 
 class TreeJob:
-    """A job of the evaluator that writes the spans of one finished LangChain run tree.
+    """A job of `BackgroundEvaluator` that writes the spans of one finished LangChain run tree.
 
-    The job also waits in `Holdback`, with a deadline. The spans are written once: when the job
-    runs, or at the deadline, a flush or a shutdown, whichever comes first. The spans of RAG turns
-    stay open until they have scores. When the last of them has ended, the job leaves `Holdback`.
+    The job also waits in `Holdback`, the store of spans that wait for scores, with a deadline. The
+    spans are written once. They are written when the job runs, or at the deadline, a flush or a
+    shutdown, whichever comes first. The spans of RAG turns stay open until the turns have scores.
+    When the last of these spans has ended, the job is removed from `Holdback`.
     """
 
     __slots__ = ("_contexts", "_lock", "_open", "_parts", "_reading", "_uncounted", "_use", "tree")
@@ -111,7 +112,7 @@ class TreeJob:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of this run tree in `Holdback`."""
+        """The key of this run tree in `Holdback`, the store of spans that wait for scores."""
         return (0, id(self))
 
     @property
@@ -120,7 +121,10 @@ class TreeJob:
         return _OVERHEAD + self.tree.size
 
     def begin(self) -> None:
-        """Write the spans of the run tree; the spans of its RAG turns stay open."""
+        """Write the spans of the run tree.
+
+        The span of a RAG turn (a question and its answer) stays open until the turn has scores.
+        """
         self._write()
         if self._open:
             self._parts.hold.start_scoring(self.key)
@@ -300,10 +304,12 @@ class SpanWriter:
         also: Iterable[Hashable],
         edge: Edge,
     ) -> dict[int, Span]:
-        """Start a span for each visible run of ``tree`` and each run in ``also``, parents first.
+        """Start the spans of the LangChain run tree ``tree``, and return the spans by run id.
 
-        Return the spans by run id. ``steps`` has the steps of the runs that could be read. If a
-        span cannot be started, it is missing from the result, and ``edge`` handles the error.
+        The root run, the runs with ids in ``also``, and the runs that the option ``spans`` selects
+        get a span. Spans of parents are started first. ``steps`` maps a run id to the texts that
+        were read from the run. If a span cannot be started, it is missing from the result, and
+        ``edge`` handles the error.
         """
         if self.spans == "none":
             return {}

@@ -31,7 +31,10 @@ _AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
 """Makes the context manager within which other threads run calls for the current thread."""
 
 GivenUp: TypeAlias = Literal["shutdown", "error"]
-"""Why a job was not completed: a shutdown has cancelled it, or it has raised an exception."""
+"""Why a job was not completed.
+
+``shutdown``: a shutdown has cancelled the job. ``error``: the job has raised an exception.
+"""
 
 
 class Job(Protocol):
@@ -48,7 +51,7 @@ class Job(Protocol):
         """Do the rest of the work; at most ``concurrency`` jobs run at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Clean up a job that was not completed; ``why`` says for what reason."""
+        """Clean up after the job was cancelled (``shutdown``) or has failed (``error``)."""
 
 
 class BackgroundEvaluator:
@@ -77,7 +80,7 @@ class BackgroundEvaluator:
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget the thread and the jobs, because after a fork the parent process does them."""
+        """Forget the thread and the jobs; after a fork, the parent process still does the jobs."""
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -89,10 +92,11 @@ class BackgroundEvaluator:
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
-        """Take ``job``; return False if there is no room, after a shutdown, or while Python exits.
+        """Have ``job`` run on the evaluator's thread; return True if the job is accepted.
 
-        If a job submits another job, the other job is always taken, because both share the same
-        texts. If a flush or a shutdown waits for the first job, it also waits for the other job.
+        Return False if there is no room, after a shutdown, and if Python exits before the thread
+        has started. A job that another job submits is always accepted, because both jobs share the
+        same texts in memory. A flush that waits for the first job also waits for the second job.
         """
         with self._lock:
             follows = self._thread is not None and self.is_current()
@@ -108,10 +112,9 @@ class BackgroundEvaluator:
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the jobs submitted so far are done; False if ``timeout`` seconds passed.
+        """Wait until the jobs submitted so far are done; return False after ``timeout`` seconds.
 
-        If a job itself calls this method, the method does not wait, because the job would wait for
-        itself.
+        If a job calls this method, the method does not wait, because the job would wait for itself.
         """
         timeout = 0.0 if self.is_current() else timeout
         with self._changed:
@@ -127,10 +130,10 @@ class BackgroundEvaluator:
         return threading.get_ident() in self.threads
 
     def shutdown(self, timeout: float) -> bool:
-        """Take no more jobs, wait ``timeout`` seconds for taken jobs, cancel the rest, and stop.
+        """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel unfinished jobs.
 
-        If a judge blocks the thread of the evaluator, the calling thread gives up the unfinished
-        jobs. Return True if all jobs were done in time.
+        If a judge blocks the evaluator's thread, the calling thread calls ``give_up`` of each
+        unfinished job. Return True if all jobs were done in time.
         """
         with self._lock:
             self.is_closed = True
@@ -182,7 +185,10 @@ class BackgroundEvaluator:
             self.threads.discard(ident)  # the system reuses the number
 
     def _finished(self, job: Job, why: GivenUp | None) -> None:
-        """Remove ``job``; call its ``give_up`` if it was neither completed nor given up before."""
+        """Remove ``job`` from the unfinished jobs. If it was not completed, call its ``give_up``.
+
+        ``why`` is None for a completed job. `_give_up_all` may have given up the job before.
+        """
         try:
             if why is not None and job in self._pending:
                 job.give_up(why)
@@ -194,7 +200,11 @@ class BackgroundEvaluator:
 
 
 class _Loop:
-    """The event loop on the evaluator's thread, which runs while there are jobs."""
+    """Run the jobs in ``queue`` in an event loop on the thread of `BackgroundEvaluator`.
+
+    At most ``concurrency`` jobs run at the same time. ``finished`` is called after each job. While
+    there are no jobs, the event loop does not run, and the thread waits for the queue.
+    """
 
     def __init__(
         self,
@@ -278,11 +288,11 @@ class _Loop:
 class DaemonExecutor(ThreadPoolExecutor):
     """An executor with at most ``max_workers`` threads, all of them daemons.
 
-    While Python exits, it waits for the threads of an ordinary executor and rejects new calls. But
-    the last RAG answers must be scored then, so the threads are daemons. One thread starts with the
-    executor, since from Python 3.12 on no thread can be started during exit. Each thread works
-    within the context manager ``around()``. If a call is cancelled before it has begun, the call is
-    dropped at once, together with the objects that it refers to.
+    An ordinary executor rejects calls while Python exits. The threads of this executor are daemons
+    and still work then, so that the last RAG answers can be scored. One thread starts together with
+    the executor, because from Python 3.12 on no thread can be started while Python exits. Each
+    thread works within the context manager ``around()``. If a call is cancelled before it has
+    begun, the call is dropped at once, together with the objects that the call refers to.
     """
 
     def __init__(
@@ -440,9 +450,10 @@ def _call_within(around: Callable[[], AbstractContextManager[None]], call: Calla
 
 
 class Sweeper:
-    """Call ``sweep`` every ``seconds`` on a daemon thread, from the first `wake` until `stop`.
+    """Call ``sweep`` every ``seconds`` seconds on a daemon thread.
 
-    The thread does not survive a fork. A forked child calls `reset` and then starts its own thread.
+    The first `wake` starts the thread, and `stop` ends it. A forked child has no such thread. The
+    child must call `reset`, and the next `wake` then starts a thread in the child.
     """
 
     def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
@@ -464,7 +475,7 @@ class Sweeper:
             return self._start()
 
     def stop(self) -> None:
-        """End the calls of ``sweep``."""
+        """End the thread that calls ``sweep``. A later `wake` does not start a thread again."""
         self._stopped.set()
 
     def _start(self) -> bool:

@@ -44,10 +44,11 @@ _log = logging.getLogger("rag_eval_otel")
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
-    Each exception is counted by ``on_error(place)``. The first exception is logged as a warning
-    with its traceback, later exceptions at debug level. With ``mode="raise"``, for tests,
-    exceptions are raised. Exceptions that are not subclasses of `Exception` (KeyboardInterrupt,
-    cancellation) are always raised. Any number of threads may enter one instance at the same time.
+    For each exception, ``on_error(place)`` is called, where ``place`` names a part of this library.
+    The first exception is logged as a warning with its traceback, later exceptions at debug level.
+    With ``mode="raise"``, for tests, exceptions are logged and raised. Exceptions that are not
+    subclasses of `Exception` (KeyboardInterrupt, cancellation) are always raised, and not logged.
+    Any number of threads may enter one instance at the same time.
     """
 
     __slots__ = ("_logged", "_mode", "_on_error", "_place")
@@ -61,7 +62,7 @@ class Edge:
         self._logged = False
 
     def __enter__(self) -> None:
-        """Do nothing, because entering needs no state."""
+        """Do nothing, because all work is done when the ``with`` block ends."""
 
     def __exit__(
         self,

@@ -78,9 +78,10 @@ EXTRA = "dataset"
 
 
 def require(module: str, extra: str = EXTRA) -> Any:
-    """Import and return ``module``; if it is missing, name the ``extra`` to install.
+    """Import and return ``module``.
 
-    The error for a missing module is a `MissingDependencyError`.
+    If ``module`` is not installed, raise `MissingDependencyError`. The error message names
+    ``extra``, the optional dependencies of this package that contain the module.
     """
     try:
         return import_module(module)

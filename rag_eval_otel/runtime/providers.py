@@ -163,26 +163,27 @@ class OriginalProcessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A position in front of all span processors of one tracer provider.
+    """Put a span processor in front of all span processors of one tracer provider.
 
-    All tracers and started spans of the SDK refer to one multi-processor, which calls the span
-    processors of the provider. `attach` replaces the methods of this object. So the replacement
-    also works for spans that have started before, and for span processors that are added later.
+    In the OpenTelemetry SDK, all tracers and spans of a provider refer to one multi-processor,
+    which calls the span processors of the provider. `attach` replaces the methods of the
+    multi-processor. So the new methods are also called for spans that have started before, and
+    before span processors that are added later.
 
-    ``target`` is the multi-processor. If the provider is not the SDK's, it has no multi-processor.
-    Then ``target`` is the provider, and only `mark` can be used.
+    ``target`` is the multi-processor. A provider that is not the SDK's has no multi-processor. For
+    such a provider, ``target`` is the provider itself, and only `mark` and `owner` can be used.
     """
 
     target: Any
 
     @property
     def receives_spans(self) -> bool:
-        """Whether a span processor can be attached, which is so if the provider is the SDK's."""
+        """Whether `attach` can be called, which needs a provider of the OpenTelemetry SDK."""
         return all(hasattr(self.target, name) for name in _METHODS)
 
     @property
     def owner(self) -> object | None:
-        """The object that was passed to `mark`, or None."""
+        """The object that `mark` has stored on the provider, or None."""
         return getattr(self.target, _OWNER, None)
 
     @property
@@ -199,7 +200,7 @@ class Attachment:
         return True
 
     def mark(self, owner: object) -> None:
-        """Store on the provider that ``owner`` is attached."""
+        """Store ``owner`` on the provider, so that the property `owner` finds it later."""
         with suppress(AttributeError):  # an object of a class with slots takes no new attribute
             setattr(self.target, _OWNER, owner)
 
@@ -210,10 +211,10 @@ class Attachment:
         methods.update((name, getattr(processor, name)) for name in _METHODS)
 
     def detach(self, processor: SpanProcessor | None) -> None:
-        """Undo `mark` and `attach`.
+        """Remove the owner that `mark` stored, and put the methods back that `attach` replaced.
 
-        If another library has replaced the methods in the meantime, the methods of that library
-        stay.
+        ``processor`` is the span processor that was attached, or None if there is none. If another
+        library has replaced a method in the meantime, the method of that library stays.
         """
         with suppress(AttributeError):
             delattr(self.target, _OWNER)
