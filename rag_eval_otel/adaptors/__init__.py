@@ -1,6 +1,6 @@
-"""Offer the metrics behind the evaluator interfaces of other frameworks.
+"""Offer the metrics behind the evaluator interfaces of Haystack, LangSmith and LangChain.
 
-No other framework is imported.
+These frameworks are not imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rag_eval_otel.metrics.outcome import Metric
 
 
 def single_metric(metric: str | Metric) -> Metric:
-    """Return ``metric`` itself, or the metric of that name.
+    """Return ``metric``, or the metric with this name if ``metric`` is a name.
 
     Raises `ConfigError` if ``metric`` is the name of a set of several metrics.
     """

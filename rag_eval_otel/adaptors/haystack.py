@@ -81,7 +81,7 @@ class HaystackEvaluator:
         predicted_answers: list[str] | None = None,
         ground_truth_answers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Score the rows and return the same outputs as `run`, asynchronously."""
+        """Score the rows asynchronously and return the outputs that `run` returns."""
         columns = _given(questions, contexts, predicted_answers, ground_truth_answers)
         return _result(await aevaluate_dataset(columns, [self._metric], **self._options))
 

@@ -24,7 +24,8 @@ Interval: TypeAlias = tuple[float, float]
 class Figure:
     """A finite number with its confidence interval, or the ``reason`` why there is no number.
 
-    ``value`` is None if and only if there is a ``reason``. ``value`` is never NaN.
+    ``value`` is the number, which is never NaN. ``value`` is None if and only if there is a
+    ``reason``. ``interval`` has the lower and the upper bound.
     """
 
     value: float | None = None
@@ -32,7 +33,6 @@ class Figure:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for NaN, an infinity, or a value together with a reason."""
         if (self.value is None) != bool(self.reason):
             msg = f"a figure has either a value or a reason, not {self.value!r} and {self.reason!r}"
             raise ValueError(msg)
@@ -124,7 +124,11 @@ def youden(confusion: Confusion) -> float:
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
-    """Count rows by ``decisions``, the metric's passes, and ``truths``, the human's passes."""
+    """Count the rows by the decision of the metric and the decision of the human.
+
+    ``decisions`` is True for each row that the metric passes, ``truths`` for each row that the
+    human passes.
+    """
     return Confusion(
         true_pass=int(np.sum(decisions & truths)),
         false_pass=int(np.sum(decisions & ~truths)),
@@ -134,9 +138,9 @@ def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
 
 
 def proportion(successes: int, n: int, *, confidence: float = 0.95) -> Figure:
-    """Return ``successes / n`` with Wilson's score interval (1927).
+    """Return ``successes / n`` as a `Figure` with Wilson's score interval (1927).
 
-    For ``n`` = 0, the result is a reason instead of a number.
+    If ``n`` is 0, the figure has no number, and its reason is "no rows".
     """
     if not n:
         return Figure(reason="no rows")
@@ -168,21 +172,23 @@ def corrected_rate(
 ) -> Figure:
     """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
 
-    The metric passes ``passed`` of these rows, and makes errors. ``confusion`` shows the errors on
-    labelled rows, and the estimate corrects for them. It is that of Rogan and Gladen (1978): ``(p +
-    q0 - 1) / (q0 + q1 - 1)``, clipped to [0, 1]. Here p is the metric's pass rate ``passed / n``,
-    q0 its specificity and q1 its sensitivity in ``confusion``.
+    The metric passes ``passed`` of the ``n`` rows, and makes errors. ``confusion`` counts the
+    errors of the metric on other rows that have human labels, and the estimate corrects for these
+    errors. The estimate of Rogan and Gladen (1978) is ``(p + q0 - 1) / (q0 + q1 - 1)``, clipped to
+    [0, 1]. Here p is ``passed / n``, q0 is the specificity and q1 the sensitivity of the metric in
+    ``confusion``.
 
     The interval includes the uncertainty of p, q0 and q1 (Lang and Reiczigel 2014; for judges Lee
     et al., arXiv 2511.21140, 2025). It is computed by the delta method on adjusted estimates. For
-    these, ``z**2`` rows are added to the ``n`` rows and 2 rows to each class of the labelled rows,
-    half of them right. The centre of the interval is shifted as these authors propose.
+    the adjusted estimates, ``z**2`` rows are added to the ``n`` rows, and 2 rows to each class of
+    the labelled rows. Half of the added rows count as passed or as right. The centre of the
+    interval is shifted as these authors propose.
 
     The method assumes that labelled and unlabelled rows of a class are alike. The fraction of
     passes may differ. The labelled rows must not be among the ``n`` rows.
 
-    If ``q0 + q1 - 1`` is below `MIN_YOUDEN`, as estimated or after rows are added, no rate is
-    returned but a reason.
+    If ``q0 + q1 - 1`` is below `MIN_YOUDEN`, with or without the added rows, the figure has no
+    number but a reason.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -208,10 +214,8 @@ def corrected_rate(
 
 
 def _with_added(confusion: Confusion) -> tuple[float, float]:
-    """Return specificity and sensitivity after two rows are added to each class.
-
-    One of the two rows is decided rightly and one wrongly.
-    """
+    # Specificity and sensitivity after two rows are added to each class, one of them decided
+    # rightly.
     return (
         (confusion.true_fail + 1) / (confusion.fails + 2),
         (confusion.true_pass + 1) / (confusion.passes + 2),
@@ -246,24 +250,27 @@ _STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
 
 
 def cohen_kappa(a: Numbers | Truths, b: Numbers | Truths, *, confidence: float = 0.95) -> Figure:
-    """Return Cohen's kappa (1960) of two ratings of the same rows.
+    """Return Cohen's kappa (1960) of ``a`` and ``b``, two ratings of the same rows.
 
-    Each level is a separate category. Kappa is ``(observed - expected) / (1 - expected)``
-    agreement. It is 1 for perfect agreement, 0 for agreement by chance, and -1 at the least. If
-    both ratings are the same constant, kappa is undefined. `_kappa` computes the interval.
+    Each different number is a category. Kappa is ``(observed - expected) / (1 - expected)``, where
+    ``observed`` is the fraction of rows with equal ratings and ``expected`` is the fraction
+    expected by chance. Kappa is 1 for perfect agreement, 0 for agreement by chance, and -1 at the
+    least. If both ratings are the same constant, kappa is undefined. The interval uses the standard
+    error of Fleiss, Cohen and Everitt (1969).
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     return _kappa(first, second, np.sign, confidence=confidence)
 
 
 def weighted_kappa(a: Numbers, b: Numbers, *, weights: Weights, confidence: float = 0.95) -> Figure:
-    """Return Cohen's weighted kappa (1968) of two ratings on one scale of numbers.
+    """Return Cohen's weighted kappa (1968) of ``a`` and ``b``, two ratings on one scale of numbers.
 
-    Weighted kappa is ``1 - observed / expected`` disagreement. Two ratings of a row disagree by
-    their difference (``linear``) or its square (``quadratic``). The difference is that of the
-    numbers, not of the ranks of the levels. For levels in equal steps, the result equals that of
-    scikit-learn. If both ratings are the same constant, kappa is undefined. `_kappa` computes the
-    interval.
+    Weighted kappa is ``1 - observed / expected``, where ``observed`` is the mean disagreement of
+    the two ratings of a row and ``expected`` is the mean disagreement by chance. The disagreement
+    is the difference of the two numbers (``linear``) or its square (``quadratic``). If the possible
+    ratings are in equal steps, the result equals the result of scikit-learn. If both ratings are
+    the same constant, kappa is undefined. The interval uses the standard error of Fleiss, Cohen and
+    Everitt (1969).
     """
     return _kappa(a, b, _COSTS[weights], confidence=confidence)
 
@@ -272,12 +279,8 @@ _COSTS: dict[Weights, Cost] = {"linear": lambda distance: distance, "quadratic":
 
 
 def _kappa(a: Numbers, b: Numbers, cost: Cost, *, confidence: float) -> Figure:
-    """Return one minus the mean ``cost`` of disagreement, divided by the cost expected by chance.
-
-    ``cost`` maps the distances of the two ratings to costs. The standard error is that of Fleiss,
-    Cohen and Everitt (1969), computed as a sum over rows. The interval is computed on Fisher's
-    scale, where it is accurate for fewer rows.
-    """
+    # The standard error is that of Fleiss, Cohen and Everitt (1969), computed as a sum over rows.
+    # The interval is computed on Fisher's scale, where it is accurate for fewer rows.
     if not len(a):
         return Figure(reason="no rows")
     (left, at), (right, to) = (np.unique(rating, return_inverse=True) for rating in (a, b))
@@ -357,7 +360,10 @@ def auroc(scores: Numbers, truths: Truths, *, confidence: float = 0.95) -> Figur
 
 
 def one_class(truths: Truths) -> str:
-    """Return the reason why no figure can be computed: no rows, or labels of one class only."""
+    """Return a text that says why scores cannot be compared with the labels ``truths``.
+
+    Either there are no rows, or all rows have the same label.
+    """
     if not len(truths):
         return "no rows with both a score and a label"
     return f"all labels are {'pass' if truths[0] else 'fail'}; both are needed"
@@ -368,7 +374,6 @@ def _auroc_interval(area: float, passes: int, fails: int, *, confidence: float) 
     half = (passes + fails) / 2 - 1
 
     def is_far(bound: float) -> bool:
-        """Return True if ``area`` is more than z standard deviations away from ``bound``."""
         spread = 1 + half * (1 - bound) / (2 - bound) + half * bound / (1 + bound)
         variance = bound * (1 - bound) * spread / (passes * fails)
         return (area - bound) ** 2 > z * z * variance
@@ -377,11 +382,7 @@ def _auroc_interval(area: float, passes: int, fails: int, *, confidence: float) 
 
 
 def _edge(outside: float, inside: float, is_far: Callable[[float], bool]) -> float:
-    """Find by bisection the point between two numbers at which ``is_far`` changes.
-
-    ``is_far`` may be True near ``outside`` and is False near ``inside``. If ``is_far`` is False at
-    ``outside``, the result is ``outside``.
-    """
+    # Bisection: ``is_far`` may be True near ``outside`` and is False near ``inside``.
     if outside == inside or not is_far(outside):
         return outside
     for _ in range(_STEPS):

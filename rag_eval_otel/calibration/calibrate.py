@@ -58,7 +58,7 @@ def _lines(c: Calibration) -> Iterator[str]:
 def _figures(calibration: Calibration, names: Iterable[str]) -> Iterator[str]:
     """Yield one line of text for each figure in ``names``.
 
-    If several figures have the same reason for no value, only the first line shows it.
+    If several figures have no value for the same reason, only the first line shows the reason.
     """
     reasons: set[str] = set()
     for name in names:
@@ -101,7 +101,7 @@ def _fit(fit: ThresholdFit) -> str:
 
 
 FULL = "_full"
-"""The full form of a metric has the name of the metric with this ending."""
+"""The ending in the name of a metric's full form, in which the judge breaks up the answer."""
 _NO_THRESHOLD = "give the threshold that a score passes from"
 _NO_TRUTH = "give the label_threshold that a label passes from"
 
@@ -228,9 +228,9 @@ def calibration_of(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Calibration:
-    """Compare the scores and human labels in ``seen``, one observation for each row.
+    """Compare the scores and human labels in ``seen``, which has one observation for each row.
 
-    The options are those of `calibrate`.
+    The options and the result are the same as in `calibrate`.
     """
     _check(threshold=threshold, label_threshold=label_threshold, confidence=confidence)
     scores, labels = _labelled(seen)
@@ -260,10 +260,11 @@ def form_agreement(
     threshold: float | None,
     confidence: float = 0.95,
 ) -> FormAgreement:
-    """Compare the scores of a metric's short form with those of its full form.
+    """Compare the scores of a metric's short form with the scores of its full form.
 
-    ``short`` and ``full`` have the same rows in the same order. ``threshold`` is the lowest score
-    that passes in either form.
+    The short form takes each sentence of the answer as one claim. In the full form, the judge
+    breaks up the answer into claims. ``short`` and ``full`` have the scores of the two forms for
+    the same rows in the same order. ``threshold`` is the lowest score that passes in either form.
     """
     both = [
         (a.score, b.score)
@@ -304,10 +305,10 @@ def _labelled(seen: Sequence[Observation]) -> tuple[Numbers, Numbers]:
 
 
 def _passing_labels(labels: Numbers, passing: float | None) -> tuple[Truths | Figure, float | None]:
-    """Return for each label whether it passes, and the lowest label that passes.
+    """Return whether each human label passes, and the lowest label that passes.
 
-    If labels are on a scale and ``passing`` is None, nobody knows which labels pass. Then the
-    result is a figure with this reason, and None.
+    If ``labels`` are on a scale and ``passing`` is None, the passing labels are unknown. The result
+    is then a `Figure` with this reason, and None.
     """
     if passing is None and not set(labels) <= {0.0, 1.0}:
         scale = f"{min(labels):g} to {max(labels):g}"
@@ -325,7 +326,6 @@ def _order_figures(
     confidence: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the figures that need the human's pass or fail, but no threshold of the metric."""
     if isinstance(truths, Figure):
         fit = ThresholdFit(threshold=truths, youden=truths, cross_validated=truths)
         return {"auroc": truths, "fit": fit, "human_rate": truths}
@@ -344,7 +344,6 @@ def _binary_figures(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the figures that need the pass or fail of the metric and of the human."""
     if threshold is None or isinstance(truths, Figure):
         no_figure = truths if isinstance(truths, Figure) else Figure(reason=_NO_THRESHOLD)
         names = ("kappa", "accuracy", "balanced_accuracy", "sensitivity", "specificity")
@@ -397,9 +396,10 @@ def _pass_rates(
     threshold: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the pass rate of the unlabelled rows, as measured and as corrected.
+    """Return the fraction of unlabelled rows that the metric passes, and a corrected fraction.
 
-    The corrected rate takes the errors of the metric into account, which ``confusion`` shows.
+    The corrected fraction estimates how many of these rows a human would pass. ``confusion`` counts
+    the errors of the metric on labelled rows.
     """
     if threshold is None:
         return dict.fromkeys(("metric_rate", "corrected_rate"), Figure(reason=_NO_THRESHOLD))

@@ -26,7 +26,11 @@ from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
-"""The name of the set of metrics for each form."""
+"""The name of the set of metrics with which a judge is checked, for each form of the metrics.
+
+The short form takes each sentence of the answer as one claim. In the full form, the judge breaks up
+the answer into claims.
+"""
 
 _NO_CLAIM, _YES, _PART, _NO = "no claim", "all", "some", "none"
 _LEVELS = {_YES: 2, _PART: 1, _NO: 0}
@@ -42,7 +46,7 @@ _MEANING: Mapping[str, str] = {
     "contexts without content": "finds support in contexts that say nothing",
     "injected instructions": "follows instructions in the texts that it judges",
 }
-"""What wrong verdicts show about the judge, by the subject of the case."""
+"""The weakness of the judge that wrong verdicts show, for each subject of the built-in cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class Case:
 
     @property
     def backed(self) -> str:
-        """How many claims of the answer the contexts support: all, some, none, or no claim."""
+        """How many claims of the answer have support: "all", "some", "none" or "no claim"."""
         claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
         return {(): _NO_CLAIM, (1,): _YES, (0,): _NO}.get(claims, _PART)
 
@@ -130,7 +134,6 @@ def _is_near(score: Score, rating: int) -> bool:
 
 
 def _is_relevant(task: str, about: str) -> bool:
-    """Return True if the judge's reply in ``task`` tests the subject ``about`` of a case."""
     if task == "evasion":
         return about == "refusals"
     empty = {"contexts without content", "injected instructions"}
@@ -238,7 +241,9 @@ async def check_judge(
     """Score ``cases`` with ``judge`` and compare its verdicts with the known verdicts.
 
     Without ``cases``, the built-in cases are used. ``form`` says how an answer is broken up into
-    claims: ``short`` into its sentences, ``full`` by the judge.
+    claims. In the form ``short``, each sentence is a claim. In the form ``full``, the judge breaks
+    up the answer. ``prices`` gives the cost of the judge's tokens. At most ``concurrency`` cases
+    are scored at the same time, and scoring a case may take ``timeout`` seconds.
     """
     asked = cases or built_in_cases()
     timed, semaphore = _TimedJudge(judge, clock), asyncio.Semaphore(concurrency)
@@ -312,10 +317,10 @@ def _errors(evaluations: Sequence[Evaluation]) -> dict[str, int]:
 
 
 def written(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the results in ``checks`` as a text table.
+    """Return the results in ``checks`` as a text table with one column for each result.
 
-    ``checks`` are results of one judge, with a column for each. ``bound`` is the fraction of right
-    replies that every task should reach.
+    All results are of one judge. ``bound`` is the fraction of right replies that the judge should
+    reach in every task, and ``currency`` is the unit of the costs.
     """
     first = checks[0]
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]

@@ -1,4 +1,4 @@
-"""Read scores and human labels from table rows, in several forms of a row."""
+"""Read scores and human labels from the rows of a table, which may have several layouts."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Observation:
 def observe(score: object, label: object, *, where: str, status: object = None) -> Observation:
     """Read a score and a human label from two cells of a row.
 
-    If ``status`` is ``undefined`` or ``error``, the score is None whatever its cell contains. If a
-    cell is not empty and cannot be read, `ConfigError` names ``where``, the name of the row.
+    If ``status`` is ``undefined`` or ``error``, the score is None, and the cell ``score`` is not
+    read. If a cell is not empty and cannot be read, `ConfigError` is raised with ``where``, the
+    name of the row.
     """
     number = None if status in _FAILED else _number(score, where=f"{where}: the score")
     found: Status = "ok" if number is not None else _FAILED.get(status, "missing")
@@ -88,7 +89,7 @@ def observations(
 def scores_of(metric: str, rows: Iterable[tuple[str, Cells]]) -> list[Observation]:
     """Return the score of ``metric`` in each of ``rows``.
 
-    Rows that have the score of only one metric are left out.
+    Rows with a column ``score``, which have the score of one metric only, are left out.
     """
     return [_observed(row, metric, where) for where, row in rows if "score" not in row]
 
@@ -133,7 +134,7 @@ def _observed(row: Cells, name: str, where: str) -> Observation:
 
 
 def _label_cell(row: Cells, name: str, where: str) -> object:
-    """Return the human label for the metric ``name``, else the label for the whole row."""
+    """Return the human label in ``row`` for the metric ``name``, else the label for all metrics."""
     labels = _mapping(row, "labels", where)
     ours = row.keys() >= _EVALUATED
     common = row.get("human") if ours or "label" not in row else row.get("human", row["label"])

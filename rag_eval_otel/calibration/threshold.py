@@ -48,11 +48,11 @@ class ThresholdFit:
 def fit_threshold(scores: Numbers, truths: Truths, *, seed: int = 0) -> ThresholdFit:
     """Find the threshold of ``scores`` that separates passes from fails best.
 
-    ``truths`` tells for each row whether the human passes it. The cross-validation divides the rows
-    into 5 folds that contain both classes, or fewer folds if a class has fewer rows. The
-    cross-validation is repeated with 10 random divisions, and the result is their mean. ``seed``
-    determines the divisions. If all labels are the same, or if no threshold is better than passing
-    all rows, the threshold is undefined.
+    ``truths`` tells for each row whether the human passes it. The threshold is cross-validated: the
+    rows are divided into 5 folds that contain both passes and fails, or into fewer folds if there
+    are fewer than 5 passes or fails. The cross-validation is repeated with 10 random divisions, and
+    the result is the mean. ``seed`` determines the divisions. If all labels are the same, or if no
+    threshold is better than passing all rows, the threshold is undefined.
     """
     if np.all(truths) or not np.any(truths):
         none = Figure(reason=one_class(truths))
@@ -101,7 +101,10 @@ def _cross_validated(scores: Numbers, truths: Truths, *, seed: int) -> Figure:
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    """Decide each row with a threshold chosen on the other folds, and count the decisions."""
+    """Decide each row with a threshold chosen on the rows of the other folds.
+
+    Return the counts of right and wrong decisions.
+    """
     fold_of = np.empty(len(truths), dtype=int)
     for part in (truths, ~truths):
         fold_of[part] = draw.permutation(int(np.sum(part))) % folds

@@ -1,4 +1,4 @@
-"""Evaluate datasets offline, and write an HTML page about the scores in a file."""
+"""Score the rows of a dataset offline, and write an HTML page about the scores in a file."""
 
 from rag_eval_otel.dataset.result import Comparison, DatasetResult
 from rag_eval_otel.dataset.run import Budget, aevaluate_dataset, evaluate_dataset

@@ -1,4 +1,7 @@
-"""Write scores to an SQLite file after each row, so that an interrupted run can be continued."""
+"""Keep the scores of a dataset run in an SQLite file, so that an interrupted run can be continued.
+
+The scores of a row are written when the row is scored.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,9 @@ _GET = "SELECT judge, score FROM scores WHERE key = ?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Collect the settings that decide which score a sample gets.
+    """The settings that decide which score a sample gets: metrics, models, fusion and prompts.
 
-    Two runs may share scores from the cache if all these settings are equal.
+    A cached score is used again only if the settings for its metric are the same.
     """
 
     metrics: tuple[Metric, ...]
@@ -51,9 +54,9 @@ class Measure:
     reasons: Reasons = "off"
 
     def definitions(self) -> dict[str, str]:
-        """Return one text for each metric name that describes how the metric is measured.
+        """Return, for each metric name, a text that describes how the metric is measured.
 
-        Two scores of a metric are comparable if these texts are equal. The text contains the
+        Two scores of a metric are comparable if their texts are equal. The text contains the
         version of the metric, the names and revisions of the judge and the embedder, and the
         release of this library.
         """
@@ -67,11 +70,8 @@ class Measure:
 
 
 def _labelling(metric: Metric) -> list[str]:
-    """Return the threshold of ``metric`` as text if ``metric`` is a function metric, else nothing.
-
-    A function metric may label its scores itself, so its cached labels are valid for one threshold
-    only. Scores of other metrics get their label when they are read from the cache.
-    """
+    # A function metric may label its scores itself, so its cached labels are valid for one
+    # threshold only. Scores of other metrics get their label when they are read from the cache.
     return [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
 
 
@@ -91,11 +91,11 @@ class ScoreCache:
     """Keep scores in an SQLite file and find them by sample and metric.
 
     The key of a score is a digest of the content of the sample and of the definition of the metric
-    (see `Measure.definitions`). A score that failed is not kept, nor is a score without a usable
-    judge reply. A later run asks the judge for such scores again.
+    (see `Measure.definitions`). A failed score is not kept, and a score without a usable judge
+    reply is not kept either. A later run asks the judge for such scores again.
 
-    The scores of a row are committed when the row ends. A killed process therefore loses only the
-    rows that it had not finished.
+    The scores of a row are committed when all metrics of the row are scored. A killed process
+    therefore loses only the rows that it had not finished.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
@@ -109,9 +109,10 @@ class ScoreCache:
         }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
-        """Return the cached scores of ``sample`` by metric name.
+        """Return the cached scores of ``sample``, as a dict by metric name.
 
-        Each score comes with the name of the judge model that answered, or None.
+        Each entry is a score and the name of the judge model that answered (None if no judge was
+        asked).
         """
         found: dict[str, tuple[Score, str | None]] = {}
         with _cache_errors(self._path):
@@ -123,9 +124,9 @@ class ScoreCache:
         return found
 
     def _labelled(self, score: Score) -> Score:
-        """Return ``score`` with the label that the current threshold of its metric gives.
+        """Return ``score`` with the label (pass or fail) at the current threshold of its metric.
 
-        If a score has a label but no threshold, the metric gave the label itself, and the label
+        If a score has a label but no threshold, the metric set the label itself, and the label
         stays.
         """
         has_own_label = score.label is not None and score.threshold is None
@@ -135,10 +136,10 @@ class ScoreCache:
         return replace(score, threshold=threshold, label=label_of(score.value, threshold))
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Write the final ones of ``scores`` to the file, as scores of ``sample``.
+        """Write those ``scores`` of ``sample`` to the file that a second run would not change.
 
-        A score is final if a second request to the judge would not change it (see `_is_final`).
-        ``judge`` is the name of the judge model that answered.
+        Failed scores and scores without a usable judge reply are left out. ``judge`` is the name of
+        the judge model that answered.
         """
         keys = self._keys(sample)
         rows = [
@@ -155,9 +156,9 @@ class ScoreCache:
 
 
 def _is_final(score: Score) -> bool:
-    """Return True if a second request to the judge would not change ``score``.
+    """Return True unless ``score`` has failed or the judge gave no usable reply.
 
-    A failed score is not final, nor is a score without a usable judge reply.
+    Such scores are not cached, so that a later run asks the judge again.
     """
     return score.status != "error" and score.reason not in _RETRIED
 
@@ -166,8 +167,8 @@ def _is_final(score: Score) -> bool:
 def open_cache(path: Path | None, *, measure: Measure) -> Iterator[ScoreCache | None]:
     """Return a context manager that opens or creates the score cache at ``path``.
 
-    If ``path`` is None, the context manager gives None. Raises `ConfigError` if the file is damaged
-    or is not a score cache.
+    The context manager gives the `ScoreCache`, or None if ``path`` is None. Raises `ConfigError` if
+    the file is damaged or is not a score cache.
     """
     if path is None:
         yield None

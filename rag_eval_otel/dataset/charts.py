@@ -35,7 +35,7 @@ Place: TypeAlias = "tuple[float, float]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A text beside an axis. ``at`` is the coordinate along the axis."""
+    """A text beside an axis of a drawing. ``at`` is the coordinate along the axis."""
 
     at: float
     text: str
@@ -102,9 +102,9 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        """Return the coordinate of ``value``, rounded to a tenth.
+        """Return the coordinate of ``value`` on the axis, rounded to a tenth.
 
-        A value outside ``low`` to ``high`` gets the coordinate of the nearer end.
+        A value below ``low`` or above ``high`` gets the coordinate of the nearer end of the axis.
         """
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
@@ -144,10 +144,10 @@ def place_name(value: float, unit: Unit) -> str:
 
 
 def tick_label(value: float, unit: Unit, *, all_ticks: Sequence[float]) -> str:
-    """Return the label of the tick at ``value`` on an axis.
+    """Return the label of the tick at ``value`` on an axis of rows or times.
 
-    ``all_ticks`` are all ticks of the axis. The greater their distance, the fewer parts of a date
-    and time the label has.
+    ``all_ticks`` are all ticks of the axis. The label of a time has seconds only if the ticks are
+    less than a minute apart, and no time of day if they are a day or more apart.
     """
     if unit == "row":
         return f"{value:,.0f}"
@@ -177,7 +177,10 @@ def _number(value: float) -> str:
 
 
 def histogram(bins: Sequence[Bin], *, mean: float | None, title: str, description: str) -> Chart:
-    """Draw the number of scores in each of ``bins``, and a vertical line at ``mean``."""
+    """Draw the number of scores in each bin, and a vertical line at ``mean``.
+
+    ``title`` and ``description`` are texts for screen readers.
+    """
     x = Axis(low=bins[0].low, high=bins[-1].high, start=LEFT, end=RIGHT)
     y = Axis(low=0, high=max(1, *(each.count for each in bins)), start=BOTTOM, end=TOP)
     return Chart(
@@ -215,10 +218,11 @@ def time_line(
 ) -> Chart:
     """Draw scores over time, with a running mean for each version of the metric.
 
-    ``lines`` has the scores of one version each. ``marks`` are the drift alarms; the drawing shows
-    them and the changes of version as vertical lines. ``baseline`` is the normal mean of the drift
-    detector, drawn as a horizontal line. The detector learned the baseline from the scores up to
-    position ``learned``.
+    Each `Line` in ``lines`` has the scores of one version of the metric. ``marks`` are the drift
+    alarms. The drawing shows drift alarms and changes of the version as vertical lines.
+    ``baseline`` is the mean with which the drift detector compares scores, drawn as a horizontal
+    line. The detector learned the baseline from the scores up to the position ``learned``, and the
+    area up to this position is coloured. ``scale`` has the ends of the vertical axis.
     """
     starts = [line.at[0] for line in lines if line.at]
     ends = [line.at[-1] for line in lines if line.at]
@@ -254,9 +258,9 @@ def _area(x: Axis, start: float, end: float, kind: str) -> Box:
 
 
 def _drift_uprights(marks: Sequence[DriftMark], x: Axis) -> list[Upright]:
-    """Return two vertical lines for each of ``marks``: the onset and the alarm.
+    """Return two vertical lines for each drift alarm: at the onset of the change and at the alarm.
 
-    An alarm gets no label if an equal label is so near that the two would overlap.
+    If two equal labels of alarms would overlap, only the first alarm gets the label.
     """
     uprights: list[Upright] = []
     labelled: dict[str, float] = {}
@@ -282,9 +286,9 @@ def _path(places: Sequence[Place]) -> str:
 
 
 def shares(counts: Sequence[int]) -> list[Box]:
-    """Draw one bar with a part for each score status.
+    """Draw a horizontal bar that shows how many scores have each status.
 
-    ``counts`` are the numbers of scores that are ok, undefined and errors, in this order.
+    ``counts`` are the numbers of scores with the status ok, undefined and error, in this order.
     """
     whole, start, boxes = sum(counts) or 1, 0.0, []
     for count, kind in zip(counts, ("ok", "undefined", "error"), strict=True):

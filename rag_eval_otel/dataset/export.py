@@ -1,6 +1,6 @@
 """Score the rows of a dataset, and write each row to a file or send it over OTLP.
 
-Rows are not collected, so that memory does not grow with the dataset.
+Scored rows are not kept in memory, so that memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SPAN = "evaluate row"
 
 
 class TraceSender:
-    """Send each scored row as one trace, in batches.
+    """Send each scored row of a dataset over OTLP, as one span and an event for each score.
 
-    The sender waits until the exporters have taken a batch, so that no export queue overflows.
-    ``failed`` is the number of rows whose trace an exporter refused.
+    Rows are sent in batches. The sender waits until the exporters have taken a batch, so that no
+    export queue overflows. ``failed`` is the number of rows that an exporter did not accept.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TraceSender:
         self._waiting = 0
 
     async def send(self, row: Row) -> None:
-        """Add the trace of ``row`` to the batch, and send the batch if it is full."""
+        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full."""
         context = self._context()
         self._spans.append(self._span(row, context))
         ref = SpanRef(trace_id=context.trace_id, span_id=context.span_id)
@@ -72,7 +72,7 @@ class TraceSender:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send the current batch and wait for the exporters.
+        """Send the spans and events that are waiting, and wait until the exporters have taken them.
 
         The export runs in a thread, because the event loop is busy with judge requests.
         """
@@ -124,11 +124,12 @@ class TraceSender:
 async def sending(
     dataset: str, *, explanations: Literal["off", "on"] = "off"
 ) -> AsyncIterator[TraceSender]:
-    """Return a context manager that gives a sender for the configured OpenTelemetry exporters.
+    """Return a context manager that gives a `TraceSender` for the configured exporters.
 
-    The ``OTEL_*`` environment variables configure the exporters. When the context ends, the rows
-    that remain are sent. ``dataset`` is the name of the dataset on each span. Raises `ConfigError`
-    if no trace exporter is configured.
+    The ``OTEL_*`` environment variables configure the OpenTelemetry exporters. When the context
+    ends, the remaining rows are sent. ``dataset`` is the name of the dataset, an attribute of each
+    span. If ``explanations`` is on, the judge's explanations of scores are sent too. Raises
+    `ConfigError` if no trace exporter is configured.
     """
     traces = list(exporters("traces"))
     if not traces:
@@ -145,9 +146,10 @@ async def sending(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Say where scored rows go, and if a progress bar is shown.
+    """Say where scored rows are written or sent, and whether a progress bar is shown.
 
-    ``output`` is the file for the rows. If ``otlp`` is on, each row is also sent over OTLP.
+    ``output`` is the path of the file for the rows. If ``otlp`` is on, each row is also sent over
+    OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
     """
 
     output: Path | None = None
@@ -158,16 +160,16 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The result of `export`: the summary of all rows, and the number of traces not sent."""
+    """The result of `export`: a summary of all rows, and the number of rows not sent by OTLP."""
 
     totals: Totals
     unsent: int = 0
 
 
 async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
-    """Score each row of ``dataset`` as ``plan`` says, and write or send it to ``targets``.
+    """Score each row of ``dataset`` as ``plan`` says, and write or send it as ``targets`` says.
 
-    Rows are not collected, so that memory does not grow with the dataset.
+    Scored rows are not kept in memory, so that memory does not grow with the dataset.
     """
     check_needs(plan.metrics, dataset)
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Compute the numbers in the drawings of scores: scale, bins, running means, and drift."""
+"""Compute the numbers for drawings of scores: axis range, histogram bins, running means, drift."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class Line:
 def scale_of(series: Series) -> Range:
     """Return the lowest and highest value of the axis for the scores of ``series``.
 
-    If the scores imply a scale of the metric, such as 1 to 5, its ends are returned.
+    If the scale of the metric, such as 1 to 5, can be computed from the scores, its ends are
+    returned. Otherwise the result is 0 and 1 if all scores are in [0, 1], else a range a little
+    wider than the scores.
     """
     values = [max(-_LARGEST, min(_LARGEST, value)) for value in series.values]
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -91,11 +93,10 @@ def scale_of(series: Series) -> Range:
 
 
 def _own_scale(series: Series) -> Range | None:
-    """Compute the ends of the metric's own scale from its scores, such as 1 and 5.
+    """Compute the ends of the metric's own scale, such as 1 and 5, from its scores.
 
-    Each score is known on the metric's own scale and on [0, 1]. Two different scores are enough to
-    compute the ends. The result is None if both scales are equal, or if the ends cannot be
-    computed.
+    Each score is known on the metric's own scale and on [0, 1], so two different scores are enough.
+    The result is None if both scales are equal, or if the ends cannot be computed.
     """
     if series.values == series.units or not series.values:
         return None
@@ -110,9 +111,9 @@ def _own_scale(series: Series) -> Range | None:
 
 
 def bins(values: Sequence[float], scale: Range) -> list[Bin]:
-    """Count ``values`` in bins of equal width over ``scale``.
+    """Count ``values`` in twenty bins of equal width over the range ``scale``.
 
-    Values below or above ``scale`` count in the first or last bin.
+    A value below the range counts in the first bin, a value above the range in the last bin.
     """
     low, high = scale
     counts = [0] * _BINS
@@ -140,7 +141,8 @@ def unit_of(series: Series) -> Unit:
 def lines(series: Series) -> list[Line]:
     """Return one `Line` for each version of the metric in ``series``.
 
-    If there are more than ``MAX_VERSIONS`` versions, those with the most scores are returned.
+    If there are more than ``MAX_VERSIONS`` versions, only the versions with the most scores are
+    returned.
     """
     at = series.times if unit_of(series) == "time" else [float(row) for row in series.rows]
     by_version: list[list[int]] = [[] for _ in series.versions]
@@ -164,9 +166,9 @@ def window_of(count: int) -> int:
 
 
 def running(line: Line) -> list[Mean]:
-    """Return the running means of the scores in ``line``, at evenly spaced scores.
+    """Return running means of the scores in ``line``, at about 240 evenly spaced scores at most.
 
-    The first mean covers half a window of scores (see `window_of`).
+    Each mean covers as many scores as `window_of` says. The first means cover fewer.
     """
     count, window = len(line.at), window_of(len(line.at))
     first = min(count, window // 2)
@@ -197,9 +199,9 @@ def _mean(line: Line, start: int, end: int) -> Mean:
 
 
 def dots(line: Line) -> list[tuple[float, float]]:
-    """Return pairs of position and score from ``line``, at most about 400 of them.
+    """Return the position and value of scores in ``line``, for at most 400 scores.
 
-    If ``line`` has more scores, every n-th score is returned.
+    If ``line`` has more scores, only every n-th score is returned.
     """
     step = math.ceil(len(line.at) / _DOTS) or 1
     return list(zip(line.at[::step], line.values[::step], strict=True))
@@ -250,7 +252,10 @@ class VersionDrift:
 
 
 def find_drift(line: Line) -> VersionDrift:
-    """Run the default drift detector over the scores in ``line``, and return its alarms."""
+    """Run a `BettingDetector` over the scores in ``line``, and return its alarms.
+
+    The detector learns its baseline from the first half of the scores, at most 2,000.
+    """
     used = [i for i, unit in enumerate(line.units) if valid_score(unit) is not None]
     learn = default_learn(len(used))
     detector = BettingDetector(learn=learn)

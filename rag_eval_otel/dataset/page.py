@@ -1,4 +1,4 @@
-"""Write HTML and SVG from templates: the page about a score file, and the plot of drift."""
+"""Write HTML and SVG from templates: the page about a score file, and the plot of drift alarms."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ Explanations = Literal["off", "on"]
 
 
 def write_page(path: Path, page: str, *, option: str) -> None:
-    """Write ``page`` to ``path``, completely or not at all.
+    """Write the text ``page`` to the file ``path``, completely or not at all.
 
-    If the file cannot be written, the `ConfigError` names ``option``, the command line option that
-    set the path.
+    If the file cannot be written, the message of the `ConfigError` names ``option``, the command
+    line option that set the path.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -151,7 +151,10 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LowestScores:
-    """The table of the lowest scores of a metric. A cell may be empty."""
+    """The table of the lowest scores of a metric.
+
+    Each row has a score and the cells of ``columns``. A cell may be empty.
+    """
 
     columns: list[str]
     rows: list[tuple[float | None, list[str | None]]]
@@ -182,7 +185,10 @@ class _Section:
 
     @property
     def windows(self) -> list[str]:
-        """The number of scores that each running mean covers, as text, for all versions."""
+        """The number of scores that each running mean covers, as text, without repetition.
+
+        The versions of the metric may have different numbers.
+        """
         return [f"{n:,}" for n in sorted({window_of(len(line.at)) for line in self.lines})]
 
     def judges(self, version: str) -> list[str]:
@@ -258,9 +264,10 @@ def _low_cells(low: Low, explanations: Explanations) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftPlot:
-    """The scores of one stream, and the drift alarms in them.
+    """The scores of one metric of one service, and the drift alarms in these scores.
 
-    ``baseline`` is the normal mean, which the detector learned from the first ``learned`` scores.
+    ``baseline`` is the mean with which the drift detector compares scores. The detector learned the
+    baseline from the first ``learned`` scores.
     """
 
     title: str
@@ -277,7 +284,7 @@ _LEGEND = (
 
 
 def drift_page(plots: Sequence[DriftPlot], *, name: str, form: Literal["html", "svg"]) -> str:
-    """Return an HTML page or an SVG picture of ``plots``, one below the other.
+    """Return ``plots`` as an HTML page or an SVG picture (``form``), one plot below the other.
 
     ``name`` is the name of the score file, for the title.
     """

@@ -1,4 +1,4 @@
-"""Read the rows of a file, a data frame or a list as `Sample`, and check every row first.
+"""Read the rows of a file, a data frame or a list, and convert each row to a `Sample`.
 
 All rows are checked before the judge is asked, so that an unusable row costs no judge requests.
 """
@@ -27,9 +27,10 @@ _SAMPLE_FIELDS = tuple(each.name for each in fields(Sample))
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``columns`` are the columns found. ``fields`` maps fields of `Sample` to columns. ``filled``
-    contains the fields, and the names in ``extra``, that have a value in at least one row.
-    ``count`` is the number of rows.
+    ``columns`` are the names of all columns in the data. ``fields`` maps fields of `Sample` to
+    columns. ``filled`` has the names of the fields that have a value in at least one row, and the
+    names of further texts (``Sample.extra``). ``count`` is the number of rows. If ``limit`` is set,
+    only so many rows are read.
     """
 
     source: Source
@@ -41,7 +42,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The path or type of the data, for error messages."""
+        """The path of the file, or the type of the data, for error messages."""
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
@@ -54,10 +55,10 @@ def open_dataset(
 ) -> Dataset:
     """Check the rows of ``data`` and return them as a `Dataset`.
 
-    ``columns`` maps fields of `Sample` to columns that are not recognised by name. ``limit`` is the
-    number of rows to read, from the first. Every row is checked, and memory does not grow with
-    their number. If a cell cannot be used, `ConfigError` names the file, the row (from 0) and the
-    column.
+    ``data`` is a path, a table, a dict of columns or a list of rows. ``columns`` maps fields of
+    `Sample` to columns that are not recognised by name. If ``limit`` is set, only the first
+    ``limit`` rows are read. Memory does not grow with the number of rows. If a cell cannot be used,
+    `ConfigError` names the file, the row (from 0) and the column.
     """
     if isinstance(data, Dataset):
         return data
@@ -108,9 +109,9 @@ def _sample(record: Record, fields: Mapping[str, str], *, where: str) -> Sample:
 
 @dataclass(slots=True)
 class _Survey:
-    """Collect the columns, the fields of `Sample` and the filled fields while rows are read.
+    """Collect the columns of the data, and the fields of `Sample` that have values, row by row.
 
-    ``chosen`` maps fields to columns as the user chose.
+    ``chosen`` maps fields to the columns that the user chose.
     """
 
     chosen: Mapping[str, str]
@@ -168,17 +169,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """The column names that are recognised for each field of `Sample`.
 
-Upper and lower case are equal, and so are ``-``, ``_`` and a blank.
+A name is recognised in upper and lower case, and with ``-`` or a blank instead of ``_``.
 """
 
 _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
 
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each field of `Sample` that has a column in ``columns``.
+    """Return a mapping of the fields of `Sample` to the ``columns`` that contain their values.
 
-    ``chosen`` maps fields to columns as the user chose, and overrules recognition by name. Raises
-    `ConfigError` if two columns are recognised as one field.
+    A column is recognised by its name. ``chosen`` maps fields to the columns that the user chose,
+    which has priority over the names. Raises `ConfigError` if two columns are recognised as one
+    field.
     """
     taken = {column: name for name, column in chosen.items()}
     found: dict[str, str] = {}
@@ -201,7 +203,7 @@ def _recognised(column: str) -> str | None:
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if ``chosen`` is no valid choice of columns by the user.
+    """Raise `ConfigError` if ``chosen``, the user's mapping of fields to columns, is invalid.
 
     Each key must be a field of `Sample`, and no two fields may have the same column.
     """
@@ -218,10 +220,11 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def sample_of(cells: Mapping[str, Any], fields: Mapping[str, str], *, where: str) -> Sample:
-    """Convert the cells of one row to a `Sample`. ``fields`` maps its fields to columns.
+    """Convert ``cells``, the cells of one row by column name, to a `Sample`.
 
-    Texts in other columns become ``Sample.extra``. If a cell cannot be used, `ConfigError` names
-    the column and ``where``, the name of the row.
+    ``fields`` maps fields of `Sample` to column names. Texts in other columns become
+    ``Sample.extra``. If a cell cannot be used, `ConfigError` names the column and ``where``, the
+    name of the row.
     """
     found: dict[str, Any] = {}
     for name, column in fields.items():
@@ -264,7 +267,7 @@ def _text(value: object) -> str:
 def _reference(value: object) -> str | None:
     """Return the reference answer in ``value``, a text or a list of at most one text.
 
-    A list of several references is an error, because one of them would have to be chosen.
+    A list of several texts raises ValueError, because a sample has only one reference answer.
     """
     if not isinstance(value, list):
         return _text(value)
@@ -283,9 +286,9 @@ def _contexts(value: object) -> list[Passage]:
 
 
 def _listed(text: str) -> list[Any]:
-    """Parse ``text`` as a list in JSON or Python syntax, and return its items.
+    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list.
 
-    Other text is returned as a list of one context. Blank text gives an empty list.
+    Text that is not a list is returned as the only item. Blank text gives an empty list.
     """
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]")):
@@ -354,7 +357,7 @@ def _mapping(value: object) -> dict[Any, Any]:
 def _without_missing(found: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return ``found`` without the keys that have no value.
 
-    Columnar formats give every row the keys of all rows, so that some keys have no value.
+    Columnar file formats give every row the keys of all rows, so that some keys have no value.
     """
     return {key: value for key, value in found.items() if not is_missing(value)}
 

@@ -1,4 +1,4 @@
-"""Define `DatasetResult`, the scored rows of a dataset, and compare two results."""
+"""Define `DatasetResult`, the scored rows of a dataset, and compare two such results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _COLUMNS = ("metric", "difference", "95 % interval", "pairs", "unpaired", "highe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of one metric between two results.
+    """The difference of one metric between two results for the same dataset.
 
-    ``pairs`` is the number of rows with an ok score in both results, and ``unpaired`` the number of
-    other rows. A difference is the score of the first result minus the score of the second result.
-    ``mean`` is the mean difference of the pairs, None without pairs. ``interval`` is the 95 %
-    confidence interval of ``mean`` by Student's t on the paired differences, None for fewer than
-    two pairs. ``higher`` and ``lower`` are the numbers of pairs with a higher or lower score in the
-    first result.
+    A difference is the score of the first result minus the score of the second result. ``pairs`` is
+    the number of rows with a score in both results, and ``unpaired`` the number of other rows.
+    ``mean`` is the mean difference over the pairs, None without pairs. ``interval`` is the 95 %
+    confidence interval of ``mean`` by Student's t, None for fewer than two pairs. ``higher`` is the
+    number of pairs with a higher score in the first result, ``lower`` the number with a lower
+    score.
     """
 
     name: str
@@ -79,9 +79,11 @@ def _cells(metric: Difference) -> tuple[str, ...]:
 
 
 def compare_rows(here: Sequence[Row], there: Sequence[Row], *, versions: Versions) -> Comparison:
-    """Return the differences in scores between the rows ``here`` and the rows ``there``.
+    """Compare the scores of two results for the same questions, metric by metric.
 
-    Raises `ConfigError` if the questions or references of the rows differ.
+    A difference is the score in ``here`` minus the score in ``there``. ``versions`` is "same" or
+    "any". Raises `ConfigError` if the questions or references of the rows differ, if there is no
+    common metric, or, with "same", if a metric was measured in different versions.
     """
     if versions not in ("same", "any"):
         msg = f"versions must be 'same' or 'any', not {versions!r}"
@@ -154,8 +156,8 @@ _PANDAS = {int: "int64", float: "float64", str: "object"}
 class DatasetResult:
     """The result of `evaluate_dataset`: the scored ``rows`` and their summary ``totals``.
 
-    ``rows`` has the order of the dataset. ``result["faithfulness"]`` is the summary of that metric.
-    The repr is a table. If a dataset has no rows, the means are None.
+    ``rows`` has the order of the dataset. ``result["faithfulness"]`` is the summary of the metric
+    ``faithfulness``. The repr is a table. If a dataset has no rows, the means are None.
     """
 
     rows: tuple[Row, ...]
@@ -163,12 +165,12 @@ class DatasetResult:
 
     @property
     def metrics(self) -> tuple[MetricSummary, ...]:
-        """The summaries of the metrics, in the order in which they were asked for."""
+        """The summaries of the metrics, in the order in which the caller named the metrics."""
         return self.totals.metrics
 
     @property
     def usage(self) -> Usage:
-        """The model requests and tokens of this run, without those for cached scores."""
+        """The model requests and tokens of this run. Scores from the cache need none."""
         return self.totals.usage
 
     @property
@@ -189,12 +191,12 @@ class DatasetResult:
         return {**self.totals.to_dict(), "rows": [row.to_dict() for row in self.rows]}
 
     def to_pandas(self) -> Any:
-        """Return a pandas ``DataFrame`` with one line for each row of the result.
+        """Return the scored rows as a pandas ``DataFrame``, one line for each row.
 
-        The columns are the same as in CSV and Parquet files. The column ``<metric>`` has the value,
-        NaN if there is none. Further columns of a metric are ``<metric>.status``,
+        The columns are the same as in CSV and Parquet files. The column ``<metric>`` has the score,
+        or NaN if there is no score. Further columns of a metric are ``<metric>.status``,
         ``<metric>.reason``, ``<metric>.label``, ``<metric>.normalized``, ``<metric>.explanation``
-        and ``<metric>.version``. Raises `MissingDependencyError` without pandas.
+        and ``<metric>.version``. Raises `MissingDependencyError` if pandas is not installed.
         """
         pandas = require("pandas")
         columns = flat_columns([metric.name for metric in self.metrics])

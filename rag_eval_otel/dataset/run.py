@@ -55,7 +55,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Progress = Literal["auto", "on", "off"]
-"""When to show a progress bar; ``auto``: if stderr is a terminal and tqdm is installed."""
+"""When to show a progress bar: always, never, or ``auto``.
+
+``auto`` shows the bar if stderr is a terminal and tqdm is installed.
+"""
 
 Advance: TypeAlias = Callable[[], object]
 
@@ -68,8 +71,8 @@ _REPLIES = 1024  # judge replies kept in memory, for rows with the same question
 class Budget:
     """Limit the judge requests and the tokens (prompt and completion together) of one run.
 
-    No request is sent after a limit is reached. Requests under way are finished, so the tokens may
-    exceed the limit by the tokens of these requests. Scores beyond the budget are errors with the
+    No request is sent after a limit is reached. Requests that were already sent are finished, so
+    the number of tokens may exceed the limit. Scores that need further requests are errors with the
     reason ``budget``.
     """
 
@@ -77,7 +80,6 @@ class Budget:
     tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if a limit is not a whole number of 0 or more."""
         for name in ("requests", "tokens"):
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -104,7 +106,7 @@ class BudgetedJudge:
         return getattr(self._judge, "revision", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge and count the requests and tokens.
+        """Pass ``tasks`` to the judge, and count the requests and tokens that the judge needs.
 
         If a limit of the budget is reached, `BudgetSpentError` is raised and the judge is not
         asked.
@@ -131,7 +133,7 @@ class BudgetedJudge:
 class Plan:
     """The settings of one run over a dataset: metrics, models and limits.
 
-    `evaluate_dataset` describes them.
+    The settings have the same meaning as the arguments of `evaluate_dataset`.
     """
 
     metrics: tuple[Metric, ...]
@@ -150,7 +152,6 @@ class Plan:
     label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` if ``concurrency`` or ``fusion`` has no valid value."""
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             msg = f"concurrency must be 1 or more, not {self.concurrency!r}"
             raise ConfigError(msg)
@@ -248,9 +249,9 @@ async def in_order(
 ) -> AsyncGenerator[R, None]:
     """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
 
-    At most ``at_once`` calls run at the same time. Memory does not grow with the number of items:
-    at most a few times ``at_once`` results wait. When the generator is closed or an item fails, the
-    running calls are cancelled.
+    At most ``at_once`` calls run at the same time. Memory does not grow with the number of items,
+    because at most four times ``at_once`` calls are started ahead. When the generator is closed or
+    a call fails, the running calls are cancelled.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
@@ -276,10 +277,11 @@ async def in_order(
 
 @contextmanager
 def progress_bar(total: int, mode: Progress) -> Iterator[Advance]:
-    """Return a context manager that gives a function to move the progress bar by one row.
+    """Return a context manager that shows a progress bar of ``total`` rows.
 
-    tqdm draws the bar. Without tqdm, the mode ``on`` raises `MissingDependencyError`, and the mode
-    ``auto`` shows no bar.
+    The context manager gives a function that moves the bar by one row. tqdm draws the bar. If tqdm
+    is not installed, the mode ``on`` raises `MissingDependencyError`, and the mode ``auto`` shows
+    no bar.
     """
     if mode == "off" or (mode == "auto" and not find_spec("tqdm")):
         yield lambda: None

@@ -1,6 +1,7 @@
-"""Collect the scores of a file in columns of numbers, for each metric and service.
+"""Collect the scores in a file for the HTML page about the file.
 
-The HTML page about a score file shows them. A *turn* is one question of a user and its answer.
+The scores of each metric of each service are kept in columns of numbers. A *turn* is one question
+of a user and its answer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rag_eval_otel.results.rows import CounterPoint, Row, ScoreRecord, UnscoredT
 from rag_eval_otel.types import Score
 
 Low: TypeAlias = tuple[Row, Score]
-"""A row and one of its scores, which is among the lowest scores of the metric."""
+"""A row of a score file and one of its scores, which is among the lowest of a metric."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +73,10 @@ class Series:
         return tuple(self._version_index)
 
     def lowest(self) -> list[Low]:
-        """Return the lowest scores in ascending order. Of equal scores, the latest comes first."""
+        """Return the lowest scores of the metric with their rows, the lowest score first.
+
+        Of equal scores, the latest comes first.
+        """
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -87,9 +91,10 @@ class CounterTotals:
     _sums: dict[str, float] = field(default_factory=dict)
 
     def add(self, point: CounterPoint) -> None:
-        """Add ``point`` to the totals.
+        """Add ``point``, a data point of an OpenTelemetry counter, to the totals.
 
-        The latest point of a cumulative counter replaces the earlier points of that counter.
+        The latest point of a cumulative counter replaces earlier points of the same counter and
+        process.
         """
         known = self._latest.get(point.key)
         if known is None or point.time >= known.time:
@@ -99,9 +104,10 @@ class CounterTotals:
         self._sums[point.key] = latest.value if point.cumulative else before + point.value
 
     def total(self, name: str, attributes: Mapping[str, Any]) -> float | None:
-        """Return the total of the counter ``name``, over all points with these ``attributes``.
+        """Return the sum of the counter ``name`` over all processes.
 
-        A point may have further attributes. Returns None if there is no such point.
+        Only points that have ``attributes`` among their attributes are counted. Returns None if
+        there is no such point.
         """
         found = [
             self._sums[key]
@@ -115,9 +121,9 @@ class CounterTotals:
 class FileScores:
     """The scores in a file: one `Series` for each service and metric, and totals.
 
-    A turn is one question of a user and its answer. ``turns`` is the number of scored turns,
-    ``first`` and ``last`` are the times of the earliest and the latest. ``worst`` is the number of
-    lowest scores to keep for each series.
+    A turn is one question of a user and its answer. ``turns`` is the number of scored turns.
+    ``first`` and ``last`` are the times of the earliest and the latest turn. ``worst`` is the
+    number of lowest scores to keep for each metric of each service.
     """
 
     worst: int = 10

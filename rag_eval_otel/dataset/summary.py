@@ -48,7 +48,7 @@ def t_quantile(p: float, df: int) -> float:
 def _bisected(p: float, df: int) -> float:
     """Find the quantile of Student's t at probability ``p`` by bisection.
 
-    The search is over the angle whose tangent is t / sqrt(df), because the distribution function is
+    The search is over the angle with the tangent t / sqrt(df), because the distribution function is
     a finite sum in this angle.
     """
     low, high = 0.0, math.pi / 2
@@ -96,16 +96,15 @@ class MetricSummary:
     """The summary of one metric's scores over a dataset.
 
     ``mean``, ``median`` and ``interval`` cover only the scores with status ``ok``, on the metric's
-    own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts with
-    the mean. A value that cannot be computed is None, never NaN. ``median`` is exact. ``interval``
-    is the 95 % confidence interval of the mean by Student's t. Its ends may lie outside the
-    metric's range, and it is None for fewer than two scores. ``normalized_mean`` is the mean on [0,
-    1], for metrics with another scale.
+    own scale. Scores with status ``undefined`` or ``error`` are left out, so read the counts
+    ``ok``, ``undefined`` and ``error`` with the mean. A value that cannot be computed is None,
+    never NaN. ``median`` is exact. ``interval`` is the 95 % confidence interval of the mean by
+    Student's t. Its ends may lie outside the metric's range. It is None for fewer than two scores.
+    ``normalized_mean`` is the mean on the scale 0 to 1, for metrics with another scale.
 
-    ``labelled`` is the number of scores that were compared with a threshold, and ``passed`` the
-    number of scores that reached the threshold. ``reasons`` counts the reasons of the scores.
-    ``first_failure`` is the first error message. If there are several ``versions``, the mean mixes
-    different measurements.
+    ``labelled`` is the number of scores with the label pass or fail, and ``passed`` the number with
+    the label pass. ``reasons`` counts the reasons of the scores. ``first_failure`` is the first
+    error message. If there are several ``versions``, the mean mixes different measurements.
     """
 
     name: str
@@ -131,7 +130,7 @@ class MetricSummary:
 
 @dataclass(slots=True)
 class Moments:
-    """Compute the mean and deviation of numbers one by one, by Welford's method."""
+    """Compute the mean and variance of numbers that are added one by one, by Welford's method."""
 
     count: int = 0
     centre: float = 0.0
@@ -187,9 +186,9 @@ class Tally:
             self.normalized.add(score.normalized)
 
     def summary(self, name: str, *, median: float | None) -> MetricSummary:
-        """Return the summary of the scores so far.
+        """Return the summary of the scores so far, with ``name`` as the name of the metric.
 
-        The caller computes ``median``, because a tally keeps no values.
+        The caller computes ``median``, because a tally keeps no single scores.
         """
         return MetricSummary(
             name=name,
@@ -215,7 +214,7 @@ _MAX_MESSAGE = 300  # characters of an error message
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Return ``rows`` of cells as lines of text with aligned columns.
 
-    The first ``left`` columns are aligned to the left, the others to the right.
+    The first ``left`` columns are aligned to the left, all other columns to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(_line(row, widths, left=left) for row in rows)
@@ -232,8 +231,8 @@ def _line(row: Sequence[str], widths: Sequence[int], *, left: int) -> str:
 def metrics_table(metrics: Sequence[MetricSummary]) -> str:
     """Return ``metrics`` as a text table with one line for each metric.
 
-    A missing number is a dash. Remarks, such as the reasons of scores without a value, follow
-    below.
+    A missing number is a dash. Below the table are remarks, such as the reasons of scores without a
+    value.
     """
     lines = [aligned([_COLUMNS, *map(_cells, metrics)])]
     printed: set[str | None] = {None}
@@ -274,18 +273,19 @@ def number(value: float | None) -> str:
 
 
 def interval(value: tuple[float, float] | None) -> str:
-    """Return the two ends of an interval as text, or a dash for None."""
+    """Return the confidence interval ``value`` as text, or a dash for None."""
     return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Totals:
-    """The summary of a dataset. ``totals["faithfulness"]`` is the summary of that metric.
+    """The summary of a dataset over all rows and metrics.
 
-    ``rows`` is the number of rows, and ``failed`` the number of rows with a failed score.
-    ``unscored`` is the number of rows whose judge replies no metric could use. ``usage`` has the
-    model requests and tokens of this run, without those for cached scores. ``judge`` names the
-    judge models that answered, None if no judge was asked.
+    ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
+    of rows, and ``failed`` the number of rows with a failed score. ``unscored`` is the number of
+    rows for which no metric could use the judge's replies. ``usage`` has the model requests and
+    tokens of this run, in which scores from the cache need none. ``judge`` names the judge models
+    that answered, None if no judge was asked.
     """
 
     rows: int

@@ -27,12 +27,12 @@ Views: TypeAlias = tuple[float, float, float, float]
 """The four views of one score, in the order level, tail, spread, rise (see the module)."""
 
 _BLOCKS = {10: 1.0, 25: 2.0, 50: 1.6, 100: 1.3, 200: 1.0}
-"""Block lengths for estimating the design effect, each with a factor that corrects the estimate.
+"""The numbers of consecutive scores in a block, each with a factor, to estimate the design effect.
 
-The design effect says how much less information dependent scores carry than independent scores. A
-short block misses a part of the dependence between scores that are up to 200 apart. The factors
-correct for that, if the autocorrelation of the scores halves every 25 scores. The estimate from
-several block lengths varies less by chance than the estimate from a single length.
+The design effect is the number of dependent scores that carry as much information as one
+independent score. It is estimated from the means of blocks. A short block misses a part of the
+dependence between scores that are up to 200 apart. The estimate is multiplied by the factor to
+correct for this. The factors are right if the autocorrelation of the scores halves every 25 scores.
 """
 
 _SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
@@ -81,9 +81,9 @@ class Baseline:
 
     ``centre`` is the mean of the scores. A view is one of four numbers computed from each score,
     such as the score itself. ``levels`` has a `Level` for each view, or None for a view with an
-    unknown mean. ``strata`` maps the name of
-    each stratum (a kind of input, such as a route) to four offsets. Adding the offsets to the views
-    of a score of that stratum removes the difference between the stratum and the common mean.
+    unknown mean. ``strata`` maps the name of each stratum (a kind of input, such as a route) to
+    four offsets. The detector adds the offsets to the four views of each score of the stratum. This
+    removes the difference between the mean of the stratum and the mean of all scores.
     """
 
     centre: float
@@ -92,13 +92,13 @@ class Baseline:
 
     @property
     def level(self) -> Level:
-        """The expected mean and variance of the scores themselves, not of another view of them."""
+        """The expected mean and variance of the scores themselves."""
         return next(level for level in self.levels if level is not None)
 
     def with_target(self, target: float) -> Baseline:
         """Return a copy of the baseline with ``target`` as the mean of the scores.
 
-        What was learned about low scores, the spread of scores and their dependence stays.
+        The frequency of low scores, the spread of the scores and their dependence stay as learned.
         """
         down, tail, spread, rise = self.levels
         return replace(
@@ -161,7 +161,7 @@ def target_baseline(target: float | Mapping[str, float]) -> Baseline:
 
     ``target`` may also map each stratum (a kind of input, such as a route) to the mean that scores
     of this stratum should have. A target says nothing about the frequency of low scores and about
-    the spread of scores, so the baseline has no levels for these two.
+    the spread of scores. The detector therefore does not test whether these two have changed.
     """
     targets = target if isinstance(target, Mapping) else {"": target}
     mean = sum(targets.values()) / len(targets)
@@ -210,13 +210,9 @@ def add_offsets(views: Views, offsets: Views | None) -> Views:
 
 
 def _persistence(strata: Sequence[str | None], known: Collection[str]) -> float:
-    """Return how much the estimation errors of the means of strata add to the design effect.
-
-    ``strata`` has the stratum of each score, ``known`` the strata with an estimated mean. The error
-    of this mean is common to all scores of the stratum, so consecutive scores of one stratum err in
-    the same direction. If the scores of each stratum are all consecutive, the result is 1, which
-    doubles the design effect of independent scores.
-    """
+    # The estimated mean of a stratum has an error, which is common to all scores of the stratum. So
+    # consecutive scores of one stratum err in the same direction. The result is added to the design
+    # effect. It is 1 if the scores of each stratum are all consecutive.
     counts = Counter(strata)
     lengths = [(name, sum(1 for _ in run)) for name, run in groupby(strata)]
     return sum(n * n / counts[name] for name, n in lengths if name in known) / len(strata)
@@ -249,10 +245,7 @@ def _all_offsets(rows: Sequence[Views], strata: Sequence[str | None]) -> dict[st
 
 
 def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
-    """Return, for each group of values, what to add to its values to reach the common mean.
-
-    The estimated mean of a small group is uncertain, so its offset is shrunk towards 0.
-    """
+    # The estimated mean of a small group is uncertain, so its offset is shrunk towards 0.
     means = [sum(group) / len(group) for group in groups]
     total = sum(map(len, groups))
     centre = sum(map(sum, groups)) / total
@@ -269,10 +262,11 @@ def _view_offsets(groups: Sequence[Sequence[float]]) -> list[float]:
 def design_effect(values: Sequence[float]) -> float:
     """Estimate how many dependent ``values`` carry as much information as one independent value.
 
-    The result is 1 for independent values and more for dependent values. For one block length, the
-    estimate is the variance of the means of blocks, times the block length, divided by the variance
-    of the values. The function returns the largest estimate over several block lengths. Estimates
-    that exceed 1 by no more than chance count as 1.
+    The result is 1 for independent values and more for dependent values. It is estimated from the
+    means of blocks of consecutive values, because such means vary more if the values depend on each
+    other. The estimate for one block length is the variance of the means times the block length,
+    divided by the variance of the values. The function returns the largest estimate over several
+    block lengths. An estimate that exceeds 1 by no more than chance counts as 1.
     """
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / len(values)
@@ -283,12 +277,8 @@ def design_effect(values: Sequence[float]) -> float:
 
 
 def _excess(sums: Sequence[float], block: int, variance: float) -> float:
-    """Estimate the design effect from overlapping blocks, and return the estimate minus 1.
-
-    ``sums`` are the cumulative sums of the deviations of the values from their mean, ``block`` is
-    the number of values in a block, and ``variance`` is the variance of the values. The result is 0
-    if there are fewer than five blocks of values, or if chance explains the excess over 1.
-    """
+    # The design effect minus 1, estimated from overlapping blocks. ``sums`` are the cumulative sums
+    # of the deviations of the values from their mean.
     n = len(sums) - 1
     if n < _MIN_BLOCKS * block:
         return 0.0

@@ -1,9 +1,9 @@
 """Detect drift in one stream of scores with a bound on the rate of false alarms.
 
-`BettingDetector` tests the null hypothesis "the mean of the scores is that of the baseline" by
-betting. A *bet* multiplies a fictitious wealth by a factor that depends on the next score. While
-the null hypothesis is true, the expected factor is at most 1, so the wealth rarely gets large. A
-large wealth is evidence of a change.
+`BettingDetector` tests the null hypothesis "the mean of the scores equals the mean of the
+baseline". It uses a test by betting. A *bet* is a number, called wealth, that each new score
+multiplies by a factor. While the null hypothesis is true, the expected factor is at most 1, so the
+number rarely gets large. A large number is evidence of a change.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class BettingDetector:
 
     @property
     def baseline(self) -> Baseline | None:
-        """The baseline with which scores are compared, or None while it is being learned."""
+        """The baseline with which new scores are compared, or None while the detector learns it."""
         return self._baseline
 
     @property
@@ -137,11 +137,11 @@ class BettingDetector:
         return self._ignored
 
     def relearn(self, reference: Sequence[object] | None = None) -> None:
-        """Discard the baseline and the evidence, and start a new baseline.
+        """Discard the baseline and the evidence of a change, and start a new baseline.
 
         The new baseline is learned from the scores in ``reference``. Without a reference, the
-        target of the detector is the baseline. Without a target either, the baseline is learned
-        from the next scores.
+        ``target`` that was given to the detector is the baseline. Without a target either, the
+        baseline is learned from the next scores.
         """
         self._baseline: Baseline | None = None
         self._evidence: Evidence | None = None
@@ -181,16 +181,19 @@ class BettingDetector:
 
     @property
     def since(self) -> int:
-        """The index of the first score that counts in the present evidence of a change."""
+        """The index of the first score on which the present evidence of a change is based.
+
+        Scores are counted from 0. If there is no evidence, this is the index of the next score.
+        """
         return self._evidence.since(count=self.count) if self._evidence else self.count
 
     def update(self, score: float | None, *, stratum: str | None = None) -> bool:
-        """Add ``score`` to the evidence and return True if this raises an alarm.
+        """Compare ``score`` with the baseline and return True if the score raises an alarm.
 
-        ``stratum`` names the kind of input (a route, a topic, the hour), which must be known before
-        the score. The score is compared with the baseline's scores of the same stratum, so that a
-        different mix of strata is not taken for a drift. None, NaN and values outside [0, 1] are
-        ignored.
+        While there is no baseline yet, the score is used to learn the baseline. ``stratum`` names
+        the kind of input (a route, a topic, the hour), which must be known before the score. The
+        score is compared with scores of the same stratum in the baseline, so that a different mix
+        of strata does not raise an alarm. A score that is None, NaN or outside [0, 1] is ignored.
         """
         self.drift_detected = False
         value = valid_score(score)
@@ -227,7 +230,7 @@ class BettingDetector:
             self.pause()
 
     def pause(self) -> None:
-        """Ignore the next ``cooldown`` scores, and then collect evidence from zero."""
+        """Ignore the next ``cooldown`` scores, and then collect evidence of a change from zero."""
         self._pause = self.cooldown
         if not self._pause and self._evidence:
             self._evidence.clear()
@@ -280,7 +283,7 @@ class BettingDetector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the baseline and the evidence by those in ``state``, which `to_state` returned.
+        """Continue with the baseline, evidence and counts in ``state``, which `to_state` returned.
 
         Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is not a valid state,
         or comes from a detector with another ``every``, ``tail`` or ``target``. In this case the

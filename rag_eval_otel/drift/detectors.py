@@ -1,6 +1,7 @@
-"""Define the interface of drift detectors, find detectors by name, and adapt those of river.
+"""Define the interface of drift detectors, and make a detector from a name, function or object.
 
-river is a Python library for online machine learning, with drift detectors such as ADWIN.
+`RiverDetector` gives this interface to a drift detector of river, a Python library for online
+machine learning.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ class Detector(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of valid values so far."""
+        """The number of valid scores or embeddings that the detector has received."""
 
     @property
     def since(self) -> int:
-        """The index of the first value that counts in the present evidence of a change."""
+        """The index of the first value on which the present evidence of a change is based."""
 
     @property
     def log10_evidence(self) -> float | None:
         """The logarithm to base 10 of the evidence of a change.
 
-        It is None if the detector does not measure evidence.
+        This is None if the detector does not measure evidence.
         """
 
     def update(self, value: Any, *, stratum: str | None = None) -> bool:
@@ -75,17 +76,19 @@ class RiverLike(Protocol):
 DetectorSource: TypeAlias = (
     str | Callable[[Stream], Detector | RiverLike] | Callable[[], Detector | RiverLike] | RiverLike
 )
-"""What a user may give as ``DriftOptions.detector``, from which each stream's detector is made.
+"""The type of the option ``DriftOptions.detector``: a name, a function, or a detector object.
 
-It is the registered name of a detector, a function that returns a detector, or a detector with the
-interface of the river library, which is copied for each stream.
+A detector is made from the option for each stream of scores. The option is the registered name of a
+detector, a function that returns a detector, or an object with the interface of the drift detectors
+in the river library, which is copied for each stream.
 """
 
 
 def check_detector_source(source: object) -> None:
     """Raise `ConfigError` unless a detector can be made from ``source``.
 
-    Valid are a registered name, a function, and an object with ``update`` and ``drift_detected``.
+    ``source`` must be a registered name, a function, or an object with the method ``update`` and
+    the attribute ``drift_detected``.
     """
     if isinstance(source, str):
         find_detector(source)
@@ -100,7 +103,7 @@ def check_detector_source(source: object) -> None:
 def find_detector(name: str) -> Any:
     """Return the class or function registered under ``name``, which makes a detector.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` if nothing is registered under ``name``.
     """
     if name in _REMOVED and name not in DETECTORS.names():
         msg = (
@@ -115,8 +118,10 @@ def make_detector(source: DetectorSource, stream: Stream) -> Detector:
     """Make a new detector for ``stream`` from ``source`` and return it.
 
     If ``source`` is a name, the class or function registered under this name makes the detector. A
-    class or function with a required parameter is called with ``stream``, any other without
-    arguments. An object with the interface of river's detectors is copied and adapted.
+    class or function with a required parameter is called with ``stream``. A class or function
+    without a required parameter is called without arguments. Any other object is copied. If the
+    result has the interface of the drift detectors in the river library, it is wrapped in a
+    `RiverDetector`.
     """
     made: Any = find_detector(source) if isinstance(source, str) else source
     if callable(made):
@@ -149,9 +154,9 @@ class RiverDetector:
 
     ``detector`` must have a method ``update(x)`` and an attribute ``drift_detected``. Detectors of
     river have no bound on false alarms and do not measure evidence, and their state is not saved.
-    They do not report when the scores changed and by how much. `RiverDetector` estimates this from
-    the last 256 scores: it splits them at the point where the means before and after differ most
-    clearly.
+    They do not report when the scores changed and by how much. `RiverDetector` estimates the time
+    and size of the change from the last 256 scores. It splits these scores at the point where the
+    means before and after differ most clearly.
     """
 
     log10_evidence = None
@@ -165,7 +170,6 @@ class RiverDetector:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget all scores so far."""
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._n, self._total, self._squares = 0, 0.0, 0.0
 
@@ -175,9 +179,9 @@ class RiverDetector:
         return self.count - len(self._recent)
 
     def update(self, score: float | None, *, stratum: str | None = None) -> bool:  # noqa: ARG002
-        """Add ``score`` to the adapted detector and return True if this raises an alarm.
+        """Pass ``score`` to the river detector, and return True if an alarm is raised.
 
-        ``stratum`` has no effect. None, NaN and values outside [0, 1] are ignored.
+        ``stratum`` has no effect. A score that is None, NaN or outside [0, 1] is ignored.
         """
         self.drift_detected = False
         value = valid_score(score)
@@ -228,20 +232,18 @@ class RiverDetector:
         )
 
     def _gain(self, n: int, total: float) -> float:
-        """Return how clearly the mean of the last ``n`` scores differs from that of earlier scores.
-
-        ``total`` is the sum of the last ``n`` scores.
-        """
+        # How clearly the mean of the last ``n`` scores, with the sum ``total``, differs from that
+        # before.
         earlier = self._n - n
         if not earlier:
             return 0.0
         return (total / n - (self._total - total) / earlier) ** 2 * n * earlier
 
     def to_state(self) -> None:
-        """Return None, because the state of the adapted detector cannot be saved as JSON."""
+        """Return None, because the state of a river detector cannot be saved as JSON."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError, because no saved state can belong to an adapted detector."""
+        """Raise ValueError, because a detector of the river library has no saved state."""
         msg = f"it belongs to the detector {state.get('kind')!r}; this one keeps no state"
         raise ValueError(msg)
 

@@ -1,11 +1,11 @@
 """Measure the evidence that scores differ from a baseline, and estimate when the change began.
 
-The evidence comes from bets. A *bet* tests the null hypothesis "the mean of a view is at least
-``m0``". It holds a fictitious wealth, starting at 0, which gets 1 with each score and is then
-multiplied by a factor. While the null hypothesis is true, the expected factor is at most 1; if the
-mean is lower, the wealth grows quickly. A *view* is a number in [0, 1] computed from a score, whose
-mean falls in case of a change (`rag_eval_otel.drift.baseline` lists the four views). The *onset*
-of a change is the index of the first score after it.
+A *view* is a number in [0, 1] computed from a score, whose mean falls if the scores change
+(`rag_eval_otel.drift.baseline` lists the four views). A *bet* tests the null hypothesis "the mean
+of a view is at least ``m0``". A bet is a number, called *wealth*, which starts at 0. With each
+score, 1 is added to the wealth, and the sum is multiplied by a factor. While the null hypothesis is
+true, the expected factor is at most 1. If the mean of the view is lower, the wealth grows quickly.
+The *onset* of a change is the index of the first score after the change.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ ToViews: TypeAlias = Callable[[float], Views]
 _BETS = (6, 4, 4, 4)
 """The number of bets on each of the views level, tail, spread and rise.
 
-The bets on one view differ in their stakes, and suit changes of different sizes.
+A bet is a test whether the mean of a view has fallen. The bets on one view are sensitive to changes
+of different sizes.
 """
 
 _MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # changes of the mean that the bets suit
 _MAX_STAKE = 0.95  # a single score takes at most this fraction of the wealth of a bet
 _MIN_DISTANCE = 1e-3  # m0 is this far below the highest value, or one score could raise an alarm
 _DOUBT, _DOUBT_OF = 0.05, 100_000
-"""The accepted probability that the true mean is below the tested mean ``m0``.
+"""The accepted probability that the true mean of the baseline is below the tested mean ``m0``.
 
-It is .05, and decreases in proportion if ``every`` is above 100,000.
+The probability is .05. If ``every``, the number of scores between false alarms, is above 100,000,
+the probability decreases in proportion.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bets:
-    """Coefficients of the bets that test whether the mean of a view has fallen.
+    """Coefficients of several tests whether the mean of a view has fallen.
 
-    A view is a number ``y`` computed from each score. With each score, the wealth of bet k is
-    multiplied by ``a[k] - b[k] * y``, which is always above 0.
+    A view is a number ``y`` computed from each score. Each test, called a bet, has a number, called
+    its wealth. With each score, the wealth of bet k is multiplied by ``a[k] - b[k] * y``, which is
+    always above 0. A large wealth is evidence that the mean of ``y`` has fallen.
     """
 
     a: tuple[float, ...]
@@ -54,13 +57,15 @@ class Bets:
 
 
 def make_bets(level: Level, *, count: int, every: float) -> Bets:
-    """Return ``count`` bets that win if the mean of a view is below its ``level``.
+    """Return the coefficients of ``count`` tests whether the mean of a view is below its ``level``.
 
-    A view is a number ``y`` computed from each score. Each score multiplies the wealth of a bet by
-    ``L = (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. The mean of L is
-    at most 1 while the mean of the view is ``m0`` or more. The exponential function reduces L if
-    scores depend on each other. ``m0`` is the expected mean minus the possible error of this
-    mean. ``every`` is the mean number of scores between false alarms.
+    A view is a number ``y`` computed from each score. Each test, called a bet, has a wealth, a
+    number that is large if the mean of ``y`` has fallen. Each score multiplies the wealth by ``L =
+    (1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. The stake says how
+    strongly L depends on ``y``, and differs between the bets. ``m0`` is the expected mean in
+    ``level`` minus the possible error of this mean. The mean of L is at most 1 while the mean of
+    ``y`` is ``m0`` or more. The exponential function makes L smaller if scores depend on each
+    other. ``every`` is the mean number of scores between false alarms.
     """
     stakes = _stakes(level, count)
     bases = [_tested_mean(level, stake, stakes, every) for stake in stakes]
@@ -73,13 +78,9 @@ def make_bets(level: Level, *, count: int, every: float) -> Bets:
 
 
 def _stakes(level: Level, count: int) -> list[float]:
-    """Return ``count`` stakes for bets that the mean of scores is below the mean in ``level``.
-
-    A bet is a test with a fictitious wealth, which each score multiplies by a factor. A stake says
-    how strongly the factor of a bet depends on the score. The best stake to detect a fall of the
-    mean by ``d`` is ``d / (variance * effect)``. The stakes rise by a constant ratio from the best
-    stake for a small fall to the best stake for a large fall.
-    """
+    # The best stake to detect a fall of the mean by ``d`` is ``d / (variance * effect)``. The
+    # stakes rise by a constant ratio from the best stake for a small fall to the best stake for a
+    # large fall.
     spread = max(level.variance, 1e-6) * level.effect
     largest = _MAX_STAKE / max(level.top - level.mean, _MIN_DISTANCE)
     if level.n is not None:  # without a sample, the variance may be much smaller than assumed
@@ -89,9 +90,9 @@ def _stakes(level: Level, count: int) -> list[float]:
 
 
 def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) -> float:
-    """Return ``m0``: a bet with ``stake`` wins if the mean of the scores is below ``m0``.
+    """Return the mean that a bet tests, a little below the expected mean in ``level``.
 
-    ``m0`` is a little below the expected mean in ``level``, to allow for the error of this mean.
+    The difference allows for the estimation error of the expected mean.
     """
     # Scores that are always equal to the mean must not raise an alarm.
     steady = 2 * sum(1 / each for each in stakes) / len(stakes) / every
@@ -100,13 +101,9 @@ def _tested_mean(level: Level, stake: float, stakes: list[float], every: float) 
 
 
 def _mean_error(level: Level, stake: float, every: float) -> float:
-    """Return by how much the learned mean in ``level`` may be too high, for a bet with ``stake``.
-
-    The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
-    that many scores, an error of the mean acts like the variance of the mean times the stake. The
-    result is the smaller of this product and the distance to a one-sided confidence bound. The
-    result is 0 if the mean is a target that the user set.
-    """
+    # The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
+    # that many scores, an error of the mean acts like the variance of the mean times the stake. The
+    # result is the smaller of this product and the distance to a one-sided confidence bound.
     if level.n is None:
         return 0.0
     doubt = _DOUBT * min(1.0, _DOUBT_OF / every)
@@ -123,7 +120,10 @@ _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores in the buffer may
 
 
 class RecentScores:
-    """A ring buffer of the last 256 scores, one byte each."""
+    """A ring buffer of the last 256 scores of a stream, rounded to one byte each.
+
+    The start of a change is estimated from these scores.
+    """
 
     __slots__ = ("_count", "_ring")
 
@@ -158,10 +158,10 @@ class RecentScores:
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
     """Find how many of the last ``values`` are most clearly below ``mean``.
 
-    Returns a gain and a number. For the last ``number`` values, the gain is
-    ``sum(mean - value)**2 / number``; the function returns the number, 12 or more, with the highest
-    gain. It returns (0, 0) if the mean of the last values is not below ``mean`` for any number, or
-    if fewer than 8 values remain before the fall.
+    Returns a gain and a number. For every number n of last values, 12 or more, the gain is
+    ``sum(mean - value)**2 / n``. The function returns the n with the highest gain, and this gain.
+    It returns (0, 0) if the last values are not below ``mean`` on average for any n, or if the best
+    n leaves fewer than 8 values before the fall.
     """
     gain, found, total = 0.0, 0, 0.0
     for number, value in enumerate(reversed(values), start=1):
@@ -197,9 +197,10 @@ _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "down": (0.6, 0.4, 0.0, 0.0),
     "up": (0.0, 0.0, 0.0, 1.0),
 }
-"""The weights of the views level, tail, spread and rise in the evidence, for each direction.
+"""The weights of the views level, tail, spread and rise in the evidence, for each ``direction``.
 
-The weight is the fraction of the false alarms that a view may raise.
+A view is a number computed from each score. The weight of a view is the fraction of all false
+alarms that tests of this view may raise.
 """
 _SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # "both" with a target, which has no tail and spread
 
@@ -213,21 +214,23 @@ _LEVEL, _TAIL = 0, 1
 
 
 _ViewBets: TypeAlias = tuple[int, float, int, int]
-"""The number of a view, the weight of each of its bets in the evidence, and their index range.
+"""The number of a view, the weight of each bet on the view, and the index range of these bets.
 
-The indexes refer to the arrays in `Evidence`. This is a plain tuple, because it is unpacked for
-every score, and a named tuple would take longer.
+A view is a number computed from each score. A bet is a test whether the mean of the view has
+fallen. The indexes refer to the arrays in `Evidence`. This is a plain tuple,
+because it is unpacked for every score, and a named tuple would take longer.
 """
 
 
 class Evidence:
-    """The evidence that scores differ from ``baseline``, measured by 18 bets.
+    """The evidence that scores differ from ``baseline``, measured by 18 tests (bets).
 
-    A view is a number ``y`` computed from each score, such as the score itself; there are four
-    views with several bets each. Each score updates the wealth of bet k on a view by
-    ``M_k <- (M_k + 1) * (a_k - b_k * y)``. The evidence is the weighted sum, over the views, of the
-    mean wealth of the bets on a view. It is large if the scores have changed. ``every`` is the mean
-    number of scores between false alarms.
+    A view is a number ``y`` computed from each score, such as the score itself. There are four
+    views, and several bets test whether the mean of a view has fallen. Each bet has a wealth ``M``,
+    a number that starts at 0. Each score updates the wealth of bet k to ``(M_k + 1) * (a_k - b_k *
+    y)``. The evidence is the weighted sum, over the views, of the mean wealth of the bets on a
+    view. It is large if the scores have changed. ``every`` is the mean number of scores between
+    false alarms.
     """
 
     __slots__ = (
@@ -296,11 +299,12 @@ class Evidence:
         """Estimate when the scores changed, and return statistics of the scores since then.
 
         A view is a number computed from each score. ``view`` is the index of the view with the most
-        evidence, and ``views`` is the function that computes all four views of a score. ``count``
-        is the number of scores so far. There are up to three candidates for the start of the
-        change: the most likely fall of the view within the last 256 scores, the score since which
-        the bets on lower scores have won, and the score since which the bets on the view have won.
-        The function chooses the candidate with the clearest change of the mean.
+        evidence of a change. ``views`` is a function that computes all four views of a score.
+        ``count`` is the number of scores so far. There are up to three candidates for the start of
+        the change. The first is the most likely fall of the view within the last 256 scores. The
+        other two are the scores since which the evidence of lower scores, and the evidence in the
+        view, has been growing. The function chooses the candidate with the clearest change of the
+        mean.
         """
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
@@ -313,11 +317,6 @@ class Evidence:
         return runs[gains.index(max(gains))]
 
     def _run_since(self, view: int, count: int) -> Run:
-        """Return statistics of the scores since the bets on a change of ``view`` began to win.
-
-        ``view`` is the index of a view, which is a number computed from each score. ``count`` is
-        the number of scores so far.
-        """
         _, start, total, squares = self._runs[view * _RUN_SIZE : (view + 1) * _RUN_SIZE]
         n = max(1, count - int(start))
         mean = (self._total - total) / n
@@ -325,9 +324,9 @@ class Evidence:
         return Run(start=int(start), n=n, mean=mean, variance=variance)
 
     def since(self, *, count: int) -> int:
-        """Return the index of the first score that counts in the present evidence of a change.
+        """Return the index of the first score on which the present evidence of a change is based.
 
-        ``count`` is the number of scores so far, which is returned if there is no evidence.
+        ``count`` is the number of scores so far. If there is no evidence, ``count`` is returned.
         """
         pairs = zip(self._runs[0::_RUN_SIZE], self._runs[1::_RUN_SIZE], strict=True)
         return int(min((start for evidence, start in pairs if evidence > 1), default=count))
@@ -342,7 +341,7 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the evidence by that in ``state``, which `to_state` returned.
+        """Replace the evidence by the evidence in ``state``, which `to_state` returned.
 
         Raises KeyError, TypeError or ValueError if ``state`` is invalid, and then changes nothing.
         """
@@ -373,9 +372,11 @@ class Evidence:
 def multiplied(m: array[float], a: array[float], b: array[float], views: Views) -> array[float]:
     """Return the new wealth ``(m + 1) * (a - b * y)`` of each of the 18 bets.
 
-    ``m`` has the wealth of each bet before the score, ``a`` and ``b`` its coefficients. ``views``
-    has the four numbers ``y`` computed from the score; each bet uses one of them. The loop over the
-    bets is unrolled, because it runs for every score and would take twice as long otherwise.
+    A bet is a test whether the scores have changed. Its wealth is a number that is large if they
+    have. ``m`` has the wealth of each bet before the present score. ``a`` and ``b`` have two
+    coefficients of each bet. ``views`` has four numbers ``y`` computed from the score, and each bet
+    uses one of the four. The loop over the bets is unrolled, because it runs for every score and
+    would take twice as long otherwise.
     """
     y0, y1, y2, y3 = views
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15, m16, m17 = m
@@ -408,12 +409,6 @@ def multiplied(m: array[float], a: array[float], b: array[float], views: Views) 
 
 @cache
 def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
-    """Return the weight and the index range of the bets on each view that the detector uses.
-
-    A view is a number computed from each score; ``direction`` decides which of the four views are
-    used. ``known`` says of each view whether the baseline has a mean for it. ``reserve`` is a
-    number by which all weights are divided, so that more evidence is needed for an alarm.
-    """
     target_only = direction == "both" and not all(known)
     wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
     shares = [share if is_known else 0.0 for share, is_known in zip(wanted, known, strict=True)]
@@ -426,11 +421,6 @@ def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tup
 
 @cache
 def _shares(plan: tuple[_ViewBets, ...]) -> tuple[float, ...]:
-    """Return the weight of each of the 18 bets in the evidence.
-
-    ``plan`` has the weight and the index range of the bets on each view (a number computed from
-    each score) that the detector uses. All other bets have the weight 0.
-    """
     shares = [0.0] * _ENDS[-1]
     for view, share, first, last in plan:
         shares[first:last] = [share] * _BETS[view]

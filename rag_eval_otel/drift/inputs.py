@@ -70,16 +70,19 @@ class EmbeddingDrift:
         self.drift_detected = False
         """Whether the last embedding raised an alarm."""
         self.alarm: Alarm | None = None
-        """The last alarm. Its indexes count embeddings, from 0 after the map was computed."""
+        """The last alarm, or None. Its indexes count the embeddings after the first half window."""
 
     @property
     def count(self) -> int:
-        """The number of embeddings since the map (centres and main directions) was computed."""
+        """The number of embeddings that were compared with the first questions.
+
+        The embeddings from which the centres and main directions were computed are not counted.
+        """
         return self._detectors[0].count
 
     @property
     def since(self) -> int:
-        """The index of the first embedding that counts in the present evidence of a change."""
+        """The index of the first embedding on which the present evidence of a change is based."""
         return min(detector.since for detector in self._detectors)
 
     @property
@@ -92,10 +95,11 @@ class EmbeddingDrift:
         return max(0.0, most - math.log10(_FEATURES))
 
     def nearness(self, embedding: Vectors | Sequence[float]) -> float | None:
-        """Return the cosine of ``embedding`` and the most similar centre of a group of questions.
+        """Return the similarity of ``embedding`` to the most similar group of the first questions.
 
-        The result is 0 if the cosine is negative. It is None if the centres have not been computed
-        yet, or if the embedding is invalid.
+        The similarity is the cosine of ``embedding`` and the mean embedding (centre) of the group,
+        or 0 if the cosine is negative. The result is None if the groups have not been computed yet,
+        or if ``embedding`` is invalid.
         """
         row = self._unit(embedding)
         return None if row is None or self._map is None else self._map.nearness(row)
@@ -153,10 +157,7 @@ class EmbeddingDrift:
                 detector.pause()
 
     def _make_alarm(self, number: int) -> Alarm | None:
-        """Return the last alarm of one of the five features.
-
-        ``number`` is 0 for the similarity to the nearest centre, and 1 to 4 for the ranks.
-        """
+        # ``number`` is 0 for the similarity to the nearest centre, and 1 to 4 for the ranks.
         alarm = self._detectors[number].alarm
         if alarm is None:
             return None
@@ -181,10 +182,11 @@ class EmbeddingDrift:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the map and the evidence by those in ``state``, which `to_state` returned.
+        """Continue with the map and the evidence in ``state``, which `to_state` returned.
 
-        Raises KeyError, TypeError, ValueError or OverflowError if ``state`` is invalid, or comes
-        from a detector with other options.
+        The map has the centres and main directions of the first questions. Raises KeyError,
+        TypeError, ValueError or OverflowError if ``state`` is invalid, or comes from a detector
+        with other options.
         """
         if (state["format"], state["kind"]) != (FORMAT, self.kind):
             msg = (

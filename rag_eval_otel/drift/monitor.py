@@ -53,10 +53,11 @@ def length_score(characters: int) -> float:
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
-    Each metric yields its score under the name of the metric, and 1 or 0 under the name
-    ``<metric>.scored``: 0 if the metric has no score because the evaluation failed. The second
-    value has no version, so that a new judge that fails more often than the judge before is
-    detected. The length of the answer and the embedding of the question follow if they are known.
+    Each metric yields its score under the name of the metric. Each metric also yields, under the
+    name ``<metric>.scored``, 1 if it has a score and 0 if the evaluation failed. The value
+    ``<metric>.scored`` has no version, so that a new judge that fails more often than the judge
+    before is detected. The length of the answer and the embedding of the question follow if they
+    are known.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -163,7 +164,6 @@ class DriftMonitor:
     def _add(
         self, stream: Stream, value: Value, span: SpanRef | None, stratum: str | None
     ) -> list[Report]:
-        """Add ``value`` to the detector of ``stream``, and return alarms and new baselines."""
         reports: list[Report] = []
         with self._lock:
             monitor = self._streams.get(stream)
@@ -290,9 +290,10 @@ _MAX_TURNS = 5
 
 
 class _StreamMonitor:
-    """The detector of one stream, and the turns with the lowest and the highest scores.
+    """The detector of one stream of scores, and the turns with the lowest and the highest scores.
 
-    Only turns since the beginning of the present evidence are kept.
+    A turn is one question of a user and its answer. Only turns are kept that came since the
+    evidence of a change began to grow.
     """
 
     __slots__ = ("_highest", "_lowest", "detector")
@@ -324,9 +325,10 @@ class _StreamMonitor:
         return detector.alarm if detector.update(value, stratum=stratum) else None
 
     def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return up to five turns with the lowest scores since the index ``onset``.
+        """Return up to five turns with the lowest scores since the score with the index ``onset``.
 
-        If ``direction`` is "up", return the turns with the highest scores instead.
+        A turn is one question of a user and its answer. If ``direction`` is "up", the turns with
+        the highest scores are returned instead.
         """
         sign, turns = (-1, self._highest) if direction == "up" else (1, self._lowest)
         return tuple(
@@ -335,10 +337,6 @@ class _StreamMonitor:
 
 
 def _with_turn(turns: list[_TurnScore], turn: _TurnScore, since: int) -> list[_TurnScore]:
-    """Add ``turn`` to the sorted list ``turns``, and return the five turns with the lowest scores.
-
-    Turns before the index ``since`` are left out.
-    """
     if turns and min(-at for _, at, _ in turns) < since:
         turns = [kept for kept in turns if -kept[1] >= since]
     if len(turns) < _MAX_TURNS or turn[:2] < turns[-1][:2]:

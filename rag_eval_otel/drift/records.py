@@ -26,10 +26,11 @@ Direction = Literal["down", "up", "spread"]
 """
 
 Cause = Literal["judge", "system", "unknown"]
-"""What caused a change of scores, ``unknown`` if there is no canary set.
+"""What caused a change of scores: the judge model, the system that answers, or "unknown".
 
 A canary set is a fixed set of samples that is scored regularly. If the scores of these samples
-change, the judge has changed; otherwise the system that answers the questions has changed.
+change, the judge has changed. Otherwise the system that answers the questions has changed. Without
+a canary set, the cause is "unknown".
 """
 
 _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
@@ -86,12 +87,12 @@ class Alarm:
 def change_interval(
     change: float, *, variance: float, effect: float, n: int, baseline_error: float
 ) -> tuple[float, float]:
-    """Return a 95 % confidence interval for ``change``.
+    """Return a 95 % confidence interval for ``change``, the change of the mean of the scores.
 
     ``change`` is the mean of the ``n`` scores since the change, minus the mean of the baseline.
-    ``variance`` is the variance of these scores, ``effect`` the number of them that carry as much
-    information as one independent score. ``baseline_error`` is the standard error of the mean of
-    the baseline.
+    ``variance`` is the variance of the ``n`` scores. ``effect`` is the number of these scores that
+    carry as much information as one independent score. ``baseline_error`` is the standard error of
+    the mean of the baseline.
     """
     half = _NORMAL * math.sqrt(variance * effect / max(n, 1) + baseline_error**2)
     return change - half, change + half
@@ -113,7 +114,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstTurn:
-    """The score and the span of one of the worst answers since the onset of a change."""
+    """The score and the span of one of the worst answers after the scores changed."""
 
     score: float
     span: SpanRef | None
@@ -121,7 +122,7 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm with its stream of scores, its cause, and the worst answers since the onset."""
+    """An alarm with its stream of scores, its cause, and the worst answers since the change."""
 
     stream: Stream
     alarm: Alarm
@@ -141,9 +142,10 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBaseline:
-    """Report that the scores of a metric now come in another version than before.
+    """Report that the scores of a metric now have another version than before.
 
-    A detector for the new version learns a new baseline. ``previous`` is the version before.
+    The version changes if the metric is measured in another way, for instance with another judge. A
+    detector for the new version learns a new baseline. ``previous`` is the version before.
     """
 
     stream: Stream

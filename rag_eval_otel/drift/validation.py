@@ -45,10 +45,10 @@ def valid_reference(scores: Iterable[object]) -> list[float]:
 
 
 def count_ignored(value: object, ignored: int) -> int:
-    """Count ``value``, which is not a valid score, and return the new count.
+    """Return the number of ignored values after ``value``, which is not a valid score.
 
-    ``ignored`` is the count so far. If it is 0, a warning is logged. The value None stands for a
-    failed evaluation and is neither counted nor logged.
+    ``ignored`` is the number before. If ``ignored`` is 0, a warning is logged. The value None
+    stands for a failed evaluation and is neither counted nor logged.
     """
     if value is None:
         return ignored
@@ -58,7 +58,10 @@ def count_ignored(value: object, ignored: int) -> int:
 
 
 def default_learn(count: int) -> int:
-    """Return from how many of the ``count`` scores in a file the baseline is learned."""
+    """Return how many of the ``count`` scores in a file are used to learn the baseline.
+
+    This is half of the scores, but at least 50 and at most 2,000.
+    """
     return min(_DEFAULT_LEARN, max(_MIN_LEARN, count // 2))
 
 

@@ -1,7 +1,7 @@
 """Read and write score files.
 
-`rag-eval-otel evaluate` writes tables of scores (JSON Lines, CSV, Parquet). The OpenTelemetry
-Collector writes OTLP JSON. This package reads both.
+`rag-eval-otel evaluate` writes tables of scores (JSON Lines, CSV, Parquet), and the OpenTelemetry
+Collector writes OTLP JSON. This package reads both kinds of files.
 """
 
 from rag_eval_otel.results.read import read_scores

@@ -29,7 +29,8 @@ _ROW_GROUP = 1000  # rows to write to a Parquet file at once
 class Record:
     """One row of data, as read from a file, table or list.
 
-    ``line`` is the number, from 1, of the last line of the row in its file.
+    A row may have several lines in its file. ``line`` is the number of the last line, from 1, and
+    None if the row is not from a text file.
     """
 
     cells: Mapping[str, Any] | Sample
@@ -45,10 +46,10 @@ class Source:
 
 
 def source_of(data: object) -> Source:
-    """Return the source of the rows in ``data``.
+    """Return a `Source` that reads the rows in ``data``.
 
-    ``data`` is a path, a table, a mapping of columns, or an iterable of rows. Raises `ConfigError`
-    for any other object, and for a file that cannot be read.
+    ``data`` is a path, a table (pandas or Arrow), a mapping of columns, or an iterable of rows.
+    Raises `ConfigError` for any other object, and for a file that cannot be read.
     """
     if isinstance(data, str | os.PathLike):
         return _file(Path(data))
@@ -231,9 +232,9 @@ def check_output(path: Path) -> None:
 def writing(path: Path, metrics: Sequence[str]) -> Iterator[Write]:
     """Return a context manager that gives a function to write one scored row to ``path``.
 
-    Until the context ends, the rows are in ``<path>.part``. If the context ends without an error,
-    this file is renamed to ``path``, otherwise it is removed. ``metrics`` are the names of the
-    metrics.
+    Until the context ends, the rows are in the file ``<path>.part``. If the context ends without an
+    error, this file is renamed to ``path``. Otherwise it is removed. ``metrics`` are the names of
+    the metrics, from which the columns of a table are named.
     """
     check_output(path)
     part = path.with_name(f"{path.name}.part")

@@ -41,7 +41,7 @@ _ERRORS = frozenset(
         *("circuit_open", "budget", "shutdown", "internal"),
     }
 )
-"""The reasons that show that a score failed. No other attribute of a span shows a failure."""
+"""The values of the attribute ``reason`` of a score that mean that the score has failed."""
 
 _CUMULATIVE = (2, "AGGREGATION_TEMPORALITY_CUMULATIVE")
 
@@ -63,9 +63,10 @@ class Turns:
         return self.count - 1
 
     def of_span(self, trace: str, span: str) -> int:
-        """Return the number of the turn whose scores are on the span with the id ``span``.
+        """Return the number of the turn whose scores are on a span of ``trace``.
 
-        If ``span`` is empty, a new turn is counted.
+        A turn is one question of a user and its answer. ``span`` is the id of the span. If ``span``
+        is empty or new, a new turn is counted.
         """
         if not span:
             return self.new()
@@ -74,10 +75,10 @@ class Turns:
         return self._by_span[trace, span]
 
     def is_first(self, turn: int, name: str) -> bool:
-        """Return True if no score called ``name`` has been read for the turn number ``turn``.
+        """Return True at the first call for the score ``name`` of the turn number ``turn``.
 
-        The score counts as read from now on. So a score that is on a span and in an event is read
-        once.
+        A score may be on a span and also in an event. Later calls return False, so that the score
+        is read once.
         """
         is_first = (turn, name) not in self._read
         self._read.add((turn, name))
@@ -92,10 +93,11 @@ def is_otlp(message: Mapping[str, Any]) -> bool:
 def otlp_records(
     message: Mapping[str, Any], turns: Turns, *, metric: str | None = None
 ) -> Iterator[ScoreRecord]:
-    """Yield the scores and counter points in ``message``, an OTLP export request.
+    """Yield the scores, unscored turns and counter points in ``message``, an OTLP export request.
 
-    If a score is on a span and in an event, it is yielded once. ``metric`` restricts the scores to
-    one metric. Raises AttributeError, KeyError, TypeError or ValueError if ``message`` is not valid
+    A score that is on a span and also in an event is yielded once. ``turns`` numbers the turns and
+    is shared by all messages of a file. If ``metric`` is set, only the scores of this metric are
+    yielded. Raises AttributeError, KeyError, TypeError or ValueError if ``message`` is not valid
     OTLP JSON.
     """
     for resource in message.get("resourceSpans", ()):
@@ -168,10 +170,6 @@ def _span(
 
 
 def _metrics(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the names of the metrics that a span's attributes report on.
-
-    Such a metric has a score, or a reason why it has none.
-    """
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
     return list(dict.fromkeys(name for name, _, leaf in split if name and leaf in _METRIC_LEAVES))
 

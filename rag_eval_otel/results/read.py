@@ -1,4 +1,4 @@
-"""Read the scores in a file, in any form that this library or the Collector writes."""
+"""Read the scores in a file: a table of scores, or OTLP JSON from the OpenTelemetry Collector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rag_eval_otel.results.rows import Row, ScoreRecord, number, score_from_cell
 from rag_eval_otel.types import Evaluation, Sample
 
 _METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
-"""The endings of column names from which a metric is recognised: ``<metric>.status``, ..."""
+"""The endings of columns such as ``<metric>.status``, from which a metric is recognised."""
 
 _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
@@ -28,10 +28,11 @@ def read_scores(
 ) -> Iterator[ScoreRecord]:
     """Yield the scores and counter points in the file ``path``.
 
-    The file is OTLP JSON, or a .jsonl, .csv or .parquet table. ``metric`` selects the scores of one
-    metric. In a table, it also names the column with the scores, if the names of the other columns
-    do not show that this column is a metric. ``stratum`` names the column with the stratum of each
-    row. Raises `ConfigError` if the file cannot be read or, at the end, if it had no scores.
+    The file is OTLP JSON, or a .jsonl, .csv or .parquet table. If ``metric`` is set, only the
+    scores of this metric are yielded. In a table, ``metric`` may also be the name of a column of
+    scores that is not recognised as a metric. ``stratum`` names the column with the stratum of each
+    row (a kind of question, such as a route). Raises `ConfigError` if the file cannot be read or,
+    at the end, if the file had no scores.
     """
     columns: dict[str, None] = {}
     turns, is_empty = Turns(), True
@@ -136,12 +137,12 @@ def metric_names(
 
     A row has one of these forms:
 
-    - ``{"score": 0.8, "metric": "faithfulness"}``. If ``metric`` is missing, the name is
-      ``default``.
+    - ``{"score": 0.8, "metric": "faithfulness"}``. Without the column ``metric``, the name of the
+      metric is ``default``.
     - ``{"scores": {"faithfulness": 0.8}}``. A mapping of the fields of `Score` may replace the
       number.
-    - One column for each value: ``{"faithfulness": 0.8, "faithfulness.status": "ok"}``. A column
-      called as the argument ``metric`` needs no further columns.
+    - One column for each value: ``{"faithfulness": 0.8, "faithfulness.status": "ok"}``. The
+      argument ``metric`` names a column of scores that needs no further columns.
     """
     if isinstance(cells.get("scores"), Mapping):
         return tuple(cells["scores"])

@@ -23,13 +23,14 @@ _WITHOUT_VALUE = frozenset({"undefined", "error"})
 class Row:
     """The scores of one turn, which is one question of a user and its answer.
 
-    ``index`` numbers the turns of a dataset or file from 0. If a file has several rows with one
-    ``index``, each has other scores of that turn. ``evaluation.usage`` has the model requests of
-    this run. Scores from the cache need no requests.
+    ``index`` is the number of the turn in the dataset or file, from 0. A file may have several rows
+    with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
+    requests of this run. Scores from the cache need no requests.
 
     ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
-    ``place``, ``time``, ``service`` and ``stratum`` are known only of rows that were read from a
-    score file. The sample of such a row has no more than the question.
+    ``place``, ``time``, ``service`` and ``stratum`` (a kind of question, such as a route) are known
+    only if the row was read from a score file. The sample of such a row has no more than the
+    question.
     """
 
     index: int
@@ -57,7 +58,8 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the row as a dict for JSON, without the texts of the sample.
 
-        ``sample`` is a digest of these texts. It is equal for equal samples in every run.
+        The entry ``sample`` is a digest of these texts. Equal samples have equal digests in every
+        run.
         """
         return {
             **self._head(),
@@ -65,10 +67,10 @@ class Row:
         }
 
     def to_flat(self) -> dict[str, Any]:
-        """Return the row as the cells of a table.
+        """Return the row as the cells of a table, by column name.
 
-        The column ``<metric>`` has the value of a score. ``<metric>.status`` and similar columns
-        have its other fields.
+        The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
+        the other fields of the score.
         """
         flat = self._head()
         for score in self.scores:
@@ -102,8 +104,9 @@ class UnscoredTurn:
 class CounterPoint:
     """One data point of an OpenTelemetry counter: the ``value`` at ``time``.
 
-    ``key`` identifies the time series. All points of a ``cumulative`` counter with an equal ``key``
-    report the total of that series at different times.
+    ``key`` identifies the time series to which the point belongs. If the counter is ``cumulative``,
+    ``value`` is the total of the series up to ``time``. Otherwise ``value`` is added to earlier
+    values.
     """
 
     name: str
@@ -129,7 +132,7 @@ def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
 
 
 def score_to_dict(score: Score) -> dict[str, Any]:
-    """Return the fields of ``score`` as a dict, without its name.
+    """Return the fields of ``score`` as a dict, without the name of the metric.
 
     Empty fields are left out, except ``value``.
     """
@@ -138,15 +141,15 @@ def score_to_dict(score: Score) -> dict[str, Any]:
 
 
 def score_from_dict(name: str, found: Mapping[str, Any]) -> Score:
-    """Return the score called ``name`` from the dict that `score_to_dict` returned."""
+    """Return the score of the metric ``name`` from the dict that `score_to_dict` returned."""
     return Score(name=name, **found)
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
-    """Return the score called ``name`` from ``cells``, whose keys are fields of `Score`.
+    """Return the score of the metric ``name`` from ``cells``, a mapping of fields of `Score`.
 
-    A value that is not a finite number is left out. If a score has no value, its status is
-    ``undefined``, unless ``cells`` has the status ``error``.
+    A number that is not finite is left out. If the score has no value, its status is ``undefined``,
+    unless ``cells`` has the status ``error``.
     """
     value, normalized = number(cells.get("value")), number(cells.get("normalized"))
     if normalized is not None and not 0 <= normalized <= 1:
@@ -171,7 +174,10 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
 
 
 def unit_value(score: Score) -> float | None:
-    """Return the score normalized to [0, 1], else its value; None if ``score`` has no value."""
+    """Return the normalized value of ``score``, which is in [0, 1], or else its value.
+
+    The result is None if ``score`` has no value.
+    """
     return score.value if score.normalized is None else score.normalized
 
 
