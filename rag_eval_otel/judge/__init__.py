@@ -1,1 +1,1 @@
-"""Judges answer the questions of the metrics: models behind a server, local models, or rules."""
+"""Judges, which answer questions of metrics: models behind a server, local models, or rules."""

@@ -1,7 +1,7 @@
-"""Answer the tasks of metrics from evidence: how far contexts support claims and serve a question.
+"""Build replies to tasks from numbers: how far contexts support claims and help with a question.
 
-`LexicalJudge` and `LocalJudge` both answer this way. They differ in the evidence: `LexicalJudge`
-compares words, `LocalJudge` asks a classifier.
+`LexicalJudge` and `LocalJudge` answer in this way. They differ in how they compute the numbers (the
+*evidence*): `LexicalJudge` compares words, `LocalJudge` asks a classifier.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ class Shown:
 
     @cached_property
     def claims(self) -> list[str]:
-        """The claims that the answer makes."""
+        """The claims that the answer (or the reference) makes."""
         return claims_of(self.answer, question=self.question)
 
 
 class Evidence(Protocol):
-    """Says how far the contexts of a task support claims and serve the question, from 0 to 1."""
+    """Computes from 0 to 1 how far the contexts of a task support claims and help to answer."""
 
     def support(self, claim: str) -> float:
         """Return the probability that the contexts support ``claim``."""
 
     def new_support(self, claim: str) -> float:
-        """Return the probability that the contexts support what ``claim`` adds to the question."""
+        """Return the probability that contexts support ``claim``, without words of the question."""
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:
-        """Return the probability that the contexts support ``sentence``, which makes ``claims``."""
+        """Return the probability that contexts support ``sentence``, which makes ``claims``."""
 
     def relevances(self) -> Sequence[float]:
-        """Return how far each context serves the question."""
+        """Return, for each context, how far it helps to answer the question (0 to 1)."""
 
     def relevance(self) -> float:
-        """Return how far the contexts, taken together, serve the question."""
+        """Return how far all contexts together help to answer the question (0 to 1)."""
 
     def reason(self, share: float) -> str:
-        """Return the text of the judge's reason for a rating made from ``share`` (0 to 1)."""
+        """Return a text that explains a rating; ``share`` (0 to 1) is the rating's evidence."""
 
 
 class EvidenceAnswers:
-    """Builds the judge's reply to one ``task`` from ``evidence``.
+    """Builds the judge's reply to one ``task`` from ``evidence``, which computes probabilities.
 
-    ``shown`` has the texts that the task shows. Each public method builds one kind of reply;
-    `ANSWERS` says which method answers which task.
+    ``shown`` has the texts that the task shows to the judge. Each public method builds one kind of
+    reply. `ANSWERS` maps the family of a task to the method that answers it.
     """
 
     def __init__(self, task: Task[Any], shown: Shown, evidence: Evidence) -> None:
@@ -113,13 +113,13 @@ class EvidenceAnswers:
 
 
 def verdicts(probabilities: Iterable[float]) -> say.Verdicts:
-    """Return one verdict for each of ``probabilities`` of a yes, numbered from 1."""
+    """Return a verdict for each of ``probabilities``, numbered from 1; from one half, it is yes."""
     numbered = enumerate(probabilities, start=1)
     return say.Verdicts(verdicts=[say.Verdict.graded(one, index=i) for i, one in numbered])
 
 
 def judged(claims: Iterable[str], probability: Callable[[str], float]) -> say.JudgedStatements:
-    """Return ``claims`` with verdicts; ``probability`` says how likely a claim is supported."""
+    """Return ``claims`` with verdicts: yes if ``probability(claim)`` is at least one half."""
     found = [say.JudgedStatement.graded(probability(one), statement=one) for one in claims]
     return say.JudgedStatements(statements=found)
 
@@ -136,4 +136,4 @@ ANSWERS: Mapping[str, Callable[[EvidenceAnswers], say.Reply]] = {
     "useful_for_answer": EvidenceAnswers.useful,
     "useful_for_reference": EvidenceAnswers.useful,
 }
-"""The method that answers the tasks of each family of prompts (see `Kind.family`)."""
+"""The method that answers a task, by the family of the task's prompt (see `Kind.family`)."""

@@ -1,9 +1,10 @@
-"""`Ask`: put the questions of one sample to the judge, with as few requests as possible.
+"""`Ask`: put the questions of metrics about one sample to the judge, in few requests.
 
-Equal questions are asked once. Questions that may share a request are sent together if they wait at
-the same moment. A question that comes up during a request waits for the reply, so that it can share
-a request with questions that follow from the reply. If a reply does not parse, the judge is asked
-again and told the error.
+If several metrics ask equal questions, the judge is asked once. Questions that wait at the same
+moment are sent in one request, unless one of them must not see a text of another. If a metric asks
+a question while a request is under way, the question waits for the reply, to share its request with
+questions that follow from the reply. If a reply does not parse, the judge is asked again and told
+the error.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 
 
 class ReplyCache:
-    """Keeps the last ``max_entries`` replies of judges, under digests of the questions.
+    """Keeps up to ``max_entries`` replies of judges, under digests of the questions to the judge.
 
-    The least recently used reply is dropped first. The texts of questions are not kept. Each reply
-    is kept with the name of the model that gave it, so that a score from the cache has the same
-    version as the score before it.
+    If the cache is full, the least recently used reply is dropped. The texts of questions are not
+    kept. Each reply is kept with the name of the model that gave it, because the version of a score
+    contains this name.
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
@@ -44,14 +45,14 @@ class ReplyCache:
         self._replies: OrderedDict[bytes, tuple[Reply, str]] = OrderedDict()
 
     def get(self, key: bytes) -> tuple[Reply, str] | None:
-        """Return the reply kept under ``key`` and the name of its model, or None."""
+        """Return the reply kept under ``key`` and the name of the model that gave it, or None."""
         found = self._replies.get(key)
         if found is not None:
             self._replies.move_to_end(key)
         return found
 
     def put(self, key: bytes, reply: Reply, model: str) -> None:
-        """Keep ``reply`` of ``model`` under ``key``; drop the oldest replies over the limit."""
+        """Keep ``reply``, given by ``model``, under ``key``; if the cache is full, drop a reply."""
         self._replies[key] = (reply, model)
         while len(self._replies) > self._max:
             self._replies.popitem(last=False)
@@ -60,15 +61,17 @@ class ReplyCache:
 class Ask:
     """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
 
-    - ``fusion``: with ``"off"``, each task has a request of its own.
-    - ``repairs``: how often a task is asked again if its part of the reply does not parse.
-    - ``patience``: with fusion, the most seconds that a task waits for requests under way, to share
-      a request with tasks that follow from their replies.
-    - ``reasons``: whether the judge is to give reasons.
-    - ``prompts``: a digest of prompts that are not built in, as a part of the keys of ``cache``.
+    - ``fusion``: with ``"on"``, tasks may share a request; with ``"off"``, each task has its own.
+    - ``repairs``: how often a task is sent again if the reply to the task does not parse.
+    - ``patience``: with fusion, the most seconds that a task waits for the end of requests under
+      way. A reply may lead to further tasks, and all of them can then share a request.
+    - ``cache``: replies to earlier tasks, which are used again.
+    - ``reasons``: with ``"on"``, the judge gives a reason with each verdict and rating.
+    - ``prompts``: a digest of the user's own prompts, or empty. It is a part of the keys of
+      ``cache``, so that a reply to another prompt is not used.
 
-    Afterwards, ``usage`` has the number of requests and tokens, and ``model`` the name of the model
-    that answered.
+    After the replies, ``usage`` has the numbers of requests and tokens, and ``model`` the name of
+    the model that answered.
     """
 
     def __init__(
@@ -98,19 +101,19 @@ class Ask:
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
-        """Return the judge's reply to ``task``, or raise the error if there is no reply."""
+        """Put ``task`` to the judge and return the reply, or raise the error of the request."""
         outcome = await self._outcome(task)
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Ask the judge all ``tasks`` at once and return the reply or the error for each task."""
+        """Put all ``tasks`` to the judge at once; return a reply or an exception for each task."""
         outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        """Cancel the requests under way, and fail the tasks that wait to be sent."""
+        """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
         self.usage += Usage(judge_requests=len(self._requests))
@@ -141,10 +144,10 @@ class Ask:
         return future
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks after `_QUIET` loop iterations without a new task or a reply.
+        """Send the waiting tasks once no task and no reply has come for `_QUIET` loop iterations.
 
-        With fusion, tasks wait longer while a request is under way. ``seen`` is the number of
-        events at the last call, ``quiet`` the number of iterations without a new event.
+        With fusion, the tasks also wait for requests under way. ``seen`` is the value that
+        ``_events`` had at the last call. ``quiet`` counts the iterations since its last change.
         """
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -156,10 +159,6 @@ class Ask:
             self._send_waiting()
 
     def _wait(self) -> None:
-        """Start the timer that sends the waiting tasks after ``patience`` seconds.
-
-        If the last request ends before, the tasks are sent then.
-        """
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._patience, self._send_waiting)
@@ -178,10 +177,7 @@ class Ask:
             request.add_done_callback(partial(self._close, group))
 
     async def _send(self, asked: Sequence[Task[Any]]) -> None:
-        """Ask the judge about the tasks ``asked``, and again if their replies do not parse.
-
-        The outcome of a task is set as soon as its reply arrives.
-        """
+        """Put the tasks ``asked`` to the judge; repeat each task if its reply does not parse."""
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
@@ -198,7 +194,6 @@ class Ask:
             self._cache.put(self._key(task), part, self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
-        """Set the error of ``request``, which ended, as the outcome of tasks without a reply."""
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
@@ -231,9 +226,10 @@ class Ask:
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
-    """Split ``tasks`` into groups; the tasks of a group share one request to the judge.
+    """Split ``tasks`` into groups; the tasks of a group are sent in one request to the judge.
 
-    A task joins the first group in which it may share a request with all tasks.
+    A task joins the first group with which it may share a request (see `may_share`), else it begins
+    a new group. If ``fusion`` is ``"off"``, each task is a group.
     """
     groups: list[list[Task[Any]]] = []
     for task in tasks:
@@ -246,5 +242,5 @@ def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[An
 
 
 def given_up() -> JudgeTimeoutError:
-    """Return the error of a request that is cancelled because the evaluation ends."""
+    """Return the error for a request that was cancelled because the evaluation ran out of time."""
     return JudgeTimeoutError("given up: the evaluation ran out of time")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class LangChainJudge:
-    """A judge that asks a LangChain chat model, or a runnable that ends in a chat model.
+    """A judge that is a LangChain chat model, or a runnable that ends in a chat model.
 
     The JSON Schema of the reply is in the prompt, because not every chat model accepts a schema.
-    The retries and timeouts of the chat model apply. Neither this library nor LangSmith traces the
-    calls.
+    The retries and timeouts that are set in the chat model apply. The calls of the chat model are
+    traced neither by this library nor by LangSmith.
 
     The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, not with
     ``ainvoke``. LangChain's packages share one asynchronous HTTP client among all models of a
@@ -36,7 +36,7 @@ class LangChainJudge:
     def __init__(
         self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
     ) -> None:
-        """Judge with ``llm``; ``model`` names it in versions of scores if it has no name itself."""
+        """Judge with ``llm``; versions of scores contain ``model``, or else the name in ``llm``."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
 
@@ -44,7 +44,7 @@ class LangChainJudge:
         return f"LangChainJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one call of the chat model, and pass on its exceptions."""
+        """Send ``tasks`` in one call of the chat model; return the replies or raise its error."""
         from langsmith import tracing_context  # noqa: PLC0415  # comes with langchain-core
 
         request = compose(tasks)
@@ -59,9 +59,9 @@ class LangChainJudge:
 
 
 def named_judge(model: str, config: Config) -> LangChainJudge:
-    """Return a judge on ``model`` of the provider in ``config.judge``, made by LangChain.
+    """Return a judge that asks ``model`` of the provider in ``config.judge`` by way of LangChain.
 
-    For providers without an OpenAI-compatible endpoint, such as Bedrock.
+    It is used for providers without an OpenAI-compatible endpoint, such as Bedrock.
     """
     provider = PROVIDERS[str(config.judge).partition("/")[0]]
     if config.seed is not None:
@@ -82,10 +82,10 @@ def named_judge(model: str, config: Config) -> LangChainJudge:
 def _chat_model(
     provider: Provider, model: str, *, timeout: float, **options: Any
 ) -> Runnable[Any, Any]:
-    """Return ``model`` of ``provider``, made by LangChain's ``init_chat_model``.
+    """Make ``model`` of ``provider`` with LangChain's ``init_chat_model`` and return it.
 
-    ``timeout`` is in seconds for each attempt. Raises `MissingDependencyError` if a package is not
-    installed, and `ConfigError` if the model cannot be made with ``options``.
+    ``timeout`` is the most seconds of each attempt of a call. Raises `MissingDependencyError` if a
+    package is not installed, and `ConfigError` if the model cannot be made with ``options``.
     """
     try:
         make: Any = import_module("langchain.chat_models").init_chat_model

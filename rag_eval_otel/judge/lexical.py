@@ -1,8 +1,8 @@
 """`LexicalJudge`: the offline judge, which compares words.
 
-It needs no key, no network and no model, and always gives the same reply. It finds words and
-numbers that occur in both texts, and does not know their meaning. It is good for a first set-up,
-demos and a free first look at scores.
+The judge needs no key, no network and no model, and gives equal replies to equal questions. It
+finds the words and numbers that two texts have in common, and does not know what words mean. It is
+good for a first set-up, demos and a free first look at scores.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _INTENT = "To know: "
 
 
 class LexicalJudge:
-    """A judge that compares words: offline, free, and with the same result each time.
+    """A judge that compares words: offline, free, and with equal replies to equal questions.
 
-    Verdicts and ratings carry a probability; at one half, yes and no are equally likely. For a task
-    with instructions (a rubric, a guideline, instructions of your own) the reply is an
-    `UnparsableReplyError`. At most `texts.MAX_CHARACTERS` of a text are read. Instructions in the
-    texts have no effect.
+    Verdicts and most ratings are computed from a probability; at one half, yes and no are equally
+    likely. The judge cannot follow instructions (a rubric, a guideline, instructions of your own);
+    its reply to such a task is an `UnparsableReplyError`. At most `texts.MAX_CHARACTERS` of a text
+    are read. Instructions hidden in an answer or a context have no effect.
     """
 
     model = "lexical"
@@ -50,7 +50,7 @@ class LexicalJudge:
     revision = 4  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` at once. No request is made, so the usage is zero."""
+        """Return the replies to ``tasks``, made without any request, so that the usage is zero."""
         read = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_answer(task, read) for task in tasks), model=self.model)
 
@@ -61,7 +61,7 @@ def named_judge(_model: str, _config: Config) -> LexicalJudge:
 
 
 class _WordEvidence:
-    """Computes how far contexts support claims and serve the question, by comparing words."""
+    """Computes, by comparing words, how far contexts support claims and help with a question."""
 
     def __init__(self, shown: Shown, read: Callable[[tuple[str, ...]], Passages]) -> None:
         self._shown, self._read = shown, read
@@ -102,7 +102,7 @@ def _answer(task: Task[Any], read: Callable[[tuple[str, ...]], Passages]) -> Ans
 
 
 class _Answers:
-    """Answers the tasks that `EvidenceAnswers` does not, by methods named after task families."""
+    """Answers tasks that `EvidenceAnswers` cannot answer; ``to_X`` answers tasks of family X."""
 
     def __init__(self, by_evidence: EvidenceAnswers) -> None:
         self._by_evidence = by_evidence

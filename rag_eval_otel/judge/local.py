@@ -1,4 +1,4 @@
-"""`LocalJudge`: judge with an NLI or hallucination model, or a cross-encoder, on this machine."""
+"""`LocalJudge`: use an NLI model, a hallucination model or a cross-encoder as the judge."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ _SPECIAL = 4  # the most tokens that a tokenizer adds to a pair
 
 
 class LocalJudge:
-    """A judge on a local classifier of pairs of texts. It needs no key.
+    """A judge that is a classifier of pairs of texts on this machine.
 
-    Once the classifier is downloaded, no network is needed. ``model`` is the name or path of a
-    ``CrossEncoder`` of ``sentence-transformers``. It is either an NLI or hallucination model, which
-    tells whether a text entails a claim, or a cross-encoder with one label, which scores how well
-    two texts match. The label that means entailment is recognised by its name; if it is not, pass
-    ``label``. For context relevance, a model with one label classifies (question, context); a model
-    with more labels classifies the context and the hypothesis that the context answers the
-    question. ``relevance_model`` is a second model that is used for context relevance only.
+    The judge needs no key, and no network once the model is downloaded. ``model`` is the name or
+    path of a ``CrossEncoder`` of ``sentence-transformers``. It is either an NLI or hallucination
+    model, which tells whether a text entails a claim, or a cross-encoder with one label, which
+    scores how well two texts match. The label that means entailment is recognised by its name; if
+    no label has such a name, pass its name as ``label``. For context relevance, a model with one
+    label classifies (question, context). A model with more labels classifies the context and the
+    hypothesis that the context answers the question. ``relevance_model`` is a second model that is
+    used for context relevance only.
 
     Faithfulness, groundedness, context relevance and usefulness are probabilities of the model.
-    `LexicalJudge` breaks up an answer into claims and answers all other questions. A context that
-    is too long for the model is split into windows, and the window with the highest probability
-    counts.
+    `LexicalJudge` breaks up an answer into claims and answers all other questions of metrics. A
+    context that is too long for the model is split into windows, and the window with the highest
+    probability counts.
 
-    All pairs of one request are classified in batches of ``batch_size`` on ``device`` (default:
-    PyTorch's choice), on at most ``max_threads`` worker threads. PyTorch uses all cores from one
-    thread.
+    The pairs of texts of one request are classified in batches of ``batch_size`` on ``device``, for
+    example ``"cuda"`` (default: PyTorch's choice). At most ``max_threads`` requests are classified
+    at the same time; one is usually enough, because PyTorch uses all cores from one thread.
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
     is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
@@ -73,7 +74,7 @@ class LocalJudge:
         batch_size: int = 32,
         max_threads: int = 1,
     ) -> None:
-        """Load ``model``; a name that was not loaded before is downloaded."""
+        """Load ``model``; a named model that is not on this machine is downloaded."""
         if batch_size < 1 or max_threads < 1:
             msg = f"batch_size and max_threads must be 1 or more, not {batch_size}, {max_threads}"
             raise ConfigError(msg)
@@ -90,7 +91,7 @@ class LocalJudge:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks``, and classify the pairs of all tasks together. No request is made."""
+        """Return the replies to ``tasks``; pairs of texts of all tasks are classified together."""
         others = await self._others.reply(tasks)
         mine = [task for task in tasks if _is_mine(task)]
         answers = iter(await self._workers.run(lambda: self._answers(mine)) if mine else [])
@@ -101,7 +102,7 @@ class LocalJudge:
         return Replies(parts=tuple(parts), model=self.model)
 
     def _answers(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
-        """Answer ``tasks`` twice: to find the pairs of texts, then with their probabilities."""
+        """Answer ``tasks`` twice: to collect pairs of texts, then with their probabilities."""
         claims, questions = _Wanted(), _Wanted()
         _answered(tasks, claims=claims, questions=questions)
         return _answered(
@@ -121,20 +122,21 @@ def _answered(tasks: Sequence[Task[Any]], **probabilities: Mapping[Pair, float])
 
 
 def named_judge(model: str, config: Config) -> LocalJudge:
-    """Return a judge on the local ``model``, with the device and the batch size of ``config``."""
+    """Return a judge with the local ``model``, and the device and batch size of ``config``."""
     return LocalJudge(model, device=config.device, batch_size=config.batch_size)
 
 
 def _name_of(model: str | os.PathLike[str]) -> str:
-    """Return the name of a folder without its path, or a model's name with its organisation."""
+    """Return the last part of the path if ``model`` is a folder, else the whole name."""
     path = Path(model)
     return path.name if path.is_dir() else str(model)
 
 
 class Classifier:
-    """Computes probabilities with a ``CrossEncoder``, and splits long texts into windows.
+    """Computes the probability that a text supports a claim, with a ``CrossEncoder``.
 
-    The probabilities are those of one label: the label that means "supported".
+    This is the probability of the label that means "supported". Texts that are too long for the
+    model are split into windows.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Classifier:
 
     @cached_property
     def digest(self) -> str:
-        """Eight digits that change with the weights of the model and with the label in use."""
+        """Eight hex digits of a hash of some weights of the model and of the label in use."""
         told = [str(self._label)]
         for name, weights in self._model.model.state_dict().items():
             flat = weights.flatten()
@@ -165,7 +167,7 @@ class Classifier:
 
     @cached_property
     def length(self) -> int:
-        """The most tokens of a pair that the model reads."""
+        """The most tokens of a pair of texts that the model can read."""
         config = self._model.config
         limits = (
             getattr(self._model, "max_seq_length", None),
@@ -177,14 +179,16 @@ class Classifier:
     def probabilities(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
         """Return, for each pair (text, claim), the probability that the text entails the claim.
 
-        If a text is split into windows, the highest probability of a window counts.
+        If a text is too long for the model, it is split into windows, and the highest probability
+        of a window counts.
         """
         return self._best({pair: list(self._windows(*pair)) for pair in pairs})
 
     def relevances(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
-        """Return, for each pair (text, question), how likely the text answers the question.
+        """Return, for each pair (text, question), the probability that the text answers it.
 
-        If a text is split into windows, the highest probability of a window counts.
+        If a text is too long for the model, it is split into windows, and the highest probability
+        of a window counts.
         """
         asked: dict[Pair, list[Pair]] = {}
         for text, question in pairs:
@@ -214,9 +218,9 @@ class Classifier:
         return [_softmax([float(logit) for logit in row])[self._label] for row in rows]
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield pairs of a window of ``text`` and ``claim`` that are short enough for the model.
+        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model.
 
-        If the whole text fits, it is the only window.
+        If the whole text is short enough, it is the only window.
         """
         with self._lock:
             told = self._tokenizer(claim, add_special_tokens=False, verbose=False)
@@ -267,10 +271,10 @@ def _load(model: str | os.PathLike[str], device: str | None) -> Any:
 
 
 def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
-    """Return the index of the label that means "supported", or raise `ConfigError`.
+    """Return the index of the model's label that means "supported", or raise `ConfigError`.
 
-    ``names`` are the labels of ``model`` by index. ``wanted`` is the label that the user named, if
-    any.
+    ``names`` maps indexes to the names of the labels. If ``wanted`` is set, return the index of the
+    label with this name.
     """
     labels = [names[i] for i in sorted(names)]
     if wanted is not None:
@@ -314,7 +318,7 @@ def _softmax(logits: Sequence[float]) -> list[float]:
 
 
 class _Wanted(dict[Pair, float]):
-    """A mapping that records which pairs of texts are looked up, and returns one half for each."""
+    """Records the pairs of texts that are looked up, and returns one half for each pair."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN
@@ -322,10 +326,10 @@ class _Wanted(dict[Pair, float]):
 
 
 class _ModelEvidence:
-    """Computes how far contexts support claims and serve the question, from given probabilities.
+    """Computes how far contexts support claims and help with a question, from probabilities.
 
-    The probabilities come from a classifier: ``claims`` has them for pairs (context, claim),
-    ``questions`` for pairs (context, question).
+    The classifier computed the probabilities: ``claims`` maps pairs (context, claim), and
+    ``questions`` maps pairs (context, question), each to its probability.
     """
 
     def __init__(

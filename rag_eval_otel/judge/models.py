@@ -1,6 +1,6 @@
 """Make the judge, the embedder and the prompts that a `Config` or a caller names.
 
-`CircuitBreaker` stops asking a judge whose requests fail.
+`CircuitBreaker` stops sending requests to a judge after several failed requests.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ if TYPE_CHECKING:
 
 
 AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
-"""A judge, a LangChain chat model, the name of a judge, or None for the environment's judge."""
+"""A judge, a LangChain chat model, or a judge's name; None: ``RAG_EVAL_JUDGE`` or the default."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
 """An embedder, LangChain ``Embeddings``, the name of an embedder, or None.
 
-None stands for the embedder of the environment, or else for the default beside the judge.
+None stands for the embedder that ``RAG_EVAL_EMBEDDER`` names. If the variable is not set, None
+stands for the default embedder of the judge.
 """
 
 AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
-"""Prompts, the path of a folder with prompts, or None for the environment's folder."""
+"""Prompts, or the path of a folder with prompts; None: ``RAG_EVAL_PROMPTS`` or built in."""
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge that ``config`` names, behind a circuit breaker if it is a remote judge."""
+    """Return the judge of ``config``; unless it is lexical or local, in a `CircuitBreaker`."""
     judge = build_plain_judge(config)
     is_here = isinstance(judge, LexicalJudge | LocalJudge)
     return judge if is_here else CircuitBreaker(judge)
 
 
 def build_plain_judge(config: Config) -> Judge:
-    """Return the judge that ``config`` names, without a circuit breaker."""
+    """Return the judge of ``config``, which is given by name or as an object."""
     if not isinstance(config.judge, str):
         return (
             config.judge if _is_judge(config.judge) else LangChainJudge(cast("Any", config.judge))
@@ -62,7 +63,7 @@ def build_plain_judge(config: Config) -> Judge:
 
 
 def build_embedder(config: Config) -> Embedder:
-    """Return the embedder that ``config`` names."""
+    """Return the embedder of ``config``, which is given by name or as an object."""
     if not isinstance(config.embedder, str):
         given = config.embedder
         return given if _is_embedder(given) else LangChainEmbedder(cast("Any", given))
@@ -83,11 +84,11 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return the judge and the embedder that a caller passed, or make them from their names.
+    """Return a judge and an embedder: the objects that are passed, or made from their names.
 
-    For None, the environment gives the name. A named judge or embedder is made once and then
-    reused. Raises `ConfigError` for an object of another type, and `MissingDependencyError` if a
-    package is not installed.
+    For None, the environment variables or the defaults of `Config` give the name. If both are given
+    by name, they are made once and then reused in later calls. Raises `ConfigError` for an object
+    of another type, and `MissingDependencyError` if a package is not installed.
     """
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
@@ -98,9 +99,10 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
 
 
 def chosen_prompts(prompts: AnyPrompts) -> Prompts:
-    """Return the prompts that a caller passed, or load them from the folder that was named.
+    """Return ``prompts``, or load them from the folder that ``prompts`` names.
 
-    Raises `ConfigError` for an incomplete folder.
+    For None, the folder in ``RAG_EVAL_PROMPTS`` is loaded; if the variable is not set, the built-in
+    prompts are returned. Raises `ConfigError` for a folder that lacks a prompt.
     """
     if isinstance(prompts, Prompts):
         return prompts
@@ -127,9 +129,9 @@ _OF_MODELS = (
 
 
 def _key(config: Config) -> tuple[tuple[str, Any], ...]:
-    """Return a cache key: all options that decide how the judge and the embedder are made.
+    """Return the options of ``config`` that decide how judge and embedder are made, as a cache key.
 
-    The key is empty if the judge or the embedder is an object and not a name.
+    The key is empty if the judge or the embedder is given as an object, which is not cached.
     """
     if not (isinstance(config.judge, str) and isinstance(config.embedder, str)):
         return ()
@@ -139,9 +141,9 @@ def _key(config: Config) -> tuple[tuple[str, Any], ...]:
 
 
 def _environment(config: Config) -> tuple[str | None, ...]:
-    """Return the keys and addresses in the environment that judge and embedder would use.
+    """Return the environment's keys and addresses for the providers of judge and embedder.
 
-    They are a part of the cache key, because they may change between two calls.
+    The keys and addresses are a part of the cache key, because they may change between two calls.
     """
     found = [parts_of(name) for name in (config.judge, config.embedder) if isinstance(name, str)]
     providers = [part[0] for part in found if part]
@@ -164,9 +166,11 @@ def _made(key: tuple[tuple[str, Any], ...]) -> tuple[Judge, Embedder]:
 class CircuitBreaker:
     """Stops asking ``judge`` for ``cooldown`` seconds after ``failures`` failed requests in a row.
 
-    After the cool-down, one request is let through. If it succeeds, requests are let through again;
-    if it fails, another cool-down begins. A reply that does not parse is not a failure. A request
-    that is refused for its content, such as a text that is too long, is not a failure either.
+    During this cool-down, each request fails at once with `JudgeUnavailableError`. After the
+    cool-down, one request is sent. If this request succeeds, all requests are sent again. If it
+    fails, another cool-down begins. A reply that does not parse does not count as a failed request.
+    A request that the server refuses for its content, such as a text that is too long, does not
+    count either. ``clock`` returns the time in seconds.
     """
 
     def __init__(
@@ -190,16 +194,16 @@ class CircuitBreaker:
 
     @property
     def revision(self) -> int | None:
-        """The revision of the wrapped judge, or None if it has none."""
+        """The number of the wrapped judge's rules in versions of scores, or None if it has none."""
         return getattr(self._judge, "revision", None)
 
     @property
     def label_metrics(self) -> frozenset[str] | None:
-        """The metrics that decide the overall label with the wrapped judge; None: all metrics."""
+        """The metrics whose labels decide the overall label with this judge; None: all metrics."""
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` at once in a cool-down."""
+        """Pass ``tasks`` to the judge; in a cool-down, raise `JudgeUnavailableError` at once."""
         self._admit()
         failed = True
         try:

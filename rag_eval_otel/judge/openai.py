@@ -1,4 +1,4 @@
-"""`OpenAIJudge`: ask any server with OpenAI's chat completions (OpenAI, Azure, vLLM, Ollama)."""
+"""`OpenAIJudge`: use a model behind an OpenAI-compatible server as the judge."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VAIN = 3  # after so many requests refused in all forms, a refusal must name th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The options of a request that a server may refuse, such as the JSON Schema of the reply."""
+    """The options of a request that a server may refuse: JSON Schema, temperature and others."""
 
     mode: SchemaMode
     temperature: float | None
@@ -54,7 +54,7 @@ class _Form:
 
 
 def named_judge(model: str, config: Config) -> OpenAIJudge:
-    """Return a judge on ``model`` of the provider in ``config.judge``, with its options."""
+    """Return a judge that asks ``model`` of the provider that ``config.judge`` names."""
     provider = PROVIDERS[str(config.judge).partition("/")[0]]
     return OpenAIJudge(
         model,
@@ -70,20 +70,21 @@ def named_judge(model: str, config: Config) -> OpenAIJudge:
 
 
 class OpenAIJudge:
-    """A judge behind an OpenAI-compatible server.
+    """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. If the server refuses the schema
     (400 or 422), the judge asks for a JSON object, and then for plain text, with the schema in the
-    prompt. A refused form is not tried again. In the same way, a refused ``temperature`` is left
-    out, and so are the probabilities of tokens that ``rating="logprobs"`` asks for. ``max_tokens``
-    is sent as ``max_completion_tokens`` if the server asks for that name. So reasoning models need
-    no option. The ``openai`` client retries server errors, 429 (as Retry-After says) and timeouts
-    up to ``max_retries`` times.
+    prompt. If the server refuses ``temperature``, the judge leaves it out. If the server refuses
+    the probabilities of tokens, which metrics with ``rating="logprobs"`` need, the judge asks for
+    fewer, and then for none. If the server refuses the name ``max_tokens``, the judge sends
+    ``max_completion_tokens``. Later requests leave out what was refused, so that reasoning models
+    need no option. The ``openai`` client retries server errors, 429 (as Retry-After says) and
+    timeouts up to ``max_retries`` times.
 
-    - ``timeout``: seconds for each attempt.
+    - ``timeout``: the most seconds of each attempt.
     - ``api_key``: by default, the value of ``OPENAI_API_KEY``.
-    - ``max_tokens``: the limit of the reply, including what the model thinks before.
-    - ``extra_body``: further fields of the request, which take precedence.
+    - ``max_tokens``: the most tokens of a reply, including the reasoning of the model.
+    - ``extra_body``: further fields of the request; they replace fields of the same name.
     - ``api_version``: if set, ``base_url`` is an endpoint of Azure and ``model`` a deployment.
     - ``client``: a client (for instance an ``AsyncAzureOpenAI``) that replaces ``base_url``,
       ``api_key``, ``timeout`` and ``max_retries``. It must be used in one event loop only.
@@ -108,10 +109,11 @@ class OpenAIJudge:
         seed_field: str = "seed",
         limit_field: TokenLimit = "max_tokens",
     ) -> None:
-        """Judge with ``model``; nothing is imported or connected before the first request.
+        """Judge with ``model``; connect to the server with the first request only.
 
-        ``seed_field`` and ``limit_field`` are the server's names for ``seed`` and ``max_tokens``.
-        ``key_variable`` is the environment variable that errors name if the key is wrong.
+        ``schema_mode`` is the first way to ask for JSON: by a JSON Schema, as a JSON object, or in
+        the prompt. ``seed_field`` and ``limit_field`` are the server's names of the fields ``seed``
+        and ``max_tokens``. If the key is wrong, the error names the variable ``key_variable``.
         """
         self.model = model
         self._form = _Form(
@@ -140,9 +142,9 @@ class OpenAIJudge:
         return f"OpenAIJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one request, or raise a `JudgeError` if there is no answer.
+        """Send ``tasks`` in one request and return the replies; raise `JudgeError` if it fails.
 
-        If the server refuses a part of the request, the request is sent again without that part.
+        If the server refuses an option of the request, the request is sent again without it.
         """
         request = compose(tasks)
         requests = 0
@@ -163,10 +165,7 @@ class OpenAIJudge:
             return _replies(payload, tasks, model=self.model, requests=requests)
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
-        """Use ``form`` of the request, which the server accepted, from now on.
-
-        If the server refused other forms before, log the ``refusals`` once.
-        """
+        """Use ``form``, which the server accepted, for later requests; log earlier ``refusals``."""
         self._is_taken = True
         if form != self._form and refusals:
             self._form = form
@@ -204,8 +203,9 @@ class OpenAIJudge:
     def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
         """Return ``form`` without the option that the server refused in ``error``.
 
-        Return None if the error has another cause. If a request in this form was answered before,
-        or several requests failed in all forms, the server's message must name the refused option.
+        Return None if the error has another cause. Normally, any error 400 or 422 counts as a
+        refusal of the JSON Schema. If the server has accepted a request before, or refused several
+        requests in all forms, only an error that names the schema counts.
         """
         refused = str(error).lower()
         if "temperature" in refused and form.temperature is not None:
@@ -252,9 +252,9 @@ def _said_cut_off(part: object) -> object:
 
 
 def _content(payload: Mapping[str, Any]) -> str:
-    """Return the text of the assistant's message, without thoughts.
+    """Return the text of the assistant's message in ``payload``, without the model's reasoning.
 
-    If the model refuses to answer, its refusal is returned, which then does not parse.
+    If the model refused to answer, return the text of the refusal.
     """
     try:
         message = payload["choices"][0]["message"]
@@ -276,11 +276,12 @@ def _content(payload: Mapping[str, Any]) -> str:
 def with_expectations(
     parts: Sequence[object], tasks: Sequence[Task[Any]], *, names: Sequence[str], choice: Any
 ) -> tuple[object, ...]:
-    """Add to ratings their expected value under token probabilities, if the task asks for it.
+    """Return ``parts``; ratings get the mean rating under the probabilities of tokens.
 
-    ``parts`` are the replies to ``tasks``, under ``names`` in the reply. ``choice`` is the
-    server's, with the probabilities of tokens in ``logprobs.content``. A rating without
-    probabilities, or of several tokens, is returned unchanged.
+    ``parts`` are the judge's replies to ``tasks``, and ``names`` are their member names in the JSON
+    object of the reply. ``choice`` is the entry of ``choices`` in the server's response; its
+    ``logprobs.content`` has the probabilities. A reply is returned unchanged if its task does not
+    ask for probabilities, if the server gave none, or if the rating has several tokens.
     """
     tokens = _tokens(choice)
     return tuple(
@@ -310,9 +311,9 @@ def _weighed(
 
 
 def _rating_at(text: str, name: str) -> int:
-    """Return the position in ``text`` of the rating in the part ``name``; -1 if it is not found.
+    """Return where in the JSON ``text`` the rating of the member ``name`` begins; -1 if nowhere.
 
-    A part is a rating alone, or an object with a member ``rating``.
+    The member is either the rating itself, or an object with a member ``rating``.
     """
     member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
     start = member.end() if member else text.find("{")
@@ -336,7 +337,7 @@ def _token_at(position: int, tokens: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 
 def _value(token: str, task: Task[Any]) -> float | None:
-    """Return the number that ``token`` spells, or None if it is not on the scale of ``task``."""
+    """Return the number in ``token``, or None if ``task`` does not allow it as a rating."""
     match = _NUMBER.fullmatch(token)
     if match is None:
         return None
@@ -349,10 +350,10 @@ def _value(token: str, task: Task[Any]) -> float | None:
 
 
 def _expectation(alternatives: object, task: Task[Any]) -> float | None:
-    """Return the mean of the ratings that a token could have had, weighted by their probabilities.
+    """Return the mean of the ratings in ``alternatives``, weighted by their probabilities.
 
-    ``alternatives`` are the likeliest tokens as the server reports them. Tokens that are not on the
-    scale of ``task`` do not count.
+    ``alternatives`` is the server's list of the likeliest tokens in the place of the rating. Tokens
+    that ``task`` does not allow as ratings are ignored. Return None if no token is left.
     """
     weighted = list(_weights(alternatives, task))
     total = sum(weight for _, weight in weighted)

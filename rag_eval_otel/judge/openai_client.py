@@ -1,6 +1,7 @@
 """`OpenAIClient`: send requests of the judge and the embedder with the ``openai`` library.
 
-Each event loop gets a client of its own. Errors of the library are raised as `JudgeError`s.
+Each event loop gets a client of its own. Errors of the ``openai`` library are raised as
+`JudgeError`s.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
 
 
 class Connection(TypedDict):
-    """The arguments of `OpenAIJudge` and `OpenAIEmbedder` that say how a server is reached."""
+    """Arguments of `OpenAIJudge` and `OpenAIEmbedder`: address, key, timeout, retries, version."""
 
     base_url: str | None
     api_key: str | None
@@ -48,9 +49,10 @@ class Connection(TypedDict):
 def connection(
     provider: Provider, config: Config, *, base_url: str | None, key: str | None
 ) -> Connection:
-    """Return the arguments with which judges and embedders reach the server of ``provider``.
+    """Return the arguments of `OpenAIJudge` and `OpenAIEmbedder` for the server of ``provider``.
 
-    ``base_url`` and ``key`` take precedence over the variables of the environment.
+    ``base_url`` and ``key``, if set, take precedence over the environment variables of
+    ``provider``. Timeout and retries are those of ``config``.
     """
     is_plain = provider.name == "openai"  # the client reads its variables itself
     given = base_url if is_plain else base_url or first_set(provider.addresses)
@@ -66,10 +68,10 @@ def connection(
 
 
 def _azure_version(provider: Provider, address: str | None) -> str | None:
-    """Return the API version for the endpoint of Azure at ``address``.
+    """Return the API version to send to the Azure endpoint at ``address``.
 
-    None if the endpoint ends in ``/openai/v1``, which has no versions. Raises `ConfigError` without
-    an address.
+    Return None if the address ends in ``/openai/v1``, because this endpoint has no versions. Raises
+    `ConfigError` if ``address`` is None.
     """
     if address is None:
         msg = "azure/... needs an endpoint: set judge_base_url or AZURE_OPENAI_ENDPOINT"
@@ -82,9 +84,9 @@ def _azure_version(provider: Provider, address: str | None) -> str | None:
 class OpenAIClient:
     """Creates one ``AsyncOpenAI`` for each event loop, on first use.
 
-    The connections of a client belong to the event loop in which the client was first used. They
-    are closed when that loop shuts down, as at the end of `asyncio.run`. A ``client`` that is
-    passed stays open.
+    The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first used. They
+    are closed when this event loop shuts down, as at the end of `asyncio.run`. If the user passes a
+    ``client``, it is used in all event loops and is not closed.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class OpenAIClient:
         key_variable: str = _KEY,
         api_version: str | None = None,
     ) -> None:
-        """Keep the options for clients that are made later; use a given ``client`` as it is.
+        """Keep the options for clients that are made later; if ``client`` is set, use it instead.
 
         If ``api_version`` is set, ``base_url`` is an endpoint of Azure that serves deployments.
         """
@@ -123,9 +125,10 @@ class OpenAIClient:
         return await self._post("/embeddings", body)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post ``body`` to ``path`` without the typed methods of the client.
+        """Post ``body`` to ``path`` of the server and return the decoded reply.
 
-        The typed methods are slow, and instrumentations patch them.
+        The typed methods of the ``openai`` client are not used, because they are slow, and because
+        OpenTelemetry instrumentations patch them.
         """
         with judge_errors(self._options["api_key"], self._key_variable):
             client = await self._client()
@@ -165,9 +168,10 @@ class OpenAIClient:
 
 
 class _OpenClient:
-    """A client that is closed when its event loop shuts down.
+    """Closes an ``AsyncOpenAI`` when the current event loop shuts down.
 
-    At shutdown, an event loop finishes its asynchronous generators; one of them closes the client.
+    At its shutdown, an event loop finishes all asynchronous generators. The generator in this class
+    then closes the client.
     """
 
     def __init__(self, client: AsyncOpenAI) -> None:
@@ -186,7 +190,7 @@ class _OpenClient:
 
 @contextmanager
 def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[None]:
-    """Turn errors of the ``openai`` library into `JudgeError`s that do not show ``key``."""
+    """Raise errors of the ``openai`` library as `JudgeError`s; messages do not contain ``key``."""
     import openai  # noqa: PLC0415
 
     try:
@@ -229,7 +233,7 @@ def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> 
 
 
 def _problems(body: object) -> str:
-    """Return the problems listed in an error of a FastAPI server, without the input it quotes."""
+    """Return the messages in ``body``, the error of a FastAPI server, without quoted input."""
     listed = body.get("detail") if isinstance(body, dict) else None
     if isinstance(listed, str):
         return listed

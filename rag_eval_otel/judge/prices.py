@@ -1,4 +1,4 @@
-"""Read prices of judge tokens from the built-in price table or from a file of the user."""
+"""Read what tokens of models cost, from the built-in price table or from a file of the user."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rag_eval_otel.types import Usage
 
 _MILLION = 1_000_000
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
-"""The release at the end of a model's name, which does not change the price."""
+"""The date or release at the end of a model's name. It is ignored when a price is looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The price of one million tokens: of the prompt, its cached part, and the reply."""
+    """The prices of one million tokens of a model: prompt, cached part of the prompt, and reply."""
 
     input: float
     output: float
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """Return the price of the judge tokens in ``usage``."""
+        """Return what the tokens in ``usage`` cost at these prices."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         kept = self.input if self.cached_input is None else self.cached_input
         asked = (usage.prompt_tokens - cached) * self.input + cached * kept
@@ -37,13 +37,13 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The prices of models, by name of the model, in one ``currency``."""
+    """A table of prices: ``models`` maps names of models to prices in ``currency``."""
 
     models: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "USD"
 
     def price_of(self, model: str) -> Price | None:
-        """Return the price of ``model``, or None if it is not in the table.
+        """Return the price of ``model``, or None if the table has no price for it.
 
         The name may have a provider before it (``openai/``) and a release after it
         (``-2024-07-18``).
@@ -54,7 +54,7 @@ class Prices:
         return None if found is None else self.models[found]
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
-        """Return the price of ``usage`` with ``model``, or None if the model has no price."""
+        """Return what the tokens in ``usage`` cost with ``model``, or None if it has no price."""
         price = self.price_of(model) if model else None
         return None if price is None else price.of(usage)
 
@@ -67,8 +67,9 @@ def load_prices(file: str | Path | None = None) -> Prices:
     """Return the prices in ``file``, or the built-in prices if ``file`` is None.
 
     The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
-    Prices are for one million tokens; ``cached_input`` is the price of cached tokens, if it is
-    lower. Raises `ConfigError` for a file that cannot be read or has another form.
+    Prices are for one million tokens of the prompt (``input``) and of the reply (``output``). A
+    third number, ``cached_input``, may give the price of prompt tokens that the provider had in its
+    cache. Raises `ConfigError` for a file that cannot be read or has another form.
     """
     try:
         given = json.loads(_text(file))

@@ -1,4 +1,4 @@
-"""Load the texts of the prompts, from the package or from a folder of the user."""
+"""Load the texts of the prompts to the judge, from the package or from a folder of the user."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def _built_in(name: str) -> str:
 
 
 def built_in_names() -> list[str]:
-    """Return the names of all built-in prompts, sorted."""
+    """Return the names of all built-in prompts (their files without ``.md``), sorted."""
     found = (path.name for path in _BUILT_IN.iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Texts that replace built-in prompts, by name of the prompt.
+    """The user's own prompts to the judge: ``texts`` maps names of prompts to their texts.
 
-    Without texts, all prompts are built in.
+    The built-in text is used for each prompt that is not in ``texts``.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def digest(self) -> str:
-        """Eight digits that change with the texts; empty if all prompts are built in."""
+        """Eight hex digits of a hash of the user's prompts; empty if all prompts are built in."""
         told = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
         return hashlib.sha256(told.encode()).hexdigest()[:8] if told else ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Use these texts within the ``with`` block, and in asyncio tasks started there."""
+        """Use these prompts in the ``with`` block, and in asyncio tasks started in the block."""
         token = _IN_USE.set(self)
         try:
             yield
@@ -62,7 +62,7 @@ _IN_USE: ContextVar[Prompts] = ContextVar("rag_eval_otel_prompts", default=BUILT
 
 
 def prompt_text(name: str) -> str:
-    """Return the text of the prompt ``name``: the text in use, or else the built-in text."""
+    """Return the user's text of the prompt ``name`` if one is in use, else the built-in text."""
     text = _IN_USE.get().texts.get(name)
     return _built_in(name) if text is None else text
 
@@ -70,8 +70,9 @@ def prompt_text(name: str) -> str:
 def load_prompts(folder: str | PathLike[str]) -> Prompts:
     """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
 
-    Each file has the name of its prompt. Raises `ConfigError` for a folder that does not exist or
-    cannot be read, for a file that is missing or empty, and for a file that has no prompt's name.
+    Each file has the name of its prompt; ``README.md`` is ignored. Raises `ConfigError` for a
+    folder that does not exist, for a file that is missing, empty or not readable, and for a file
+    whose name is not the name of a prompt.
     """
     place = Path(folder)
     if not place.is_dir():

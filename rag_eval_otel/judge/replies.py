@@ -1,8 +1,8 @@
-"""The replies of judges to tasks, as pydantic models. Values off the scale are refused.
+"""The pydantic models of a judge's replies. Numbers outside the allowed range are refused.
 
-The bounds of numbers are checked here and stated in the prompt. The JSON Schema has the types and,
-for short scales, the allowed values. It has no other keywords, because servers differ in the
-keywords that they accept.
+The models check the bounds of numbers, and the prompts state the bounds. The JSON Schema that a
+server gets has only types and, for scales of a few values, the allowed values, because servers
+differ in the other keywords that they accept.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EVEN = 0.5  # the least probability of a yes
 
 
 def integer(value: object) -> object:
-    """Return ``value`` if it is an integer, such as ``1`` or ``1.0``; refuse other types.
+    """Return ``value`` as an int if it is a whole number, such as ``1`` or ``1.0``.
 
-    Booleans, strings and null raise `ValueError`. A number that is not whole is returned unchanged,
-    for pydantic to refuse.
+    Raises `ValueError` for booleans, strings and null. A number that is not whole is returned
+    unchanged, and pydantic then refuses it.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"must be an integer, not {repr(value)[:_QUOTED]}"
@@ -44,7 +44,7 @@ def integer(value: object) -> object:
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; refuse booleans, strings, null, NaN and infinity."""
+    """Return ``value`` as a float; raise `ValueError` unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
         msg = f"must be a number, not {repr(value)[:_QUOTED]}"
         raise ValueError(msg)
@@ -52,7 +52,7 @@ def number(value: object) -> float:
 
 
 def _fits(value: float) -> bool:
-    """Tell whether ``value`` is finite as a float; integers in JSON may be too large."""
+    """Return True if ``value`` is finite as a float; a large integer in JSON may not be."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -76,12 +76,12 @@ def _one_of(value: object, *, levels: Sequence[float]) -> float:
 
 
 def within(low: float, high: float) -> Callable[[object], float]:
-    """Return a validator that accepts numbers from ``low`` to ``high`` and refuses the rest."""
+    """Return a pydantic validator that refuses all but numbers from ``low`` to ``high``."""
     return partial(_within, low=low, high=high)
 
 
 def one_of(levels: Sequence[float]) -> Any:
-    """Return the type annotation of a number that must be one of ``levels``."""
+    """Return a type annotation for a pydantic model: a number that is one of ``levels``."""
     plain = [int(level) if float(level).is_integer() else level for level in levels]
     kind = "integer" if all(isinstance(level, int) for level in plain) else "number"
     check = BeforeValidator(partial(_one_of, levels=tuple(levels)))
@@ -93,16 +93,16 @@ Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
 Index: TypeAlias = Annotated[
     int, BeforeValidator(integer), WithJsonSchema({"type": "integer", "position": True})
 ]
-"""The number of the text that an entry judges, from 1.
+"""The number (from 1) of the text that an entry of a reply judges.
 
-Judges are not asked for it: they write the entries in the order of the texts.
+Judges are not asked for this number, because they write the entries in the order of the texts.
 """
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
 
 
 class Reply(BaseModel):
-    """The reply to one task. Values off the scale are refused, not rounded."""
+    """A judge's reply to one task. A number outside the allowed range is refused, not rounded."""
 
     model_config = ConfigDict(
         frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": False}
@@ -110,7 +110,7 @@ class Reply(BaseModel):
 
 
 class Judged(Reply):
-    """A verdict, yes or no, with the probability of a yes if the judge gives one."""
+    """A verdict, yes or no, of a judge, with the probability of a yes if the judge computes it."""
 
     if TYPE_CHECKING:  # subclasses declare it after their reason: judges write in this order
 
@@ -122,19 +122,19 @@ class Judged(Reply):
 
     @property
     def probability(self) -> float:
-        """The probability of a yes; 0 or 1 if the judge gave a verdict only."""
+        """The probability that the verdict is yes; 0 or 1 if the judge gave only a verdict."""
         return float(self.verdict) if self._probability is None else self._probability
 
     @property
     def is_graded(self) -> bool:
-        """Whether the judge gave a probability."""
+        """Whether the judge gave a probability with the verdict."""
         return self._probability is not None
 
     @classmethod
     def graded(cls, probability: float, **said: Any) -> Self:
-        """Return a verdict with the ``probability`` of a yes; from one half, it is a yes.
+        """Return a verdict made from a ``probability``: yes if it is at least one half.
 
-        ``said`` are the other members of the reply.
+        ``said`` are the other members of the reply, such as ``index`` and ``reason``.
         """
         verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
         verdict._probability = within(0, 1)(probability)
@@ -142,14 +142,14 @@ class Judged(Reply):
 
 
 class ReverseQuestion(Reply):
-    """A question to which the answer would be a reply, and whether the answer is evasive."""
+    """A question that the judge generated from an answer, and whether the answer is evasive."""
 
     question: StrictStr
     noncommittal: Flag
 
 
 class Statements(Reply):
-    """The claims that an answer makes, each understandable on its own."""
+    """The claims of an answer, written by the judge so that each can be understood alone."""
 
     statements: list[StrictStr]
 
@@ -169,7 +169,7 @@ class Verdicts(Reply):
 
 
 class Sentence(Judged):
-    """The verdict on sentence number ``index`` (from 1) of an answer; 2: it claims nothing."""
+    """The verdict on sentence number ``index`` of an answer: 1 supported, 0 not, 2 no claim."""
 
     index: Index
     reason: StrictStr = ""
@@ -183,7 +183,7 @@ class SupportedSentences(Reply):
 
 
 class JudgedStatement(Judged):
-    """A claim that the judge extracted, with its verdict."""
+    """A claim that the judge extracted from a text, with the judge's verdict on it."""
 
     statement: StrictStr
     reason: StrictStr = ""
@@ -191,39 +191,39 @@ class JudgedStatement(Judged):
 
 
 class JudgedStatements(Reply):
-    """Claims that the judge extracted and judged in one step."""
+    """Claims that the judge extracted from a text, each with a verdict, in one reply."""
 
     statements: list[JudgedStatement]
 
 
 class ComparedStatements(Reply):
-    """The claims of answer and reference; the verdict says whether the other text has the claim."""
+    """Claims of answer and reference; each verdict says if the other text states the claim too."""
 
     answer_statements: list[JudgedStatement]
     reference_statements: list[JudgedStatement]
 
 
 class RelevantStatements(Reply):
-    """The sentences of the contexts that are needed to answer the question."""
+    """Sentences that the judge copied from the contexts because the question needs them."""
 
     relevant_statements: list[StrictStr]
 
 
 class RelevantContexts(Reply):
-    """The numbers (from 1) of the contexts that hold a sentence needed to answer the question."""
+    """The numbers (from 1) of the contexts with a sentence that is needed for the answer."""
 
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
 class Useful(Judged):
-    """Whether one context was useful to arrive at the answer or the reference."""
+    """Verdict: was one context useful to arrive at the answer (or at the reference)?"""
 
     reason: StrictStr = ""
     verdict: Flag
 
 
 class Similarity(Reply):
-    """How close generated question ``index`` (from 1) is to the user's question, in [0, 1]."""
+    """How similar generated question number ``index`` is to the user's question, from 0 to 1."""
 
     index: Index
     similarity: Unit
@@ -236,26 +236,26 @@ class Similarities(Reply):
 
 
 class SubQuestions(Reply):
-    """The parts of a question, each as a question of its own."""
+    """The parts into which the judge split the user's question, each as a question."""
 
     sub_questions: list[StrictStr]
 
 
 class Intent(Reply):
-    """What the person who asks the question wants, in one sentence."""
+    """What the user wants to know or do with the question, in one sentence of the judge."""
 
     intent: StrictStr
 
 
 class UnitRating(Reply):
-    """A rating from 0 to 1."""
+    """A judge's rating from 0 to 1, such as how well an answer addresses the question."""
 
     rating: Unit
     reason: StrictStr = ""
 
 
 class TwoFlags(Reply):
-    """The points of an answer: is it on the subject, and does it take the perspective asked for?"""
+    """Two flags, 0 or 1, for an answer: it is on the subject; it has the perspective asked for."""
 
     subject: Flag
     focus: Flag
@@ -263,7 +263,7 @@ class TwoFlags(Reply):
 
 
 class TwoMarks(Reply):
-    """The marks of contexts, from 0 to 2 each: are they on the subject, and do they suffice?"""
+    """Two marks, 0 to 2, for contexts: they are on the subject; they suffice for an answer."""
 
     subject: Mark
     sufficiency: Mark
@@ -271,17 +271,17 @@ class TwoMarks(Reply):
 
 
 class Decision(Reply):
-    """Yes or no, with the reason."""
+    """A judge's decision on an answer, yes or no, with the reason for it."""
 
     passing: StrictBool
     reason: StrictStr = ""
 
 
 class Graded(Reply):
-    """A rating on a scale of few numbers.
+    """A judge's rating on a scale, such as 0, 1 and 2.
 
-    The judge writes the rating before its reason. Judges that write the reason first agree less
-    with people.
+    The judge writes the rating before the reason for it, because judges that write the reason first
+    agree less with people.
     """
 
     rating: float
@@ -290,36 +290,36 @@ class Graded(Reply):
 
     @property
     def expected(self) -> float | None:
-        """The mean of the scale under the judge's probabilities, or None if they are not known."""
+        """The mean rating, weighted by the judge's probabilities; None if these are not known."""
         return self._expected
 
     def expecting(self, value: float) -> Graded:
-        """Return a copy of this rating whose `expected` is ``value``."""
+        """Return a copy of this rating with ``value`` as `expected`, the mean rating."""
         copy = self.model_copy()
         copy._expected = value  # noqa: SLF001  # its own class
         return copy
 
 
 class Rating(Graded):
-    """A rating of 0, 1 or 2."""
+    """A judge's rating of contexts or groundedness: 0, 1 or 2."""
 
     rating: Level
 
 
 class Accuracy(Graded):
-    """A rating of 0, 2 or 4."""
+    """A judge's rating of how far an answer agrees with the reference: 0, 2 or 4."""
 
     rating: Annotated[Literal[0, 2, 4], BeforeValidator(integer)]
 
 
 class FivePoint(Graded):
-    """A rating from 1 to 5; it need not be whole."""
+    """A judge's grade of an answer from 1 to 5, which need not be a whole number."""
 
     rating: Annotated[float, BeforeValidator(within(1, 5))]
 
 
 def grade_on(*levels: float) -> type[Graded]:
-    """Return the type of a reply that rates by one of ``levels``; equal levels give one class."""
+    """Return a subclass of `Graded` for ratings out of ``levels``; equal levels give one class."""
     return _grade_on(tuple(float(level) for level in levels))
 
 

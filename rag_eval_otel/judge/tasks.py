@@ -1,8 +1,8 @@
 """The questions that metrics put to a judge, as typed tasks.
 
-A `Kind` is a question without its texts (prompt, names of texts, type of the reply); a `Task` is a
-kind with the texts of one sample. The module `wire` writes tasks into requests and reads the
-replies.
+A `Kind` is a question without the texts of a sample: a prompt, the names of the texts, and the type
+of the reply. A `Task` is a kind together with the texts of one sample. The module `wire` writes
+tasks into requests and reads the replies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rag_eval_otel.types import Reasons, Replies
 R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
 Rated: TypeAlias = Literal["integer", "logprobs"]
-"""How a rating is read: as the plain number, or as the mean under the judge's probabilities."""
+"""How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
 
 _SHOWN: Mapping[str, str] = {
     "context": "contexts",
@@ -52,15 +52,15 @@ _SHOWN: Mapping[str, str] = {
     "sub_questions": "question",
     "intent": "question",
 }
-"""The field of the sample that an input with another name reveals."""
+"""The field of the sample that a text made from it reveals, by the name of the text."""
 
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
-"""Fields that a request may contain even if one of its questions does not show them."""
+"""Fields of the sample that a request may show even if one of its tasks does not need them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A worked example for the judge: the texts shown, and the reply as JSON."""
+    """A worked example in a prompt: ``inputs`` are texts, ``outputs`` is the right reply (JSON)."""
 
     inputs: tuple[Input, ...]
     outputs: str
@@ -70,15 +70,17 @@ class Example:
 class Kind(Generic[R]):
     """A kind of question to a judge: its prompt, the texts it shows, and the type of the reply.
 
-    - ``prompt``: the name of the prompt's file. ``instructions``, if not empty, replace the text of
-      the file.
-    - ``inputs``: the names of the texts that the question may show.
-    - ``blind_to``: fields, out of question, contexts and answer, that must not be in the request.
-      Other fields, such as a reference, are in a request only if all its questions show them.
-    - ``voice``: the number of the judge if two independent judges answer the same question with
-      prompts of different wording; else 0.
-    - ``each``: the input with a list of texts, if the reply has one entry for each text, in the
-      order of the texts.
+    - ``prompt``: the name of the prompt's file, without ``.md``. If ``instructions`` is not empty,
+      it is used instead of the text in the file.
+    - ``reply``: the pydantic model of the reply.
+    - ``inputs``: the names of the texts that the question may show to the judge.
+    - ``blind_to``: fields of the sample (question, contexts or answer) that must not be in the
+      request, not even for another question in it. Other fields, such as a reference, are in a
+      request only if all questions in the request show them.
+    - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording, as
+      two independent judges; else 0.
+    - ``each``: the name of an input that is a list of texts, if the reply has one entry for each
+      text, in the order of the texts.
     """
 
     prompt: str
@@ -91,7 +93,7 @@ class Kind(Generic[R]):
 
     @property
     def family(self) -> str:
-        """The prompt's name without the number of the independent judge (``voice``) at its end."""
+        """The prompt's name without the number ``voice`` (``groundedness`` for both prompts)."""
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def task(
@@ -102,9 +104,10 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        """Return the task that asks about the texts ``shown``, with those ``examples`` that fit.
+        """Return a task that asks this kind of question about the texts ``shown``, given by name.
 
-        ``draw`` tells apart tasks that repeat one question.
+        The prompt shows those of ``examples`` whose inputs and outputs fit this kind. To put one
+        question to the judge several times, make tasks with different numbers ``draw``.
         """
         inputs = ((name, shown[name]) for name in self.inputs if name in shown)
         fitting = (example_of(self, example) for example in examples)
@@ -119,13 +122,13 @@ class Kind(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(Generic[R]):
-    """One typed question to a judge; equal tasks are the same question.
+    """One question to a judge, with the texts of one sample; equal tasks are the same question.
 
-    - ``inputs``: the texts shown, by name.
-    - ``draw``: a number that tells apart tasks that repeat one question to get several replies.
-    - ``rated``: how a rating is read.
-    - ``complaint``: what was wrong with the judge's last reply; empty at first.
-    - ``reasons``: whether the judge is to give reasons, which are most of a reply's tokens.
+    - ``inputs``: pairs of a name and the text (or list of texts) that the judge sees.
+    - ``draw``: a number that differs between tasks that repeat one question to get several replies.
+    - ``rated``: whether a rating is read as a number or as a mean weighted by probabilities.
+    - ``complaint``: why the judge's last reply did not parse, which the judge is told; else empty.
+    - ``reasons``: whether the judge gives reasons, which are most of a reply's tokens.
     """
 
     kind: Kind[R]
@@ -137,28 +140,28 @@ class Task(Generic[R]):
     reasons: Reasons = "off"
 
     def text(self, name: str) -> str:
-        """Return the text of the input ``name``; if it is a list, joined by line breaks."""
+        """Return the text of the input ``name``; a list of texts is joined by line breaks."""
         value = dict(self.inputs)[name]
         return value if isinstance(value, str) else "\n".join(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of the input ``name``; a single text is a list of one."""
+        """Return the texts of the input ``name``; a single text is returned as a tuple of one."""
         value = dict(self.inputs)[name]
         return (value,) if isinstance(value, str) else value
 
     @property
     def prompt(self) -> str:
-        """The name of the prompt."""
+        """The name of the prompt that asks the question, which is also its name in the reply."""
         return self.kind.prompt
 
     @property
     def reply(self) -> type[R]:
-        """The pydantic model of the reply."""
+        """The pydantic model of the judge's reply to this task."""
         return self.kind.reply
 
     @property
     def shows(self) -> frozenset[str]:
-        """The fields of the sample that the inputs of the task reveal."""
+        """The fields of the sample that the judge sees, directly or in texts made from them."""
         fields = {} if self.kind.instructions else _SHOWN  # a user's names reveal nothing
         return frozenset(fields.get(name, name) for name, _ in self.inputs)
 
@@ -168,11 +171,11 @@ def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
 
     They may not be in one request in each of these cases:
 
-    - One task must not see a field that the other task shows.
+    - One task is ``blind_to`` a field of the sample that the other task shows.
     - Only one of the tasks shows a field other than question, contexts and answer.
-    - The tasks belong to two independent judges of one metric.
+    - The tasks ask the same question with two prompts, as two independent judges.
     - The tasks are of one kind, but have different examples.
-    - One input name has different texts in the two tasks.
+    - The tasks have different texts under the same name (except ``context``).
     """
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
@@ -188,7 +191,7 @@ def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
 
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
-    """Return ``example`` in the form that ``kind`` shows, or None if it does not fit ``kind``."""
+    """Return ``example`` as an `Example` for the prompt of ``kind``, or None if it does not fit."""
     try:
         shown, outputs = example["inputs"], example["outputs"]
         kind.reply.model_validate(outputs)
@@ -207,7 +210,7 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
 
 
 def _is_shown(value: object) -> bool:
-    """Tell whether ``value`` is a text or a list of texts, as an example may show."""
+    """Return True if ``value`` is a text or a list of texts."""
     texts = value if isinstance(value, list | tuple) else [value]
     return all(isinstance(text, str) for text in texts)
 
@@ -215,16 +218,16 @@ def _is_shown(value: object) -> bool:
 def fitting(
     examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return those ``examples`` that fit at least one of ``kinds``."""
+    """Return the ``examples`` whose inputs and outputs fit at least one of ``kinds``."""
     return [example for example in examples if any(example_of(kind, example) for kind in kinds)]
 
 
 def check_examples(
     name: str, examples: Iterable[Mapping[str, Any]], kinds: Sequence[Kind[Any]]
 ) -> None:
-    """Raise `ConfigError` unless each of ``examples`` fits one of ``kinds``.
+    """Raise `ConfigError` unless inputs and outputs of each example fit one of ``kinds``.
 
-    ``name`` is the metric that the message names.
+    ``name`` is the metric's name, for the error message.
     """
     for i, example in enumerate(examples):
         if fitting([example], kinds):
@@ -238,24 +241,24 @@ def check_examples(
 
 
 class AskLike(Protocol):
-    """Puts tasks to the judge on behalf of a metric. `Ask` is the implementation."""
+    """What a metric calls to put tasks (questions) to the judge. `Ask` is the implementation."""
 
     async def __call__(self, task: Task[R]) -> R:
-        """Return the reply to ``task``; raise a `JudgeError` if there is none."""
+        """Return the judge's reply to ``task``; raise a `JudgeError` if there is no reply."""
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Ask all ``tasks`` at once and return the reply or the error for each task."""
+        """Put ``tasks`` to the judge at once; return a reply or an exception for each task."""
 
 
 class Judge(Protocol):
-    """Answers tasks (typed questions of metrics), all given tasks in one request."""
+    """A model or a set of rules that replies to tasks (typed questions of metrics)."""
 
     @property
     def model(self) -> str:
-        """The name of the model; it is a part of the version of every score."""
+        """The name of the judge's model, which is a part of the version of every score."""
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Answer ``tasks`` in one request; raise a `JudgeError` if no task could be answered."""
+        """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
 
 
 def _kind(
@@ -265,7 +268,7 @@ def _kind(
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
-    """Return two kinds of question for two independent judges; their prompts end in 1 and 2."""
+    """Return two kinds of one question, with the prompts ``family_1`` and ``family_2``."""
     return tuple(
         Kind(prompt=f"{family}_{voice}", reply=reply, inputs=inputs, voice=voice)
         for voice in (1, 2)

@@ -1,11 +1,12 @@
 """Find words, sentences, claims and questions in texts, and compare texts, for the offline judge.
 
 Text in scripts without spaces between words (Chinese, Japanese, Thai and similar scripts) is
-compared by pairs of characters. Texts are read up to a limit, and the work is linear in their
-length.
+compared by pairs of characters. At most `MAX_CHARACTERS` of a text are read, in a time that is
+linear in the length of the text.
 
 Question words (English, and common ones of German, French and Spanish) show what a question asks
-for. The form of dates, numbers and names shows what an answer gives. No rule depends on a subject.
+for. The form of dates, numbers and names shows what an answer gives. No rule depends on the subject
+of the texts.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word of a text. Words are compared by their ``key``, the beginning of the word.
+    """A word of a text, with its weight in a comparison of two texts.
 
-    ``text`` is the whole word. ``is_exact`` marks a number or a negation, which must not be
-    missing.
+    Two words count as equal if they have the same ``key``: the first six letters, or the
+    digits of a number. ``text`` is the whole word. ``is_exact`` is True for a number or a negation:
+    a claim with such a word is less probable if the contexts lack the word.
     """
 
     key: str
@@ -100,13 +102,13 @@ class Term(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Split ``text`` into sentences, also at semicolons and line breaks, without list marks."""
+    """Split ``text`` at full stops, semicolons and line breaks, and remove bullets of lists."""
     pieces = _BREAK.split(_MARK.sub(" ", text[:MAX_CHARACTERS]))
     return [piece.strip() for piece in pieces if _TOKEN.search(piece)]
 
 
 def within_limit(texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts``, cut off after `MAX_CHARACTERS` characters in total."""
+    """Yield ``texts``, shortened so that they have at most `MAX_CHARACTERS` in total."""
     left = MAX_CHARACTERS
     for text in texts:
         yield text[:left]
@@ -114,7 +116,7 @@ def within_limit(texts: Iterable[str]) -> Iterator[str]:
 
 
 def terms(text: str) -> list[Term]:
-    """Return every word of ``text``, in order."""
+    """Return every word of ``text`` as a `Term`, in the order of the text."""
     text = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS])[:MAX_CHARACTERS]
     text = _THOUSANDS.sub("", text.replace("\u2019", "'").replace("n't", " not"))
     if _RUN.search(text):
@@ -141,21 +143,21 @@ def _number(word: str) -> str:
 
 
 def has_content(found: Iterable[Term]) -> bool:
-    """Return True if any of the terms ``found`` is a content word."""
+    """Return True if one of the words ``found`` is neither a stop word nor a negation."""
     return any(term.weight > STOP and term.key != "not" for term in found)
 
 
 def keys_of(text: str) -> set[str]:
-    """Return the keys of the words of ``text``, which are compared instead of the words."""
+    """Return the `Term.key` of each word of ``text``; two texts are compared by these keys."""
     return {term.key for term in terms(text)}
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
     """Return the sentences of ``answer`` that make a claim; none if the answer is a refusal.
 
-    A sentence with too few words to be a claim is joined to its neighbour. If the answer consists
-    only of a question back, the question is taken as a claim. If it is a mere yes or no, the claim
-    is ``question`` followed by the yes or no.
+    A sentence with too few words to be a claim is joined to its neighbour. If ``answer`` is only a
+    greeting or a question to the user, this text is the claim. If ``answer`` is a mere yes or no,
+    the claim is ``question`` (the question of the user) followed by the yes or no.
     """
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
@@ -171,16 +173,13 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
 
 
 def evades(answer: str) -> bool:
-    """Return True if ``answer`` only refuses, greets or asks back."""
+    """Return True if ``answer`` only refuses to answer, greets, or asks the user a question."""
     told, said = _read(answer)
     return not said and (not told or any(map(_is_remark, told)))
 
 
 def _read(answer: str) -> tuple[list[str], list[str]]:
-    """Return all sentences of ``answer``, and the sentences with content.
-
-    If one of the sentences is a refusal, a single further word does not count as content.
-    """
+    """Return all sentences of ``answer``, and the sentences that may be claims."""
     told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
     said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
@@ -189,7 +188,7 @@ def _read(answer: str) -> tuple[list[str], list[str]]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Split a sentence at "but" if one of the parts is a refusal."""
+    """Split ``sentence`` at words such as "but" if one of the parts refuses to answer."""
     parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
     return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
 
@@ -199,7 +198,7 @@ def _weight(sentence: str) -> float:
 
 
 def _is_remark(sentence: str) -> bool:
-    """Return True for a refusal, and for a short greeting, question or referral to others."""
+    """Return True if ``sentence`` refuses to answer, or is a short greeting or question."""
     found = terms(sentence)
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
@@ -219,8 +218,8 @@ def _is_refusal(sentence: str) -> bool:
 class Passages:
     """An index of the words in passages, to find how far the passages support a claim.
 
-    A word is searched anywhere, in the sentence with most words of the claim, and beside the word
-    that is its neighbour in the claim.
+    Each word of the claim is searched in three ways: anywhere in the passages, in the one sentence
+    that has most words of the claim, and next to the word that is its neighbour in the claim.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -233,9 +232,10 @@ class Passages:
                 self._places[key].append(place)
 
     def probability(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the probability that the passages support ``claim``; lower if a number is missing.
+        """Return the probability that the passages support ``claim``, by the words in common.
 
-        Words with keys in ``beyond`` do not count.
+        If the passages lack a number or a negation of ``claim``, the probability is multiplied by
+        0.7. ``beyond`` has keys of words that are ignored, such as the words of the question.
         """
         said = terms(claim)
         wanted = _weights(said, beyond)
@@ -246,9 +246,9 @@ class Passages:
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
-        """Return the share of the words of ``claim`` in the passages.
+        """Return which share of the words of ``claim``, by weight, the passages have.
 
-        Words with keys in ``beyond`` do not count.
+        ``beyond`` has keys of words that are ignored, such as the words of the question.
         """
         return self._anywhere(_weights(terms(claim), beyond))
 
@@ -273,7 +273,6 @@ class Passages:
 
 
 def _weights(said: Sequence[Term], beyond: Collection[str]) -> dict[str, float]:
-    """Return the weights of the words ``said`` by key, without keys in ``beyond``; the sum is 1."""
     own = [term for term in said if term.key not in beyond]
     weights = {term.key: term.weight for term in (own if has_content(own) else said)}
     total = sum(weights.values())
@@ -362,9 +361,10 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing ``question`` asks for, and its text without the question word.
+    """Return the kind of thing (name, time, ...) that ``question`` asks for, and its other words.
 
-    The kind is None for a text that has no question mark and begins with no question word.
+    The question word is left out of the other words. The kind is None if the text has no question
+    mark and does not begin with a question word.
     """
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
@@ -386,7 +386,7 @@ def _by_noun(rest: str) -> Kind:
 
 
 def _kinds_of(claims: Sequence[str]) -> list[Kind]:
-    """Return three kinds of thing that ``claims`` may give, the likeliest kind first."""
+    """Return three kinds of thing (name, time, ...) that ``claims`` may tell, likeliest first."""
     text = " ".join(claims)
     words = text.split()
     found = _matching(_MARKED, text)
@@ -415,8 +415,8 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 def reverse_questions(answer: str) -> list[str]:
     """Return three questions to which ``answer`` may be a reply; none if the answer says nothing.
 
-    The questions ask for the kinds of thing that the answer may give. They contain its most
-    frequent words, without numbers.
+    Each question asks for a kind of thing (name, time, ...) that ``answer`` may tell. It contains
+    the most frequent words of ``answer``, without numbers.
     """
     claims = claims_of(answer) or sentences(answer)
     counts = Counter(
@@ -430,7 +430,7 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return the features of ``text`` as a unit vector: words, and the kind of thing asked for."""
+    """Return ``text`` as a unit vector: weights of its words, and of the kind of thing it asks."""
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):
@@ -451,7 +451,7 @@ def _scaled(weights: Mapping[str, float], square: float) -> dict[str, float]:
 
 
 def similarity(one: str, other: str) -> float:
-    """Return how similar two questions are, in [0, 1], by words and the kind of thing asked for."""
+    """Return how similar two questions are (0 to 1), by words and the kind of thing asked for."""
     return _cosine(features(one), features(other))
 
 
@@ -460,7 +460,7 @@ def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 
 def relevancy(question: str, answer: str) -> float:
-    """Return how far ``answer`` addresses ``question``, by words and kind of thing asked for."""
+    """Return how far ``answer`` addresses ``question`` (0 to 1), by its words; 0 for a refusal."""
     if evades(answer):
         return 0.0
     kind, about = read(question)
@@ -470,7 +470,7 @@ def relevancy(question: str, answer: str) -> float:
 
 
 def coverage(question: str, context: str) -> float:
-    """Return how far ``context`` serves ``question``, by words and kind of thing asked for."""
+    """Return how far ``context`` helps to answer ``question`` (0 to 1), by words in common."""
     kind, rest = read(question)
     share = _share(rest if has_content(terms(rest)) else question, context, least=STOP)
     form = {**_FIGURES, **_CALLED}.get(kind or "any")
@@ -479,9 +479,9 @@ def coverage(question: str, context: str) -> float:
 
 
 def _share(about: str, text: str, *, least: float) -> float:
-    """Return the share of the words of ``about``, by weight, that ``text`` has.
+    """Return which share of the words of ``about``, by weight, occurs in ``text``.
 
-    Words of ``about`` with a weight below ``least`` do not count.
+    Words with a weight below ``least`` are ignored.
     """
     wanted = {term.key: term.weight for term in terms(about[:MAX]) if term.weight >= least}
     held = keys_of(text)
@@ -491,7 +491,7 @@ def _share(about: str, text: str, *, least: float) -> float:
 
 
 def sub_questions(question: str) -> list[str]:
-    """Split ``question`` where another question word begins, and return at most 8 parts."""
+    """Split ``question`` where a further question word begins, and return at most 8 questions."""
     parts = (part.strip(" ,") for part in _PARTS.split(" ".join(question[:MAX].split())))
     asked = [part for part in parts if part.strip("?")][:8]
     return [part if part.endswith("?") else f"{part}?" for part in asked]

@@ -4,9 +4,10 @@ A request begins with constant text, which providers cache: the frame, the promp
 the reply. Then come the texts of the sample. A delimiter with a random code stands before each
 text. The code is drawn anew for each request, so that no text can contain a delimiter.
 
-Replies are short. An entry of a list has no number; its position says which text it is about. There
-are no reasons unless they are asked for. An object with only one member is replaced by the value of
-the member.
+Replies are short: an entry of a list has no number, because its position says which text it judges;
+reasons are given only if the user wants them; an object with only one member is replaced by the
+value of the member. A request has several *parts* if it carries several tasks: the reply is then a
+JSON object with one member for each prompt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ORDER = ("contexts", "context", "reference", "question")  # the texts that come
 
 
 def prompt_hash(names: Sequence[str], kinds: Sequence[Kind[Any]] = ()) -> str:
-    """Return 8 hex digits that change with the texts of the prompts ``names`` and of ``kinds``."""
+    """Return 8 hex digits of a hash of the texts of the prompts ``names`` and of ``kinds``."""
     texts = [*map(prompt_text, names), *map(_instructions, kinds)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
 
@@ -47,7 +48,7 @@ def _instructions(kind: Kind[Any]) -> str:
 
 
 def draw_code() -> str:
-    """Return six random characters, which tell the delimiters of a request from its texts."""
+    """Return six random hex digits, which mark the delimiters between the texts of a request."""
     return secrets.token_hex(3)
 
 
@@ -56,9 +57,9 @@ def draw_code() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One judge request: the system and the user message, and the JSON Schema of the reply.
+    """A request to the judge: the system and the user message, and the JSON Schema of the reply.
 
-    ``names`` are the names of the parts of the reply.
+    ``names`` are the names of the prompts in the request. Each prompt has a member in the reply.
     """
 
     system: str
@@ -68,15 +69,16 @@ class Request:
 
     @property
     def user_with_schema(self) -> str:
-        """The user message followed by the schema, for servers that accept no schema."""
+        """The user message followed by the schema, for servers that do not take a JSON Schema."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"{self.user}\n\n{prompt_text('schema')}\n{schema}"
 
 
 def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
-    """Return one request for all ``tasks``, which must be allowed to share a request.
+    """Write all ``tasks`` into one request; the caller checks that they may share it.
 
-    ``code`` draws the code of the delimiters. It is called again while a text contains the code.
+    ``code`` returns the random code of the delimiters. It is called again while the code occurs in
+    a text.
     """
     groups = _groups(tasks)
     schema = _reply_schema(groups)
@@ -92,15 +94,14 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = draw_code) -> Request:
 
 
 def part_names(tasks: Tasks) -> tuple[str, ...]:
-    """Return, for each task, the name of its part in the judge's reply: the name of its prompt.
+    """Return, for each task, the name of the member with its reply: the name of its prompt.
 
-    Tasks with the same prompt share a part.
+    The replies to tasks with the same prompt are in the same member of the judge's JSON object.
     """
     return tuple(task.prompt for task in tasks)
 
 
 def _groups(tasks: Tasks) -> dict[str, list[Task[Any]]]:
-    """Group ``tasks`` by prompt; one part of the judge's reply answers each group."""
     groups: dict[str, list[Task[Any]]] = {}
     for task in tasks:
         groups.setdefault(task.prompt, []).append(task)
@@ -123,9 +124,9 @@ def _section(group: Tasks, tasks: Tasks) -> str:
 
 
 def _are_drawings(group: Tasks) -> bool:
-    """Return True if the tasks of ``group`` repeat one question to get several replies.
+    """Return True if the tasks of ``group`` ask one question several times about equal texts.
 
-    Otherwise, the tasks ask the same question about several contexts.
+    If not, the tasks put one question to the judge about several contexts.
     """
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
@@ -147,9 +148,9 @@ def _listed(value: str | tuple[str, ...]) -> str:
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
-    """Return the texts of the sample, each after a delimiter with a code that no text contains.
+    """Return the texts that ``tasks`` show, each after a delimiter with a random code.
 
-    Complaints about the judge's last reply come last.
+    If a reply to a task did not parse, its error message follows the texts.
     """
     shown = _shown(tasks)
     complaints = {task.complaint: task.prompt for task in tasks if task.complaint}
@@ -174,10 +175,9 @@ def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[s
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield a line of the request for each part of the reply that must be a list.
+    """Yield lines that tell the judge how many entries each list of its reply must have.
 
-    The line says how many entries the list has. For a question about single contexts, the line says
-    which contexts are meant.
+    If tasks are about single contexts, the line has the numbers of these contexts.
     """
     for name, group in _groups(tasks).items():
         kind = group[0].kind
@@ -193,9 +193,9 @@ def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterat
 
 
 def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Return the names and texts that ``tasks`` show, each text once, in the order of the request.
+    """Return the names and texts that ``tasks`` show, each name once, in the order of the request.
 
-    If several tasks show a single context each, these contexts become a list.
+    If several tasks show one context each, the contexts are put together in the list ``contexts``.
     """
     shown: dict[str, str | tuple[str, ...]] = {}
     for task in tasks:
@@ -208,7 +208,7 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
 
 
 def _all_contexts(tasks: Tasks) -> dict[str, None]:
-    """Return all contexts that ``tasks`` show: contexts in lists first, then single contexts."""
+    """Return each context that ``tasks`` show, once: lists of contexts, then single contexts."""
     shown = [dict(task.inputs) for task in tasks]
     lists = (texts for inputs in shown for texts in inputs.get("contexts", ()))
     return dict.fromkeys([*lists, *(str(i["context"]) for i in shown if "context" in i)])
@@ -218,10 +218,10 @@ def _all_contexts(tasks: Tasks) -> dict[str, None]:
 
 
 def reply_schema(reply: type[Reply], reasons: Reasons) -> Schema:
-    """Return the shortest JSON Schema of ``reply`` that strict structured output accepts.
+    """Return a short JSON Schema of ``reply`` that the strict mode of providers accepts.
 
-    The schema has no numbers of entries, and no reasons unless they are wanted. An object with only
-    one member is replaced by the member.
+    Numbers of entries are left out, and reasons too, unless ``reasons`` is ``"on"``. If an object
+    would have only one member, the schema of the member takes its place.
     """
     return _reply_schema_of(reply, reasons)
 
@@ -248,7 +248,6 @@ def _short(schema: Schema, defs: Schema, reasons: Reasons) -> Schema:
 
 
 def _essential(schema: Schema) -> list[str]:
-    """Return the names of the required members that are not numbers of entries."""
     required = schema.get("required", ())
     return [n for n, m in schema["properties"].items() if n in required and "position" not in m]
 
@@ -263,9 +262,9 @@ def _object(members: Mapping[str, Schema]) -> Schema:
 
 
 def _reply_schema(groups: Mapping[str, Tasks]) -> Schema:
-    """Return the JSON Schema of the whole reply, which has one member for each part.
+    """Return the JSON Schema of the whole reply: an object with a member for each prompt.
 
-    If there is only one part and it is an object, the part is the whole reply.
+    If there is only one prompt, and its reply is an object, return the schema of this object.
     """
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
@@ -282,16 +281,11 @@ def _part_schema(group: Tasks) -> Schema:
 
 
 def _column(member: Schema) -> Schema:
-    """Return the schema of a member in the reply to a question that is repeated.
-
-    A text becomes a list of texts, one for each repetition. Any other member has one value for all
-    repetitions.
-    """
     return {"type": "array", "items": member} if member.get("type") == "string" else member
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    """Return a sketch of a reply that matches ``schema``, for the prompt."""
+    """Return the form of a reply that matches ``schema``, such as ``[0|1, ...]``, for a prompt."""
     if "properties" in schema:
         members = (f'"{name}": {_form(member)}' for name, member in schema["properties"].items())
         return f"{{{', '.join(members)}}}"
@@ -306,7 +300,7 @@ _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 
 
 def _shortened(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return ``value``, a reply with all members, in the short form that ``schema`` describes."""
+    """Return the reply ``value`` without the members that the short ``schema`` leaves out."""
     if "properties" in schema:
         members = schema["properties"].items()
         return {name: _shortened(value.get(name, ""), member) for name, member in members}
@@ -326,12 +320,11 @@ def _only_essential(value: Mapping[str, Any]) -> Any:
 
 
 def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
-    """Return, for each of ``tasks``, its validated reply or an `UnparsableReplyError`.
+    """Parse ``text``, the judge's reply; return a reply or `UnparsableReplyError` for each task.
 
-    ``text`` is the text of the judge's reply. Code fences and prose around the JSON object are
-    ignored. If the reply was cut off, its last member is dropped and the members before it are
-    kept. A reply may have more members than were asked for: numbers of entries, reasons, and names
-    of single members.
+    Code fences and prose around the JSON object are ignored. If the JSON object was cut off, its
+    last member is dropped and the members before it are kept. Members that the judge was not asked
+    for, such as numbers of entries and reasons, are accepted.
     """
     groups = _groups(tasks)
     found = _find_object(text, groups)
@@ -344,10 +337,10 @@ def read_parts(text: str, tasks: Tasks) -> tuple[object, ...]:
 
 
 def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> list[Any]:
-    """Return the value in the reply for each task of ``group``, or an error.
+    """Return, for each task of ``group``, its value in the judge's reply, or an error.
 
-    ``found`` has the parts of the reply by name, ``name`` is the part of the group, and ``text`` is
-    the judge's text, for error messages.
+    ``found`` is the JSON object of the reply, and ``name`` is the member with the replies to
+    ``group``. Error messages quote ``text``, the reply as the judge wrote it.
     """
     if found.get(name) is None or found[name] == {}:
         quoted = text.strip()[:_QUOTED]
@@ -365,9 +358,9 @@ def _values(found: Mapping[str, Any], name: str, group: Tasks, *, text: str) -> 
 
 
 def _drawing(columns: Mapping[str, Any], i: int) -> Any:
-    """Return the reply number ``i`` (from 0) to a repeated question.
+    """Return reply number ``i`` (from 0) to a question that was put to the judge several times.
 
-    ``columns`` has the replies of all repetitions, as one list for each member.
+    ``columns`` maps each member of the reply to the list of its values in all replies.
     """
     lists = {n: [c] if isinstance(c, str) else c for n, c in columns.items()}
     if any(isinstance(column, list) and i >= len(column) for column in lists.values()):
@@ -399,10 +392,10 @@ def _full_schema_of(reply: type[Reply]) -> tuple[Schema, Schema]:
 
 
 def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return ``value``, a short reply, with the member names and numbers of the full ``schema``.
+    """Return the judge's short reply ``value`` with all names and numbers that ``schema`` has.
 
-    ``count`` is the number of entries if the reply is a list; ``defs`` has the schemas that
-    ``schema`` refers to.
+    ``defs`` are the schemas to which ``schema`` refers. ``count`` is the number of entries that a
+    list must have, or None for any number.
     """
     if "$ref" in schema:
         schema = defs[schema["$ref"].rpartition("/")[2]]
@@ -424,9 +417,9 @@ def _expanded(value: Any, schema: Schema, *, defs: Schema, count: int | None) ->
 
 
 def _expanded_list(value: Any, items: Schema, *, defs: Schema, count: int | None) -> Any:
-    """Return a list of entries, with numbers from 1 if ``count`` entries are expected in order.
+    """Return the list ``value`` with full entries; if ``count`` is set, number them from 1.
 
-    The judge may have written the numbers itself, in the entries or as names of members.
+    If the judge wrote numbers itself, in the entries or as names of members, these are kept.
     """
     named = isinstance(value, Mapping) and bool(value) and all(map(_is_number, value))
     given = list(value.values()) if named else value
@@ -454,7 +447,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts of the judge's reply in the first JSON object of ``text`` that has any."""
+    """Return the first JSON object in ``text`` that has a reply to one of ``groups``, or {}."""
     decoder = json.JSONDecoder()
     first = start = text.find("{")
     while start != -1:
@@ -474,9 +467,9 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
 
 
 def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]:
-    """Return the parts of the judge's reply that ``value`` contains, by name.
+    """Return the members of ``value`` that are replies to ``groups``, by name of the group.
 
-    If only one part is expected, ``value`` itself may be that part.
+    If there is only one group, ``value`` itself may be the reply.
     """
     found = {name: value[name] for name in groups if name in value}
     if len(groups) > 1:
@@ -489,7 +482,7 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
 
 
 def _cut_off(text: str) -> dict[str, Any]:
-    """Return the complete members of a JSON object that was cut off."""
+    """Return the members of the JSON object in ``text``, which was cut off, but the last one."""
     try:
         value = from_json(text, allow_partial=True)
     except ValueError:
