@@ -1,14 +1,15 @@
 """Collect the ended spans of each trace until the trace is complete and can be scored.
 
 A *turn* is one question of a user and its answer. The scores go on the span of the turn. So that
-they can be added after the span has ended, the span is kept back from the exporter.
+the scores can be added after the span has ended, the span is kept back from the exporter.
 
 The end of the root span does not show that a trace is complete. The spans of a stream end after the
 root span, and LangSmith exports the root span first. A trace is complete when none of its spans is
-open and none has ended for a while. Spans that end later start a new trace.
+open and none has ended for a while. If another span of the trace ends later, a new trace is
+started.
 
-Most spans have nothing to do with RAG. For these, the application's thread only records that they
-started, and looks at the names of their attributes at their end. The other work is done on a
+Most spans have nothing to do with RAG. For such a span, the application's thread only records that
+the span started, and looks at the names of its attributes when it ends. All other work is done on a
 background thread.
 """
 
@@ -52,10 +53,11 @@ _MARK = "_rag_eval_otel_tap"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listener:
-    """Adds the log records that an application writes to ``buffer``.
+    """Stores the log records that the application writes within spans in a `TraceBuffer`.
 
-    Log records that are written on one of ``own_threads`` are left out. ``edge`` is an error
-    handler that keeps our exceptions from the application.
+    ``buffer`` is that buffer. Log records that are written on a thread whose id is in
+    ``own_threads`` (the threads of this library) are left out. ``edge`` is an error handler that
+    keeps our exceptions from the application.
     """
 
     buffer: TraceBuffer
@@ -63,7 +65,10 @@ class Listener:
     own_threads: Collection[int] = ()
 
     def tell(self, name: str, record: Any) -> None:
-        """Add the log ``record`` with the event ``name`` if it was written within a span."""
+        """Store the log ``record`` in the buffer if the record was written within a span.
+
+        ``name`` is the event name of the record.
+        """
         if not record.span_id or get_ident() in self.own_threads:
             return
         with self.edge:
@@ -72,7 +77,10 @@ class Listener:
 
 
 class LogTap:
-    """A log record processor that passes log records to listeners and exports nothing."""
+    """A log record processor for the OpenTelemetry SDK that passes log records to listeners.
+
+    The processor exports nothing.
+    """
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -94,11 +102,14 @@ class LogTap:
                     listener.tell(name, record)
 
     def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
-        """Return True if there is a listener and a log record named ``event_name`` is read."""
+        """Return True if there is a listener and log records of this event are read.
+
+        ``event_name`` is the name of the event.
+        """
         return bool(self._listeners) and may_be_read(event_name)
 
     def shutdown(self) -> None:
-        """Remove all listeners, so that no more log records are passed on."""
+        """Remove all listeners of this processor, so that no more log records are passed on."""
         self._listeners = ()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
@@ -107,9 +118,9 @@ class LogTap:
 
 
 def may_be_read(event: object) -> bool:
-    """Return True if log records with this event name may contain parts of a RAG trace.
+    """Return True if log records with the event name ``event`` may contain parts of a RAG trace.
 
-    The events in which this library itself reports scores are not read.
+    The event in which this library reports a score is not read.
     """
     if not isinstance(event, str):
         return False
@@ -117,9 +128,10 @@ def may_be_read(event: object) -> bool:
 
 
 def log_tap(provider: Any) -> LogTap | None:
-    """Return the `LogTap` of the logger ``provider``, and add one if there is none yet.
+    """Return the `LogTap` of the logger ``provider``, and add a `LogTap` if there is none yet.
 
-    Return None if ``provider`` is not the SDK's, and so takes no log record processors.
+    Return None if ``provider`` is not the logger provider of the OpenTelemetry SDK. Other providers
+    take no log record processors.
     """
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _MARK, None)
@@ -140,11 +152,11 @@ _SHARE = 4  # one trace may take a quarter of all bytes
 class Taken(NamedTuple):
     """What happened when a span or a tree of LangChain runs was added to a trace.
 
-    ``trace`` is the trace, or None if nothing was added. ``anchor`` is the added span if it may get
-    scores. The caller should then keep the span back from the exporter. If ``is_new``, the trace
-    has just been started, and `TraceBuffer.sweep` must be called from now on. ``evicted`` are the
-    traces that were removed to limit memory. The caller counts them, and exports those of their
-    spans that it kept back.
+    ``trace`` is the trace, or None if nothing was added. ``anchor`` is the added span if that span
+    may get scores. The caller should then keep the span back from the exporter. If ``is_new`` is
+    true, the trace has just been started, and the caller must call `TraceBuffer.sweep` at intervals
+    from now on. ``evicted`` are the traces that were removed to limit memory. The caller counts
+    these traces, and exports their spans that were kept back.
     """
 
     trace: Trace | None = None
@@ -163,7 +175,7 @@ class TraceBuffer:
     thread. If a trace was removed to limit memory, its later spans are ignored until none of its
     spans is open.
 
-    A caller that adds a span and keeps the span back from the exporter must acquire ``lock`` for
+    A caller that adds a span and keeps this span back from the exporter must hold ``lock`` during
     both actions. Otherwise another thread could remove the trace between the two actions.
     """
 
@@ -183,10 +195,9 @@ class TraceBuffer:
         self.clear()
 
     def clear(self) -> None:
-        """Delete all traces and log records.
+        """Delete all traces and log records in this buffer.
 
-        This is also called in a forked child process, because the traces belong to its parent
-        process.
+        A forked child process calls this, too, because the traces belong to its parent process.
         """
         self.lock = threading.RLock()
         self.traces: OrderedDict[int, Trace] = OrderedDict()
@@ -206,7 +217,10 @@ class TraceBuffer:
         return self._bytes + self._logs.size
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Store a log record until the span within which it was written has ended."""
+        """Store the log ``record`` until the span within which the record was written has ended.
+
+        ``trace_id`` and ``span_id`` are the ids of that span.
+        """
         if self._is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
@@ -214,9 +228,9 @@ class TraceBuffer:
     def concerns(self, span: ReadableSpan) -> bool:
         """Return True if the ended ``span`` may belong to a RAG trace.
 
-        Such a span must be passed to `take`. This is called for every span of the application. It
-        looks only at the span's scope, at the names of its attributes and at its trace id, so that
-        it is fast.
+        If so, the caller must pass the span to `take`. This is called for every span of the
+        application. To be fast, it looks only at the scope, the attribute names and the trace id of
+        the span.
         """
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
@@ -232,7 +246,8 @@ class TraceBuffer:
     def take(self, span: ReadableSpan) -> Taken:
         """Add the ended ``span`` to its trace, and return what happened.
 
-        Call this only with a span for which `concerns` has returned True.
+        The caller must have called `concerns` with this span, and `concerns` must have returned
+        True.
         """
         context = span.context
         if context is None or not self._is_open:
@@ -252,7 +267,7 @@ class TraceBuffer:
     def join(self, tree: RunTree, around: SdkSpan) -> Taken:
         """Add LangChain runs to the trace of the open span ``around``, within which they ran.
 
-        ``tree`` is a root run and all runs below it.
+        ``tree`` is a LangChain root run with all runs below it.
         """
         if not (self._is_open and self.is_fed):
             return _NOT_TAKEN
@@ -267,9 +282,10 @@ class TraceBuffer:
             return Taken(trace, None, is_new, self._evict(trace))
 
     def _trace_of(self, trace_id: int) -> Trace:
-        """Return the trace with the id ``trace_id``, and start the trace if it is not known.
+        """Return the trace with the id ``trace_id``. If no such trace is known, start the trace.
 
-        The returned trace may be one that was evicted. Nothing more is added to such a trace.
+        The returned trace may have been removed to limit memory. Nothing more is added to such a
+        trace.
         """
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
         if trace is None:
@@ -280,7 +296,7 @@ class TraceBuffer:
         return trace
 
     def _add(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
-        """Add ``view`` to ``trace``, and return True if its span may get scores."""
+        """Add the span ``view`` to ``trace``, and return True if this span may get scores."""
         known = trace.spans.get(view.span_id)
         if trace.is_lost or (isinstance(known, SdkSpan) and known.is_of(view)):
             trace.last = self._clock()
@@ -320,7 +336,8 @@ class TraceBuffer:
     def flush(self) -> list[Trace]:
         """Remove and return all traces without an open span, however recently a span ended.
 
-        Complete parts of other traces are removed and returned, too.
+        Complete parts of the other traces are removed and returned, too. A part is one answered
+        question below an open span.
         """
         self.open_spans.refresh()
         with self.lock:
@@ -343,7 +360,7 @@ class TraceBuffer:
         return ready
 
     def _add_early(self) -> None:
-        """Add the spans that ended before anything in their trace was known to be RAG."""
+        """Add to each trace its spans that ended before RAG was found in the trace."""
         for span in self.open_spans.ended.copy() if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None:
@@ -358,11 +375,11 @@ class TraceBuffer:
         *,
         ready: Sequence[Trace],
     ) -> list[Trace]:
-        """Remove and return complete parts of the traces that are not in ``ready``.
+        """Remove and return the complete parts of traces, except of the traces in ``ready``.
 
-        A part is a question with its answer below an open span. It is complete only if none of its
-        spans has ended since the time ``until``. ``opened`` returns the open spans of a trace by
-        trace id.
+        A part is a question with its answer below an open span. The part is complete only if none
+        of its spans has ended since the time ``until``. ``opened`` is a function that returns the
+        open spans of a trace for a trace id.
         """
         done = {one.trace_id for one in ready}
         going_on = [one for one in self.traces.values() if one.trace_id not in done]
@@ -382,9 +399,10 @@ class TraceBuffer:
         return idle or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[Trace]:
-        """Remove and return traces until the limits of number and size are kept.
+        """Remove and return traces until the buffer is within its limits of number and size.
 
-        These are ``newest``, if it is too large by itself, and the oldest traces.
+        The trace ``newest`` is removed if it is too large by itself. Then the oldest traces are
+        removed.
         """
         limits, evicted = self._limits, []
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
@@ -406,9 +424,9 @@ class TraceBuffer:
             self._lost.popitem(last=False)
 
     def _finish(self, traces: Iterable[Trace]) -> None:
-        """Remove ``traces`` from the buffer, and complete them with spans that are still open.
+        """Remove ``traces`` from the buffer, and add to each trace its spans that are still open.
 
-        The open spans of other libraries are added, because they may be parents of spans of the
+        Only open spans that are no part of RAG are added. They may be parents of other spans of the
         trace.
         """
         for trace in traces:
@@ -432,9 +450,9 @@ _Key: TypeAlias = "tuple[int, int]"
 
 
 class PendingLogs:
-    """Stores log records by trace id and span id, until their span has ended.
+    """Stores log records by the trace id and span id of their span until that span has ended.
 
-    If the records exceed ``max_bytes``, the records of the oldest spans are dropped.
+    If the records take more than ``max_bytes``, the records of the oldest spans are dropped.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -460,7 +478,7 @@ class PendingLogs:
             self.take(next(iter(self._records)))
 
     def take(self, key: _Key) -> Sequence[LogView]:
-        """Remove and return the log records that were written within one span."""
+        """Remove and return the log records of one span. ``key`` is its trace id and span id."""
         found = self._records.pop(key, ())
         if found is not _LOST_RECORDS:
             self.size -= sum(map(size_of_log, found))

@@ -1,8 +1,8 @@
 """Find the contexts of a turn: the retrieved documents that the model was shown for its answer.
 
 A *turn* is one question of a user and its answer. The *generator* is the LLM call that wrote the
-answer. A retrieved document may be missing from the prompt of the generator, or be reordered, cut
-or reformatted there.
+answer. The prompt of the generator may lack a retrieved document, or may show the documents in
+another order, cut or reformatted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rag_eval_otel.types import Passage, SkipReason
 
 _Placed: TypeAlias = "tuple[Place, Passage]"
 _Shown: TypeAlias = "tuple[Place | None, Passage]"
-"""The position of a passage in the prompts, or None if unknown, and the passage as shown there."""
+"""A pair: the position of a passage in the prompts (None if unknown), and its text shown there."""
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # a document that was cut is recognised by so many characters at its beginning
@@ -34,17 +34,18 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
 def contexts_of(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
-    """Return the passages that the ``generator`` was shown, or why they are not known.
+    """Return the passages that the ``generator`` was shown, or the reason why they are not known.
 
     The ``generator`` is the LLM call that wrote the answer of ``turn`` (a question and its answer).
 
-    A passage counts if it is in the prompt of the generator. It also counts if it is in the prompt
-    of an earlier LLM call whose output is in the prompt of the generator, as in refine and
-    map-reduce chains and chains used as tools.
+    A passage counts if it is in the prompt of the generator. A passage also counts if it is in the
+    prompt of an earlier LLM call, and the output of that call is in the prompt of the generator.
+    Refine and map-reduce chains, and chains that are used as tools, work in this way.
 
-    If only a part of a passage is there, the passage was reformatted, and its retrieved text is
-    returned. If nothing of a passage is there but other passages are, it was left out. If no
-    passage is there at all, the application rewrote them, and all are returned.
+    If the prompt shows only a part of a passage, the application reformatted the passage, and its
+    retrieved text is returned. If the prompt shows some passages but not this passage, the
+    application left this passage out. If the prompt shows no passage at all, the application
+    rewrote the passages, and all passages are returned.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     lost = _loss_of(turn.retrievers if explicit is None else (explicit,))
@@ -72,9 +73,10 @@ def _loss_of(retrievers: Sequence[Step]) -> SkipReason | None:
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | SkipReason:
     """Return the documents in the prompt of the ``generator``, the LLM call that wrote the answer.
 
-    This is used if the retrievals were recorded without texts. The documents are read from a
+    This is called if the retrievals were recorded without texts. The documents are read from a
     template variable such as ``context``, or below a heading such as "Context:". If the number of
-    retrieved documents is known, as many must be found.
+    retrieved documents is known, exactly this number of documents must be found. If no documents
+    are found, return the reason why the turn cannot be scored.
     """
     counts = [one.document_count for one in turn.retrievers if one.documents is None]
     count = None if None in counts else sum(one or 0 for one in counts)
@@ -93,10 +95,11 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...] | Skip
 def _shown(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...]
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return the retrieved passages that the prompt shows, ordered and cut as in the prompt.
+    """Return the retrieved passages that a prompt shows, in their order in the prompt.
 
-    The prompt is that of the ``generator``, the LLM call that wrote the answer. If the passages
-    cannot be determined, return the reason.
+    The prompt is the prompt of the ``generator``, the LLM call that wrote the answer. If the prompt
+    shows only the beginning of a passage, the returned passage is cut there. If the passages cannot
+    be determined, return the reason why the turn cannot be scored.
     """
     reranked = tuple(_distinct([one for one in turn.retrievers if one.kind == "reranker"]))
     if lacks_prompt(generator):
@@ -125,9 +128,10 @@ def _shown(
 def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | SkipReason | None:
     """Return the retrieved passages that a later step selected by their ids.
 
-    If several steps returned ids of documents, the last step counts. If an id is unknown or not
-    unique, return ``ambiguous``. If no step returned ids, return the last output that lists only
-    retrieved documents, or None.
+    If several steps returned ids of documents, the last of these steps counts. If an id is unknown
+    or not unique, return the reason ``"ambiguous"``, with which the turn is not scored. If no step
+    returned ids, return the documents of the last step that returned only retrieved documents, or
+    None.
     """
     steps = [step for step in turn.steps if step.kept_ids]
     if not steps:
@@ -142,7 +146,7 @@ def _selected(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] |
 def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...] | None:
     """Return the documents of the last step that returned only documents from ``retrieved``.
 
-    Return None if there is no such step.
+    Return None if no step returned only such documents.
     """
     known = {normalised(passage.text): passage for passage in retrieved}
     listing = [
@@ -159,13 +163,6 @@ def _listed_last(turn: Turn, retrieved: Sequence[Passage]) -> tuple[Passage, ...
 def _verbatim(
     turn: Turn, generator: Step, retrieved: Sequence[Passage], *, behind: Sequence[_Behind]
 ) -> dict[Passage, _Shown] | SkipReason:
-    """Return the passages that the ``generator`` was shown verbatim, with their positions.
-
-    The ``generator`` is the LLM call that wrote the answer. ``behind``: the texts of prompts, first
-    those of the generator, then the prompts of earlier LLM calls whose output the generator was
-    shown. If only an earlier call was shown a passage, the position of the passage is that of the
-    call's output in the generator's prompt.
-    """
     messages = Messages(text for _, text in behind)
     count = sum(at is None for at, _ in behind)
     used = [(at, p) for p in retrieved if (at := messages.place(p.text))]
@@ -180,12 +177,13 @@ def _verbatim(
 def _rewritten(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
 ) -> tuple[Passage, ...] | SkipReason:
-    """Return all ``retrieved`` passages if the prompt may show them rewritten.
+    """Return all ``retrieved`` passages if the prompt may show them in other words.
 
-    Otherwise return ``ambiguous``. The prompt cannot show the passages if it is too short. If
-    another LLM call was shown the passages verbatim, the application rejected them after that call.
-    If the turn was found below a span such as that of a web request, a query must be in the prompt,
-    because the prompt may be about another question.
+    Otherwise return the reason ``"ambiguous"``, with which the turn is not scored. There are three
+    cases. If the prompt is too short for the passages, it cannot show them. If another LLM call was
+    shown the passages verbatim, the application rejected them after that call. If the turn was
+    found below a span such as that of a web request, the prompt may be about another question, so a
+    query must be in the prompt.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     if turn.anchor.flat and not any(is_in(one, text) for one in queries for text in shown.texts):
@@ -199,7 +197,7 @@ def _rewritten(
 
 
 def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mapping[Passage, _Shown]:
-    """Return ``found`` without passages that occur only within another, longer passage."""
+    """Return ``found`` without the passages that the messages show only within a longer passage."""
     around = {
         inner: outer
         for inner in found
@@ -215,9 +213,10 @@ def _without_inner(found: Mapping[Passage, _Shown], messages: Messages) -> Mappi
 
 
 def _ordered(retrieved: Sequence[Passage], found: Mapping[Passage, _Shown]) -> tuple[Passage, ...]:
-    """Return the passages in ``found``, each text once, in the order in which they were shown.
+    """Return the passages in ``found`` in the order in which the model was shown them.
 
-    If the position of a passage is not known, return all in the order of retrieval.
+    If several passages have the same text, only the first is returned. If the position of a passage
+    is not known, the passages are returned in the order of retrieval.
     """
     shown = [found[passage] for passage in retrieved if passage in found]
     placed = [(at, passage) for at, passage in shown if at is not None]
@@ -234,7 +233,7 @@ def _altered(
 ) -> dict[Passage, _Shown]:
     """Return the passages in ``left`` that the ``messages`` show in part or reworded.
 
-    Words and parts that are also in one of the texts ``known`` do not count.
+    Words and parts that also occur in a text in ``known`` do not count.
     """
     found: dict[Passage, _Shown] = {}
     for passage in left:
@@ -245,15 +244,15 @@ def _altered(
 
 
 def _asked(turn: Turn) -> Iterator[str]:
-    """Yield the questions and queries of ``turn``, which a document may repeat."""
+    """Yield the questions and queries of ``turn``."""
     yield from (step.input for step in (*turn.path, *turn.retrievers) if step.input)
 
 
 def _lacks_passages(turn: Turn, generator: Step) -> bool:
-    """Return True if the ``generator`` was shown an LLM output whose own passages are unknown.
+    """Return True if the prompt shows the output of an LLM call whose own passages are not known.
 
-    The ``generator`` is the LLM call that wrote the answer. If no span can be missing from the
-    trace, return False.
+    The prompt is the prompt of the ``generator``, the LLM call that wrote the answer. If no span
+    can be missing from the trace, return False.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     queries = [one.input or "" for one in turn.retrievers]
@@ -272,9 +271,10 @@ def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
-    """Return the ``shown`` passages, each replaced by a longer text around it if that was shown.
+    """Replace a passage in ``shown`` by a longer text around the passage if the LLM was shown it.
 
     Such longer texts are in the metadata of documents, or are documents that a reranker returned.
+    ``messages`` are the messages that the LLM was shown.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [
@@ -292,10 +292,10 @@ def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[P
 def _truncated(
     passages: Sequence[Passage], messages: Messages, *, known: Mapping[Passage, _Shown]
 ) -> dict[Passage, _Shown]:
-    """Return those of ``passages`` of which the ``messages`` show only the beginning.
+    """Return the ``passages`` of which the ``messages`` show only the beginning.
 
-    The text of each returned passage is cut to what was shown. A beginning that ends with a
-    sentence does not count, because it may be a quotation.
+    The text of each returned passage is cut to the part that the messages show. A beginning that
+    ends with a sentence does not count, because the application may only quote this sentence.
     """
     taken = {at for at, _ in known.values()}
     found: dict[Passage, _Shown] = {}
@@ -318,7 +318,7 @@ def _truncated(
 def lacks_prompt(generator: Step) -> bool:
     """Return True if the prompt of the LLM call ``generator`` is not recorded in full.
 
-    That is so if the prompt is missing, or if the text of a tool result in the prompt is missing.
+    Either no text of the prompt is recorded, or the text of a tool result in the prompt is missing.
     """
     return not any(generator.prompt) or not all(one.text for one in generator.tool_results)
 
@@ -334,20 +334,15 @@ def _distinct(retrievers: Sequence[Step]) -> Iterator[Passage]:
 
 
 def prompts_behind(turn: Turn, generator: Step) -> tuple[str, ...]:
-    """Return the prompt of ``generator`` and the prompts of LLM calls whose output it shows.
+    """Return the prompts that led to the answer which the LLM call ``generator`` wrote.
 
-    The ``generator`` is the LLM call that wrote the answer.
+    These are the prompt of ``generator``, and the prompts of earlier LLM calls whose output is in
+    the prompt of ``generator``.
     """
     return tuple(text for _, text in _behind(turn, generator))
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the texts of the prompts that led to the output of ``generator``, with positions.
-
-    ``generator`` is the LLM call that wrote the answer. The prompt of ``generator`` has None as
-    position. Then follow the prompts of earlier LLM calls whose output the prompt of ``generator``
-    contains, each with the position of that output.
-    """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     grown = True
@@ -361,10 +356,10 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return the position of the LLM output ``said`` in the prompts, or None.
+    """Return the position of the LLM output ``said`` in the prompts ``messages``, or None.
 
-    A short output may be in a prompt by chance. So it counts only as a message, a line or a
-    quotation of its own, and a single word never counts.
+    A short output may be in a prompt by chance. So a short output counts only if it is a message, a
+    line or a quotation of its own. A single short word never counts.
     """
     if len(said) >= _LINK:
         return messages.place(said)

@@ -2,8 +2,9 @@
 
 A *turn* is one question of a user and its answer. The LLM call that wrote the answer is the
 *generator* of the turn. A turn is not scored if its parts contradict each other or can be read in
-several ways. Spans may be lost, so for traces of spans it is also checked whether a part of the
-turn is missing. LangChain runs are recorded completely, so this is not checked for them.
+several ways. Spans may be lost. So if the turn was read from spans, this module also checks whether
+a part of the turn is missing. LangChain runs are recorded completely, so this check is not made for
+them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _DEMANDS_VERDICT = re.compile(
 
 
 def unnamed_answer(turn: Turn) -> str | None:
-    """Return the answer that ``turn`` returned under an unusual key, or None.
+    """Return the answer that a chain of ``turn`` returned under an unusual dict key, or None.
 
-    Such an answer is a text in the output of a chain that is also the output of an LLM call. The
-    text of the question is left out, and so are verdicts on other texts. If several texts remain,
-    return None.
+    Such an answer is a text in the output of the chain that is also the output of an LLM call. The
+    text of the question does not count, and neither does a verdict on another text. If several
+    texts remain, return None.
     """
     asked = [step.input for step in (*turn.path, *turn.retrievers)]
     for step in reversed(turn.path):
@@ -49,23 +50,27 @@ def unnamed_answer(turn: Turn) -> str | None:
 
 
 def _grades(call: Step, texts: Sequence[str]) -> bool:
-    """Return True if the LLM ``call`` was shown one of ``texts`` and its output is short."""
     return is_short(call) and any(place(text, call.prompt) is not None for text in texts)
 
 
 def has_answer(turn: Turn) -> bool:
-    """Return True if a chain or agent returned the answer of ``turn``, not only an LLM call."""
+    """Return True if a chain or an agent returned the answer, or the application recorded it.
+
+    Return False if the answer of ``turn`` is known only as the output of an LLM call.
+    """
     told = "output" in turn.recorded or any((step.output or "").strip() for step in turn.path)
     return told or unnamed_answer(turn) is not None
 
 
 def generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, or None if its span may be missing.
+    """Return the LLM call that wrote ``answer``, or None if the span of that call may be missing.
 
-    It is the last call whose output is the answer. If there is none, it is the call with the
-    longest output that is a part of the answer. If there is none, it is the last call whose output
-    contains the answer, such as a structured output. Otherwise it is the last call whose output the
-    application may have transformed into the answer.
+    The candidates are, in this order:
+
+    - the last call whose output is the answer,
+    - the call with the longest output that is a part of the answer,
+    - the last call whose output contains the answer, such as a structured output,
+    - the last call whose output the application may have transformed into the answer.
     """
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
@@ -79,7 +84,11 @@ def generator_of(turn: Turn, answer: str) -> Step | None:
 
 
 def with_prompts_of_coauthors(generator: Step, turn: Turn, answer: str) -> Step:
-    """Return ``generator`` with the prompts of other LLM calls that wrote a part of ``answer``."""
+    """Return ``generator`` with the prompts of other LLM calls that wrote a part of ``answer``.
+
+    ``generator`` is the LLM call that `generator_of` found. If its output contains the whole
+    answer, it is returned unchanged.
+    """
     if is_in(answer, generator.output or ""):
         return generator
     others = [
@@ -94,10 +103,10 @@ def with_prompts_of_coauthors(generator: Step, turn: Turn, answer: str) -> Step:
 
 
 def is_demanded_verdict(generator: Step, turn: Turn) -> bool:
-    """Return True if the output of ``generator`` is a yes or no that its prompt demanded.
+    """Return True if the LLM call ``generator`` answered yes or no because its prompt demanded it.
 
-    If the user did not ask for a yes or no, the LLM call only grades an answer that another LLM
-    call wrote.
+    If the user did not ask for a yes or no, such an LLM call only grades an answer of another LLM
+    call.
     """
     if not is_verdict(generator.output or ""):
         return False
@@ -114,8 +123,9 @@ def _length(call: Step) -> int:
 def _possible_generators(turn: Turn) -> list[Step]:
     """Return the LLM calls whose output the application may have transformed into the answer.
 
-    Calls that grade another output are left out, and so are calls whose output was a query or an
-    intermediate result for another call. A short output counts only if no span can be missing.
+    LLM calls that grade the output of another call do not count. LLM calls whose output was a
+    query, or an intermediate result for another call, do not count either. A short output counts
+    only if no span can be missing from the trace.
     """
     least = 1 if turn.is_complete else ANSWER_LENGTH
     if turn.calls and not (turn.calls[-1].output or "").strip():
@@ -127,7 +137,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a chain joined the output of ``call`` with that of another LLM call."""
+    """Return True if a chain returned a text with the outputs of ``call`` and another LLM call."""
     told = [text for step in turn.steps[1:] for text in (step.output, *step.output_texts) if text]
     texts = [text for text in told if is_in(call.output or "", text)]
     others = [one.output or "" for one in turn.calls if one.id != call.id]
@@ -135,7 +145,7 @@ def _is_part_of_notes(call: Step, turn: Turn) -> bool:
 
 
 def _led_to_retrieval(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` called tools and a retrieval followed.
+    """Return True if the LLM ``call`` called tools and a retrieval started later.
 
     Then another LLM call wrote the answer.
     """
@@ -143,9 +153,9 @@ def _led_to_retrieval(call: Step, turn: Turn) -> bool:
 
 
 def is_used(call: Step, turn: Turn) -> bool:
-    """Return True if the output of ``call`` was shown to a later LLM call or was searched for.
+    """Return True if the output of ``call`` is in a later prompt or in a later retrieval query.
 
-    A later call that only graded the output does not count.
+    The prompt of an LLM call that only graded the output does not count.
     """
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     made = [one for one in later if one.kind != "llm" or not one.output or not is_short(one)]
@@ -161,10 +171,10 @@ def _asked(steps: Iterable[Step]) -> Iterable[str]:
 def doubt_of(
     turn: Turn, generator: Step, answer: str, *, contexts: Sequence[Passage]
 ) -> SkipReason | None:
-    """Return the reason why a question and its answer cannot be scored, or None if they can.
+    """Return the reason why ``turn`` cannot be scored, or None if there is no such reason.
 
-    ``turn``: the steps of the trace that belong to this question. ``generator``: the LLM call that
-    wrote ``answer``. ``contexts``: the passages that the LLM was shown.
+    ``turn`` is a question with the steps of the trace that led to its answer. ``generator`` is the
+    LLM call that wrote ``answer``. ``contexts`` are the passages that this LLM call was shown.
     """
     said = turn.recorded
     if said >= {"documents", "output"}:
@@ -192,15 +202,16 @@ def _lacks_part(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> boo
 
 
 def _lacks_tool(turn: Turn, generator: Step) -> bool:
-    """Return True if the LLM was shown more tool results than there are spans of tools."""
+    """Return True if the LLM was shown more tool results than the trace has spans of tools."""
     return bool(turn.tools) and len(generator.tool_results) > len(turn.tools)
 
 
 def _kept_unknown_documents(turn: Turn) -> bool:
     """Return True if a step returned ids of documents whose texts are not known.
 
-    Unknown ids may also stand for answers to sub-questions, one for each LLM call beside the call
-    that wrote the answer. So there must be more unknown ids than such calls.
+    In some chains an unknown id stands for the answer to a sub-question. There is at most one such
+    id for each LLM call besides the call that wrote the answer. So the step must have returned more
+    unknown ids than there are such calls.
     """
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
@@ -211,10 +222,10 @@ def _kept_unknown_documents(turn: Turn) -> bool:
 
 
 def _queries_with_an_answer(turn: Turn) -> bool:
-    """Return True if the output of an LLM call is a part of a later query.
+    """Return True if the output of an LLM call is a part of a later retrieval query.
 
     The trace may then contain two questions in a row, or one question that is answered in two
-    steps. An output that is the whole query does not count.
+    steps. If the output is the whole query, the LLM call only wrote the query, and does not count.
     """
     return any(
         one.start > call.start
@@ -227,9 +238,9 @@ def _queries_with_an_answer(turn: Turn) -> bool:
 
 
 def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
-    """Return True if the prompts show documents that no known retrieval returned.
+    """Return True if the ``prompts`` show documents that no recorded retrieval returned.
 
-    The documents are known from the inputs and outputs of chains.
+    Such documents are found in the inputs and outputs of chains.
     """
     known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
     shown = chain.from_iterable(step.documents_seen for step in turn.steps)
@@ -240,8 +251,8 @@ def _lacks_retrieval(turn: Turn, prompts: Sequence[str]) -> bool:
 def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
     """Return True if another LLM call wrote a long text that no other step used.
 
-    Return False if the application returned exactly the output of ``generator``, the LLM call that
-    wrote the answer.
+    Another LLM call is a call other than ``generator``, which wrote the answer. If the application
+    returned exactly the output of ``generator``, return False.
     """
     if has_answer(turn) and is_same(generator.output, answer):
         return False
@@ -258,11 +269,11 @@ def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
 
 
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if the application left out the retrieved documents that were not shown.
+    """Return True if the application itself left out the retrieved documents that were not shown.
 
-    ``contexts``: the documents that the LLM was shown. The application left out the other documents
-    if a step returned exactly ``contexts``, or if an LLM call was shown the other documents to
-    grade them. Otherwise a span may be missing.
+    ``contexts`` are the documents that the LLM was shown. The application left out the other
+    documents if a step returned exactly ``contexts``, or if an LLM call was shown the other
+    documents to grade them. Otherwise a span may be missing from the trace.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
@@ -286,10 +297,10 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
 
 
 def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
-    """Return the texts of the documents in the input and output of each chain, as sets.
+    """Return for each chain the set of document texts in the input and output of the chain.
 
-    All chains of the same name and parent with at most one document each, such as the iterations of
-    a loop, form one set.
+    Chains with at most one document each, and with the same name and the same parent, form one set
+    together. Such chains are the iterations of a loop.
     """
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:

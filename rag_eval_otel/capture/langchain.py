@@ -1,14 +1,14 @@
 """Record LangChain runs by a callback handler, on the application's thread.
 
-A run is one call of a chain, model, retriever or tool. For each event of a run, the handler stores
-the time and the content. Containers are copied, because applications change them later. Nothing is
-parsed here, and no span is made. The handler never attaches an OpenTelemetry context, because the
-context would leak into the application.
+A run is one call of a chain, model, retriever or tool. At the start and the end of a run, the
+handler stores the time and the content. Containers are copied, because applications change them
+later. Nothing is parsed here, and no span is made. The handler never attaches an OpenTelemetry
+context, because the context would leak into the application.
 
-Asynchronous LangChain calls a plain handler in another thread. If any handler is ``run_inline``,
-LangChain drops the model starts of all other handlers. So the methods of our handler look like
-coroutine functions (`_Event`). They do their work when they are called, and return an awaitable
-that is done.
+Asynchronous LangChain calls a plain handler in another thread. If any handler has set
+``run_inline``, LangChain does not report the start of a model call to the other handlers. So the
+methods of our handler look like coroutine functions (`_Event`). They do their work when they are
+called, and return an awaitable that is done.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RECORD_MARKS: Final = ("model_fields", "__attrs_attrs__")
 
 
 class _Done:
-    """An awaitable that is already done."""
+    """An awaitable that is already done, which the event methods of the handler return."""
 
     __slots__ = ()
 
@@ -64,11 +64,11 @@ async def _pattern(*_: Any, **__: Any) -> None:
 
 
 class _Event:
-    """A method that `inspect.iscoroutinefunction` takes for a coroutine function.
+    """A method of a callback handler that `inspect` takes for a coroutine function.
 
-    `inspect` accepts any object that has the attributes of a function. Synchronous LangChain
-    ignores the value that an event method returns. Asynchronous LangChain awaits the value in its
-    loop.
+    `inspect.iscoroutinefunction` accepts any object that has the attributes of a function.
+    Synchronous LangChain ignores the value that an event method returns. Asynchronous LangChain
+    awaits this value in its own event loop.
     """
 
     __code__: CodeType = _pattern.__code__
@@ -91,15 +91,15 @@ class _Event:
 
 
 def _event(function: F) -> F:
-    """Return the method ``function`` as an `_Event` that adds no Python frame to a call."""
     kind = type("_Event", (_Event,), {"__call__": staticmethod(function)})
     return cast("F", kind(function))
 
 
 class LangChainCapture(BaseCallbackHandler):
-    """A callback handler that records LangChain runs in the recorder that ``recorder()`` returns.
+    """A LangChain callback handler that records every run of a chain, model, retriever or tool.
 
-    ``edge`` is an error handler that keeps our exceptions from the application.
+    ``recorder`` is a function that returns the `RunRecorder` in which the runs are stored. ``edge``
+    is an error handler that keeps our exceptions from the application.
     """
 
     raise_error = False
@@ -164,7 +164,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Record the start of a chat model's call and the messages it was shown."""
+        """Record the start of a chat model's call and the messages that the model was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and messages:
@@ -181,7 +181,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Record the start of a completion model's call and the prompt it was shown."""
+        """Record the start of a completion model's call and the prompt that the model was shown."""
         with self.edge:
             run = self._start("llm", run_id, parent_run_id, serialized, event)
             if run is not None and prompts:
@@ -192,10 +192,10 @@ class LangChainCapture(BaseCallbackHandler):
     def on_llm_end(
         self, response: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **event: Any
     ) -> _Done:
-        """Record the end of a model's call and its reply.
+        """Record the end of a model call and the reply of the model.
 
-        If LangChain dropped the start because another handler is ``run_inline``, the start is
-        recorded now.
+        If LangChain did not report the start of the call, because another handler has set
+        ``run_inline``, the start is recorded now.
         """
         with self.edge:
             known = self._recorder().runs
@@ -261,7 +261,7 @@ class LangChainCapture(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **event: Any,
     ) -> _Done:
-        """Record the start of a tool call, its arguments and the tool's description."""
+        """Record the start of a tool call, its arguments, and the description of the tool."""
         with self.edge:
             run = self._start("tool", run_id, parent_run_id, serialized, event)
             if run is not None:
@@ -319,14 +319,14 @@ class LangChainCapture(BaseCallbackHandler):
         return None if run_id is None else self._recorder().runs.get(run_id.int)
 
     def search(self, above: Run, name: str) -> Run | None:
-        """Record the start of a vector store search below the run ``above``, as a retrieval."""
+        """Record the start of a vector store search as a retrieval below the run ``above``."""
         run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
         if run is not None:
             run.is_search = True
         return run
 
     def found(self, run: Run, documents: Sequence[Any]) -> None:
-        """Record that the search ``run`` has ended and has found ``documents``."""
+        """Record that the vector store search ``run`` has ended and has found ``documents``."""
         try:
             run.told = [note_found(document) for document in documents]
         finally:
@@ -339,9 +339,9 @@ class LangChainCapture(BaseCallbackHandler):
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:
-    """Return the LangChain run that the caller is in, and our handler that records this run.
+    """Return the LangChain run that the caller is in, with our handler that records this run.
 
-    Return None if the caller is in no run, or if the run is not recorded.
+    Return None if the caller is in no LangChain run, or if our handler does not record the run.
     """
     config = var_child_runnable_config.get()
     manager = config.get("callbacks") if config else None
@@ -357,10 +357,9 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Gives LangChain our handler for all runs, in every thread, without passing callbacks.
+    """Makes LangChain report all runs to our handler, in every thread, without passing callbacks.
 
-    LangChain has no function to remove a hook. It goes on to call `get`, which returns None once
-    the hook is removed.
+    LangChain cannot remove a hook. It goes on to call `get`, which returns None after `remove`.
     """
 
     def __init__(self) -> None:
@@ -404,10 +403,10 @@ def _note_generation(run: Run, response: Any) -> None:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as plain data, so that later changes to ``value`` do not matter.
+    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect.
 
-    Messages, documents, dataclass instances and the like become dicts. Containers are copied up to
-    `_LEVELS` levels deep. Objects of other types become None.
+    Messages, documents, dataclass instances and similar objects become dicts. Containers are copied
+    up to `_LEVELS` levels deep. Other objects become None.
     """
     kind = type(value)
     if kind is str or kind in _SCALARS:
@@ -459,7 +458,6 @@ def note_document(document: Any) -> Any:
 
 
 def _note_like_document(document: Any) -> Any:
-    """Return an object that has a ``page_content``, as a LangChain document has, as a dict."""
     text, name = getattr(document, "page_content", None), getattr(document, "id", None)
     if not isinstance(text, str):
         return note(document)
@@ -467,7 +465,7 @@ def _note_like_document(document: Any) -> Any:
 
 
 def note_found(found: Any) -> Any:
-    """Return a vector store's search result, a document or a pair with its score, as a dict."""
+    """Return a result of a vector store search, a document or a pair with its score, as a dict."""
     if not isinstance(found, tuple) or len(found) != _PAIR:
         return note_document(found)
     document, score = found
@@ -478,7 +476,7 @@ def note_found(found: Any) -> Any:
 
 
 def note_message(message: Any, depth: int = 0) -> Any:
-    """Return the role, content, tool calls and artifact of a message as a dict."""
+    """Return the role, content, tool calls and artifact of a chat message as a dict."""
     if not isinstance(message, BaseMessage):  # a pair, a dict or a text
         return note(message, depth)
     fields = message.__dict__

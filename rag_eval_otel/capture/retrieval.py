@@ -1,7 +1,7 @@
 """Find the retrievals in a trace, and the documents that each retrieval returned.
 
-Most retrievals are recorded as such. Others are found in the outputs of search tools, in tool
-results in prompts, in documents that chains pass on, or as text in a prompt.
+Most retrievals are recorded as retrievals. Other retrievals are found in the outputs of search
+tools, in tool results in prompts, in documents that chains pass on, or as text in a prompt.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ _FAILED = re.compile(r"\s*(Error|Exception|Traceback)\b")  # the beginning of a 
 CONTEXT_TOOLS: Final = re.compile(
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
 )
-"""Matches the names of tools that retrieve."""
+"""Matches the name of a tool if the name says that the tool retrieves."""
 
 _RETRIEVES: Final = re.compile(
     r"\b(search|retriev|look)\w*\b(?!.*\b(calculat|comput)\w*\b)", re.IGNORECASE | re.DOTALL
 )
-"""Matches the descriptions of tools that retrieve, unless they calculate, too."""
+"""Matches the description of a tool that retrieves, unless the tool also calculates."""
 
 
 def says_it_retrieves(tool: Step | Result) -> bool:
     """Return True if ``tool`` retrieves, judged by its name, its description or its documents.
 
-    ``tool`` is a step, or a tool result in a prompt, of which no description is known.
+    ``tool`` is the step of a tool call, or a tool result in a prompt. A tool result has no
+    description.
     """
     if isinstance(tool, Result):
         return bool(tool.documents) or CONTEXT_TOOLS.search(tool.tool) is not None
@@ -59,7 +60,7 @@ def says_it_retrieves(tool: Step | Result) -> bool:
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the successful retrievals of a trace, ordered by start, each with its documents.
 
-    Of retrievals within another retrieval, only the outermost one is returned.
+    If a retrieval was made within another retrieval, only the outermost retrieval is returned.
     """
     found = [f for f in tree.steps if f.kind in RETRIEVALS and _has_documents(f)]
     nested: dict[Hashable, list[Step]] = defaultdict(list)
@@ -83,7 +84,10 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
 
 
 def _has_documents(one: Step) -> bool:
-    """Return True if the retrieval ``one`` succeeded. A reranker must also have documents."""
+    """Return True if the retrieval ``one`` succeeded and, if it is a reranker, returned documents.
+
+    Redacted and shortened documents count, too.
+    """
     known = one.documents is not None or one.hidden or one.cut
     return one.error is None and (one.kind == "retriever" or bool(known))
 
@@ -93,12 +97,11 @@ def _has_recorded_documents(step: Step) -> bool:
 
 
 def _recorded_retrieval(step: Step) -> Step:
-    """Return ``step``, on which the application recorded contexts, as a retrieval."""
+    """Return ``step`` as a retrieval. The application itself recorded contexts on this step."""
     return replace(step, input=step.query or step.input, output=None)
 
 
 def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
-    """Return the steps that call an embedding model, by the id of their parent."""
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for step in tree.steps:
         if step.kind == "embedding":
@@ -107,12 +110,6 @@ def _embedded(tree: StepTree) -> dict[Hashable, list[Step]]:
 
 
 def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step]) -> Step:
-    """Return the retrieval ``one`` with the query and documents that it lacks, if they are known.
-
-    They are taken from the steps around it. ``nested``: the retrievals within it. ``embedded``: the
-    embedding calls beside it, whose input may be the query. Documents may also be in the output of
-    a tool around it.
-    """
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
@@ -129,8 +126,8 @@ def _complete(tree: StepTree, one: Step, nested: list[Step], embedded: list[Step
 def _of_tool(one: Step, tool: Step) -> Step:
     """Return the retrieval ``one`` with the documents in the output of the ``tool`` around it.
 
-    If the number of retrieved documents is known, as many must be found. Otherwise the retrieval is
-    returned as it is.
+    If the number of retrieved documents is known, exactly this number of documents must be found.
+    If no documents are found, the retrieval is returned unchanged.
     """
     if "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
@@ -143,7 +140,7 @@ def _of_tool(one: Step, tool: Step) -> Step:
 
 
 def _tool_retrievals(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each call of a tool that retrieves and has no retrieval below it."""
+    """Yield a retrieval for each call of a search tool without a recorded retrieval below it."""
     steps = (f for f in tree.steps if f.kind in _COMPOSED)
     above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
     for tool in tree.steps:
@@ -156,10 +153,10 @@ def _tool_retrievals(tree: StepTree, retrievals: list[Step]) -> Iterator[Step]:
 
 
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each tool result in a prompt, if the tool call itself is not recorded.
+    """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
 
-    An agent shows the same tool result to each later call of its LLM. So each result counts once
-    below the step in which the agent's loop runs.
+    An agent shows the same tool result in each later prompt. So equal tool results count once
+    within one run of the agent's loop.
     """
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
@@ -183,10 +180,10 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Return for each LLM call the id of the step in which an agent's loop runs, by call id.
+    """Return for each LLM call the id of the step in which the loop of its agent runs, by call id.
 
-    It is the nearest step above the call in which an earlier LLM or tool call started. Without such
-    a step, it is the parent of the call.
+    This step is the nearest step above the call in which an earlier LLM call or tool call started.
+    If there is no such step, the parent of the call is used.
     """
     first: dict[Hashable, int] = {}
     for one in tree.steps:
@@ -203,7 +200,10 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
 
 
 def _retrieval_of_result(call: Step, number: int, *, parent: Hashable) -> Step:
-    """Return tool result ``number`` in the prompt of ``call`` as a retrieval below ``parent``."""
+    """Return a tool result in the prompt of the LLM ``call`` as a retrieval below ``parent``.
+
+    ``number`` is the index of the tool result in the prompt. ``parent`` is a step id.
+    """
     result = call.tool_results[number]
     return Step(
         id=(call.id, number),
@@ -221,10 +221,11 @@ def _retrieval_of_result(call: Step, number: int, *, parent: Hashable) -> Step:
 def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Step]:
     """Yield retrievals that are known only from documents in the inputs and outputs of chains.
 
-    ``known``: the texts of documents of other retrievals. If a step returned documents that are
-    neither in its input nor made of the known texts, the innermost such step retrieved them. If
-    there is no such step and no known text, the documents were retrieved before the first step that
-    received some. If the outermost step received documents, the application did not retrieve them.
+    ``known`` are the texts of documents of recorded retrievals. A chain may have returned new
+    documents: they are not in its input and do not overlap with ``known``. Then the innermost such
+    chain retrieved these documents. If there is no such chain and no known text, the documents were
+    retrieved before the first chain that received documents. If the outermost chain received
+    documents, the application did not retrieve them, and nothing is yielded.
     """
     chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
     having = [one for one in chains if one.documents_seen or one.documents]
@@ -248,7 +249,7 @@ def _unrecorded_retrievals(tree: StepTree, known: Sequence[str]) -> Iterator[Ste
 def _found_by(step: Step, known: Sequence[str]) -> tuple[Passage, ...]:
     """Return the documents that the chain ``step`` returned and had not received.
 
-    Documents that overlap with one of the texts ``known`` are left out.
+    Documents that overlap with a text in ``known`` are left out.
     """
     handed = {normalised(passage.text) for passage in step.documents_given}
     listed = (p for p in step.documents or () if p.id is not None or p.score is not None)
@@ -280,9 +281,9 @@ def _retrieval_in(
 
 
 def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
-    """Return the documents that ``tool`` returned, or read them from the text of its output.
+    """Return the documents that the call of ``tool`` returned, or None if they cannot be read.
 
-    Return None if they cannot be read.
+    If no documents are recorded, they are read from the text of the tool's output.
     """
     if tool.documents is not None:
         return tool.documents
@@ -291,11 +292,12 @@ def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
 
 
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if its form does not show where each begins.
+    """Return the documents in ``text``, or None if ``text`` does not show where they begin.
 
-    The paragraphs of ``text`` are documents if each is one line of whole sentences, or if one of
-    them is one of the texts ``known``. Paragraphs with headings, lists or wrapped lines may belong
-    to one document or to several.
+    If nothing else separates the documents, each paragraph of ``text`` may be a document. This is
+    so if each paragraph is one line of whole sentences, or if a paragraph equals a text in
+    ``known``. Paragraphs with headings, lists or wrapped lines may belong to one document or to
+    several.
     """
     found = passages_in_text(text)
     if found is not None:
@@ -309,7 +311,7 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
-    """Return the paragraphs of ``text``, which blank lines separate, as passages."""
+    """Return the paragraphs of ``text`` as passages. Blank lines separate paragraphs."""
     parts = re.split(r"\n[ \t]*\n", text)
     return tuple(Passage(text=part.strip("\n")) for part in parts if part.strip())
 
@@ -317,7 +319,7 @@ def paragraphs(text: str) -> tuple[Passage, ...]:
 def joined_lines(text: str) -> tuple[Passage, ...] | None:
     """Return the lines of ``text`` as passages, if each line consists of whole sentences.
 
-    Otherwise return the documents in ``text``, or None if it does not show where each begins.
+    Otherwise return the documents that `parts_of` finds in ``text``, or None.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if passages_in_text(text) is None and len(lines) > 1 and all(map(_SENTENCE.fullmatch, lines)):
@@ -326,7 +328,7 @@ def joined_lines(text: str) -> tuple[Passage, ...] | None:
 
 
 def is_verdict(text: str) -> bool:
-    """Return True if ``text`` is a verdict: a yes or no, a grade, or a JSON object of grades."""
+    """Return True if ``text`` is only a yes or no, a grade, or a JSON object of grades."""
     data = json_in(text, opening="{")
     if isinstance(data, Mapping):
         return all(_is_grade(key, value) for key, value in data.items())
@@ -377,9 +379,9 @@ class Block:
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in the text, or None if their beginnings are not known.
+        """Return the documents in this text, or None if the text does not show where each begins.
 
-        If ``count`` is not None, return None unless exactly ``count`` documents are found.
+        If ``count`` is given, return None unless exactly ``count`` documents are found.
         """
         if count is None:
             return joined_lines(self.text)
@@ -390,7 +392,8 @@ class Block:
 def block_in(prompt: Sequence[str]) -> Block | None:
     """Return the text below a heading such as "Context:" in ``prompt``, or None.
 
-    If several messages have such a heading, the last message counts.
+    ``prompt`` contains the texts of messages. If several messages have such a heading, the last of
+    these messages counts.
     """
     for message in reversed(prompt):
         text = next((found for found in _blocks(message) if found), None)
@@ -414,7 +417,8 @@ def _blocks(message: str) -> Iterator[str]:
 def retrieval_in(call: Step) -> Step | None:
     """Return the documents in the prompt of the LLM ``call`` as a retrieval, or None.
 
-    The documents are read below a heading such as "Context:".
+    The documents are read from the text below a heading such as "Context:". A call that only calls
+    tools or only grades has no such retrieval.
     """
     graded = len((call.output or "").split()) < 2 or is_verdict(call.output or "")  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)

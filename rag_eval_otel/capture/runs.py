@@ -1,8 +1,8 @@
 """Record LangChain runs, and convert them into steps once the root run has ended.
 
-A run is one call of a chain, model, retriever or tool. On the application's thread only times and
-copied values are stored (`RunRecorder`). On the background thread, questions, answers and documents
-are read out of these values (`RunTree.steps`).
+A run is one call of a chain, model, retriever or tool. The application's thread only stores times
+and copied values (`RunRecorder`). A background thread later reads questions, answers and documents
+from these values (`RunTree.steps`).
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 MAX_RUNS = 10_000
-"""The most runs of a tree. A larger tree is not scored, for the reason ``evicted``."""
+"""The most runs of a tree. A larger tree is not scored, and the reason is ``evicted``."""
 
 _RETRIEVALS = frozenset({"retriever", "tool"})
 
 
 class Run:
-    """One LangChain run as it was recorded. Times are nanoseconds since the epoch.
+    """One recorded LangChain run. Times are nanoseconds since the epoch.
 
-    ``asked`` is the input and ``told`` the output of the run, as plain data that nobody changes any
-    more. ``said`` holds texts and documents that the application recorded itself within the run,
-    with functions such as `record_answer`. ``query`` is the query of a retrieval recorded in this
-    way. ``description`` is that of a tool. ``model``, ``response_id`` and ``tokens`` (input and
-    output) are set for calls of a model. ``is_prompt``: the run filled a prompt template.
-    ``is_search``: the run is a search of a vector store.
+    ``asked`` is the input and ``told`` is the output of the run. Both are plain data that nobody
+    changes any more. ``said`` contains texts and documents that the application itself recorded
+    within the run, with functions such as `record_answer`. ``query`` is the query of a retrieval
+    that was recorded in this way. ``description`` is the description of a tool. ``model``,
+    ``response_id`` and ``tokens`` (the numbers of input and output tokens) are set for calls of a
+    model. ``is_prompt`` is true if the run filled a prompt template. ``is_search`` is true if the
+    run is a search of a vector store.
     """
 
     # Defaults of the class. A run sets only attributes that differ, which is faster than slots.
@@ -80,12 +81,12 @@ class Run:
 class RunTree:
     """A LangChain root run and all runs below it, in the order in which they started.
 
-    ``context`` is the OpenTelemetry context in which the root run started. It contains the parent
-    of the root's span. ``open`` is the number of runs that have not ended. ``ended_at`` is the time
-    of the recorder's clock, in seconds, at which the root run ended. ``is_kept`` is true until the
-    recorder passes the tree on. ``lost`` is the number of runs over `MAX_RUNS`, which are not
-    recorded. ``searched`` is the start of the first retrieval or tool call, ``called`` the start of
-    the last call of a model.
+    ``context`` is the OpenTelemetry context in which the root run started. If a span was active
+    then, it is in ``context``. ``open`` is the number of runs that have not ended. ``ended_at`` is
+    the time at which the root run ended, in seconds of the recorder's clock. ``is_kept`` is true
+    until the recorder passes the tree on. ``lost`` is the number of runs that were not recorded
+    because the tree already had `MAX_RUNS` runs. ``searched`` is the start of the first retrieval
+    or tool call. ``called`` is the start of the last call of a model.
     """
 
     __slots__ = (
@@ -122,16 +123,19 @@ class RunTree:
     def may_be_turn(self) -> bool:
         """Whether a model was called after a retrieval, so that there may be an answer to score.
 
-        This compares times only, and reads no texts.
+        Only start times are compared. No texts are read.
         """
         both = self.searched is not None and self.called is not None
         return both and self.called >= self.searched  # type: ignore[operator]  # just checked
 
     def steps(self, keys: Keys, *, parent: int | None = None) -> list[Step]:
-        """Return all runs of this tree as steps. The parent of the root's step is ``parent``.
+        """Convert all runs of this tree into steps. The root's step becomes a child of ``parent``.
 
-        A tree may contain no call of a model. LangChain's cache may have known the reply, or the
-        model may not be one of LangChain's. Then a run that filled a prompt template becomes the
+        A *step* is one call in a trace. ``keys`` are the dict keys under which the application
+        keeps questions and answers.
+
+        The tree may contain no call of a model, because LangChain's cache had the reply, or because
+        the model is not one of LangChain's. Then a run that filled a prompt template becomes the
         step of a model.
         """
         asked = any(run.kind == "llm" for run in self.runs)
@@ -152,8 +156,8 @@ def _nest_searches(runs: Sequence[Run]) -> None:
     """Set the parent of each vector store search to the retriever that made the search.
 
     A LangChain retriever does not become the active run while it searches its store. So the search
-    is recorded as a child of the retriever's parent. A search belongs to a retriever with the same
-    parent that was open during the whole search.
+    is recorded with the same parent as the retriever. A search belongs to a retriever if both have
+    the same parent, and the retriever was open during the whole search.
     """
     retrievers = [run for run in runs if run.kind == "retriever" and not run.is_search]
     for search in runs if retrievers else ():
@@ -172,7 +176,7 @@ def _nest_searches(runs: Sequence[Run]) -> None:
 def step_of(run: Run, keys: Keys) -> Step:
     """Convert ``run`` into a step, the form in which all calls in a trace are read.
 
-    This uses the functions that are also used for spans. ``keys``: the dict keys under which the
+    Spans are converted by the same functions. ``keys`` are the dict keys under which the
     application keeps questions and answers.
     """
     view = PlainSpan(
@@ -203,7 +207,8 @@ def step_of(run: Run, keys: Keys) -> Step:
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
     """Return the parts (question, documents, answer) that the application recorded, by run id.
 
-    A recorded question or answer counts for all runs above the run in which it was recorded, too.
+    A recorded question or answer also counts for all runs above the run in which the application
+    recorded it.
     """
     by_id = {run.id: run for run in runs}
     found: dict[int, dict[Part, Any]] = {}
@@ -221,9 +226,10 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
-    """Return ``step`` with the question, documents or answer that the application recorded.
+    """Return ``step`` with the parts ``said``, which the application itself recorded.
 
-    These (``said``) replace what LangChain reported.
+    The parts are the question, the documents or the answer. They replace the parts that LangChain
+    reported.
     """
     found: dict[Any, Any] = dict(said)
     if "documents" in found:
@@ -232,7 +238,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any]) -> Step:
 
 
 def size_of(noted: object) -> int:
-    """Return the number of characters in plain data."""
+    """Return the number of characters in all texts of the plain data ``noted``."""
     if isinstance(noted, str):
         return len(noted)
     if isinstance(noted, Mapping):
@@ -250,7 +256,7 @@ class TreeIntake(Protocol):
         """Take ``tree``, which was removed to limit memory before it was complete."""
 
     def waiting(self) -> None:
-        """Be told that a root run has ended before the runs below it.
+        """React to the end of a root run before the end of the runs below it.
 
         From now on, the receiver must call `RunRecorder.sweep` at intervals.
         """
@@ -259,13 +265,14 @@ class TreeIntake(Protocol):
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on.
 
-    A tree is complete when its root and all runs below it have ended, or ``grace`` seconds after
-    the end of its root. Some runs below a root never end, or end later: an abandoned stream ends
-    its root before its model call, and a cancelled call never ends its model call.
+    A tree contains a root run and all runs below it. The tree is complete when all of its runs have
+    ended, or ``grace`` seconds after the end of its root run. Some runs below a root run end later
+    or never: if a stream is abandoned, the root run ends before its model call, and a cancelled
+    model call never ends.
 
-    Trees whose roots have not ended are removed, oldest first, if they are older than ``max_age``
-    seconds, if there are more than ``max_trees``, or if the runs contain more than ``max_size``
-    characters.
+    If a root run does not end, its tree may be removed, oldest first. This happens if the tree is
+    older than ``max_age`` seconds, if there are more than ``max_trees`` trees, or if all runs
+    together contain more than ``max_size`` characters.
     """
 
     def __init__(
@@ -303,8 +310,9 @@ class RunRecorder:
     ) -> Run | None:  # positional: see `Run`
         """Record the start of a run, and return the run.
 
-        Return None if the run is known already or its tree is full. A run whose parent is not known
-        becomes a root, because a handler may be added in the middle of a run.
+        Return None if the run is already known, or if its tree is full. If the parent of the run is
+        not known, the run becomes a root run, because a handler may be added in the middle of a
+        run.
         """
         above = self.runs.get(parent) if parent is not None else None
         if above is None:
@@ -403,7 +411,7 @@ class RunRecorder:
             self._intake.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
-        """Remove ``tree``. Return False if another thread has already removed it."""
+        """Remove ``tree``, and return False if another thread has already removed this tree."""
         if self._trees.pop(tree.root.id, None) is None:
             return False
         tree.is_kept = False

@@ -2,8 +2,9 @@
 
 A *turn* is one question of a user and its answer. A *step* is one call in a trace: a retrieval, or
 a call of a model, a tool or a chain. A *sample* is what the metrics score: question, contexts and
-answer. If parts of the turn contradict each other, or if a part was redacted, the result is the
-reason why the turn is not scored. All this reads texts, so it runs on the background thread.
+answer. If parts of the turn contradict each other, or if a part was redacted, the result is not a
+sample but the reason why the turn is not scored. This module reads texts, so it runs on the
+background thread.
 """
 
 from __future__ import annotations
@@ -79,10 +80,11 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, or None if there is none.
+    """Return the LLM call that wrote ``answer``, or None if no LLM call is needed.
 
-    Raise `Refused` if the call seems to be missing, or if it may only grade another answer. If the
-    application recorded the contexts and the answer itself, no LLM call is needed.
+    No LLM call is needed if ``turn`` has none, or if the application itself recorded the contexts
+    and the answer. Raise `Refused` if the LLM call seems to be missing, or if it may only grade
+    another answer.
     """
     generator = generator_of(turn, answer)
     if generator is None:
@@ -110,19 +112,19 @@ def _answer(turn: Turn) -> str:
 
 
 def _may_be_verdict(turn: Turn, answer: str) -> bool:
-    """Return True if ``answer``, a yes or no, may be the true answer and not a grader's output.
+    """Return True if ``answer``, a yes or no, may be the true answer, not the output of a grader.
 
-    If spans may be missing from the trace, a chain or an agent must have returned the text. The
+    If spans may be missing from the trace, a chain or an agent must have returned ``answer``. The
     output of an LLM call alone is not enough.
     """
     return answer.lstrip()[:1] != "{" and (turn.is_complete or has_answer(turn))
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the text of the last of ``steps`` that has one, or None.
+    """Return the question or the answer that is on the last of ``steps`` with such a text, or None.
 
     ``part`` is "input" for the question and "output" for the answer. A text that the application
-    recorded itself takes precedence. An output that repeats the input of its step does not count.
+    itself recorded takes precedence. An output that repeats the input of its step does not count.
     If the text was redacted or cut, raise `Refused`, even if another step has a copy of the text.
     """
     steps = tuple(steps)
@@ -144,10 +146,11 @@ def _first(texts: Iterable[str | None]) -> str | None:
 
 
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
-    """Return True if the reader of a streamed answer stopped before the end of the stream.
+    """Return True if the application stopped reading a streamed answer before its end.
 
-    Then the span around the LLM call ended before the LLM call. The application received nothing,
-    or only the beginning of the LLM's output.
+    Then the span around the LLM call ended before the LLM call, and the application received
+    nothing or only the beginning of the LLM's output. A span around the LLM call that never ended
+    counts, too.
     """
     end = turn.anchor.end
     if turn.anchor.flat or turn.anchor.deferred or not turn.calls:
@@ -160,11 +163,11 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Return the question of ``turn``, or None if it is not recorded.
+    """Return the question of ``turn``, or None if the question is not recorded.
 
-    It may be in the input of the application, in the query of a retrieval, or in the user message
-    of the LLM. These may differ, because the application or an LLM may rewrite the question. If it
-    cannot be decided which text is the question, raise `Refused`.
+    The question may be in the input of the application, in the query of a retrieval, or in the user
+    message of the LLM call ``generator``. These texts may differ, because the application or an LLM
+    may rewrite the question. If it cannot be decided which text is the question, raise `Refused`.
     """
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
@@ -189,7 +192,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
 
 
 def _message(turn: Turn, generator: Step | None) -> str:
-    """Return the last user message in the prompt of ``generator``, the LLM call with the answer.
+    """Return the last user message in the prompt of the LLM call ``generator``.
 
     If two instrumentations recorded the same call, the shorter of the two messages is returned.
     """
@@ -200,10 +203,11 @@ def _message(turn: Turn, generator: Step | None) -> str:
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return the question that ``turn`` received under an unusual key, or None.
+    """Return the question that ``turn`` received under an unusual dict key, or None.
 
-    The question is the text in an input that an LLM was shown or that was searched for. If an input
-    has several texts, a single word is not the question, but a name, a language or the like.
+    The question is a text in the input of a chain that is also in the prompt of an LLM call or in a
+    retrieval query. If the input has several texts, a single word does not count, because it may be
+    a name or a language.
     """
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
@@ -218,7 +222,10 @@ def _unnamed_question(turn: Turn) -> str | None:
 
 
 def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
-    """Return True if ``text`` is a filled prompt: it contains a long text of ``contexts``."""
+    """Return True if ``text`` contains one of the ``contexts``, and so is a filled prompt.
+
+    Only long contexts are compared.
+    """
     long = (p.text for p in contexts if len(p.text) >= ANSWER_LENGTH)
     return text is not None and any(one in text for one in long)
 
@@ -226,10 +233,10 @@ def _is_prompt(text: str | None, contexts: Sequence[Passage]) -> bool:
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
     """Return the question if the input of the application is not recorded, or None.
 
-    The question is the last user message of the LLM if the message contains no contexts
-    (``clean``). If the message ``shown`` contains the query ``searched`` and more text, the
-    question is the query. If an LLM call wrote the query, the message counts only if that call was
-    shown it.
+    ``shown`` is the last user message of the LLM. ``clean`` is the same message, or empty if the
+    message contains contexts. ``searched`` is the query of the first retrieval. If ``shown``
+    contains the query and more text, the question is the query. Otherwise the question is
+    ``clean``. If an LLM call wrote the query, ``clean`` counts only if that LLM call was shown it.
     """
     writers = _query_writers(turn, searched)
     if writers:
@@ -246,8 +253,8 @@ def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | Non
 def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
     """Return the LLM calls that may have written the query ``searched``.
 
-    The output of such a call contains the query. A call before the first retrieval without text
-    counts, too, because it called a tool.
+    Such a call wrote a text that contains the query, or it started before the first retrieval and
+    wrote no text, because it called a tool.
     """
     first = min(one.start for one in turn.retrievers)
     return [
@@ -261,7 +268,8 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 def _asked_behind(turn: Turn, generator: Step | None, asked: str) -> bool:
     """Return True if the LLM call that wrote the answer was shown the text ``asked``.
 
-    It also counts if ``asked`` was shown to an LLM call whose output that call was shown.
+    The text also counts if an earlier LLM call was shown the text, and the output of that call is
+    in the prompt of the LLM call ``generator``, which wrote the answer.
     """
     return generator is not None and any(
         is_in(asked, message) for message in prompts_behind(turn, generator)
@@ -271,7 +279,8 @@ def _asked_behind(turn: Turn, generator: Step | None, asked: str) -> bool:
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
     """Return True if the application itself replaced the question by the query ``searched``.
 
-    That is so if a step returned the query in a time that is too short for an LLM call.
+    If so, a step without an LLM call returned the query. The duration of this step is too short for
+    an LLM call.
     """
     parents = {step.parent for step in turn.steps}
     return any(
@@ -298,7 +307,10 @@ class Outcome:
 
 
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
-    """Return why a trace with these ``steps`` has nothing to score, or None if it has no RAG."""
+    """Return why a trace with these ``steps`` has nothing to score, or None if it has no RAG.
+
+    The result is the name of a reason, such as ``"no_retrieval"``.
+    """
     kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):

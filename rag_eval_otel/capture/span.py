@@ -1,7 +1,8 @@
-"""Define `SpanView`, the form in which spans are read, and find session and user in metadata.
+"""Define `SpanView`, the form in which this library reads spans.
 
-The functions that read the attribute names of one instrumentation (its *dialect*) get a span as a
-`SpanView`, whether it comes from the SDK or from an export.
+A *dialect* is a module that reads the attribute names of one instrumentation. Its functions get
+each span as a `SpanView`, whether the span comes from the OpenTelemetry SDK or from an exported
+file. This module also finds the session, the user and other metadata in the attributes of a span.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ _ARRAYS: Final = frozenset({"numpy", "pandas"})
 class SpanView(Protocol):
     """A span in the form in which its attributes are read. Times are nanoseconds since the epoch.
 
-    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of a name and
-    attributes. ``logs`` are the log records that were written within the span. ``error`` is the
-    type or message of the error with which the span failed, or None. ``dropped`` is the number of
-    attributes, and ``dropped_events`` the number of events, that the SDK dropped over its limit.
-    ``value_limit`` is the length to which the SDK cuts attribute values, or None if it is unlimited
-    or not known. ``end`` is None while the span is open.
+    ``scope`` is the name of the instrumentation scope. ``events`` are pairs of an event name and
+    the attributes of the event. ``logs`` are the log records that were written within the span.
+    ``error`` is the type or message of the error with which the span failed, or None. ``dropped``
+    is the number of attributes, and ``dropped_events`` the number of events, that the SDK dropped
+    because of its limits. ``value_limit`` is the length to which the SDK cuts attribute values. It
+    is None if there is no limit or if the limit is not known. ``end`` is None while the span is
+    open.
     """
 
     @property
@@ -84,10 +86,10 @@ class LogView:
 def simple(value: Any) -> Any:
     """Return ``value`` as plain data: strings, numbers, lists and dicts of exactly these types.
 
-    A member of an Enum becomes its value, bytes become text, arrays and data frames become lists.
-    Objects of other types become None, because their ``str()`` is not a text of the application.
-    The reference of a container to itself becomes None, and so does a value of more than a million
-    items.
+    A member of an Enum becomes its value. Bytes become text. Arrays and data frames become lists.
+    An object of any other type becomes None, because its ``str()`` is not a text of the
+    application. If a container contains itself, the inner reference becomes None. If ``value`` has
+    more than a million items, return None.
     """
     if type(value) in _AS_IT_IS:
         return value
@@ -148,7 +150,8 @@ class _Copy:
 class PlainSpan:
     """A `SpanView` whose attributes, events and log records are plain data.
 
-    ``keys`` are the dict keys under which the application keeps questions and answers.
+    Plain data are strings, numbers, lists and dicts. ``keys`` are the dict keys under which the
+    application keeps questions and answers.
     """
 
     name: str
@@ -202,7 +205,10 @@ def _values(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def word(view: SpanView, name: str) -> str | None:
-    """Return the attribute ``name``, a short value such as a kind, as text; None if missing."""
+    """Return the value of the attribute ``name`` of a span as text, or None if it is missing.
+
+    The value is short, such as a kind or a name.
+    """
     found = view.attributes.get(name)
     if type(found) is str or found is None:
         return found
@@ -211,10 +217,10 @@ def word(view: SpanView, name: str) -> str | None:
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return the attributes of ``span`` as the SDK stores them. Do not change them.
+    """Return the attributes of ``span`` as the SDK stores them. The caller must not change them.
 
-    This reads the SDK's private dict if there is one. The two wrappers around the dict cost more
-    time than everything else that this library does on the application's thread.
+    If the SDK has a private dict of the attributes, this dict is read. The two wrappers around the
+    dict cost more time than everything else that this library does on the application's thread.
     """
     try:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
@@ -223,10 +229,10 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
 
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
-    """Return True if the ended ``span`` has no attribute of ``names``, and dropped no attribute.
+    """Return True if ``span`` has no attribute of ``names`` and the SDK dropped no attribute.
 
-    This is called for every span of the application, so it reads the SDK's private dict, which is
-    faster than the public attribute.
+    This is called for every span of the application when the span has ended. So it reads the SDK's
+    private dict of attributes, which is faster than the public property.
     """
     try:
         attributes: Any = span._attributes  # noqa: SLF001
@@ -238,8 +244,8 @@ def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
 class SdkSpan:
     """Presents a span of the OpenTelemetry SDK as a `SpanView`.
 
-    The ids, the name and the attributes are looked up once, because the application's thread reads
-    them often.
+    The ids, the name and the attributes of the span are looked up once, because the application's
+    thread reads them often.
     """
 
     __slots__ = (
@@ -272,7 +278,7 @@ class SdkSpan:
     def is_of(self, other: SdkSpan) -> bool:
         """Return True if this view and ``other`` show the same span.
 
-        The SDK makes copies of a span, so the name and the times are compared.
+        The SDK makes copies of a span, so the names and the times of the two spans are compared.
         """
         return (self.name, self.start, self.end) == (other.name, other.start, other.end)
 
@@ -309,7 +315,7 @@ class SdkSpan:
 
     @property
     def value_limit(self) -> int | None:
-        """The length to which the tracer provider cuts attribute values, or None if not known."""
+        """The length to which the SDK cuts attribute values, or None if no limit is known."""
         found = getattr(getattr(self._span, "_attributes", None), "max_value_len", None)
         return found if isinstance(found, int) else None
 
@@ -321,20 +327,20 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     semconv.USER_ID: ("user.id", "user_id", "langfuse_user_id", "mlflow.trace.user", "enduser.id"),
     semconv.GEN_AI_CONVERSATION_ID: ("gen_ai.conversation.id", "conversation_id", "thread_id"),
 }
-"""By the standard name of an attribute, all names under which its value may be found.
+"""The standard name of an attribute, and the names under which applications may write its value.
 
-The names are those of LangChain applications and of tracing libraries.
+The names are used by LangChain applications and by tracing libraries.
 """
 
 _KNOWN: Final = frozenset(name for names in _NAMES.values() for name in names)
 
 
 def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return the application's own metadata in the span ``attributes``, by name without prefix.
+    """Return the metadata that the application wrote into the span ``attributes``, by name.
 
-    Metadata may be in three kinds of attributes: in ``metadata`` as a JSON object, in attributes
-    whose name begins with ``metadata.`` or one of ``prefixes``, and in attributes with a known name
-    such as ``session.id``.
+    Metadata may be in three kinds of attributes: in the attribute ``metadata`` as a JSON object, in
+    attributes whose name begins with ``metadata.`` or with one of ``prefixes``, and in attributes
+    with a known name such as ``session.id``. The prefix is removed from the returned names.
     """
     prefixes = (*prefixes, "metadata.")
     metadata = json_in(attributes.get("metadata"))
@@ -350,11 +356,11 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation by their standard attribute names.
+    """Return the session, user and conversation of a trace by their standard attribute names.
 
-    ``metadata``: the metadata of each step of a trace. The first value of each name counts.
-    ``keys``: the names of further metadata to return. If there is no conversation id, the session
-    id is used.
+    ``metadata`` contains the metadata of each step of the trace. If several steps have the same
+    name, the first value counts. ``keys`` are the names of further metadata to return. If there is
+    no conversation id, the session id is returned as conversation id, too.
     """
     merged: dict[str, Any] = {}
     for one in metadata:
@@ -379,7 +385,7 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
 class Bystander:
     """A span that is no part of RAG, as a `SpanView` without attributes, events and log records.
 
-    It is kept because its parent id connects other spans of the trace.
+    The span is kept because its parent id connects other spans of the trace.
     """
 
     context: SpanContext

@@ -39,11 +39,13 @@ class Step:
 
     ``input`` is the question of a chain or agent, the query of a retriever, the last user message
     of an LLM, or the arguments of a tool. ``output`` is the answer of a chain or agent, or the text
-    that an LLM or a tool returned. An attribute is None if the trace does not contain it.
+    that an LLM or a tool returned. An attribute is None if the trace does not contain its value.
 
-    ``recorded``, ``hidden`` and ``cut`` name parts of the step. A recorded part was written by the
-    application with a function such as `record_answer`. It takes precedence over what an
-    instrumentation captured. A hidden part was redacted. It is not restored from other steps.
+    ``recorded``, ``hidden`` and ``cut`` contain names of parts: documents, input, output or prompt.
+    A part is in ``recorded`` if the application itself wrote it, with a function such as
+    `record_answer`. A recorded part takes precedence over the text that an instrumentation
+    captured. A part is in ``hidden`` if it was redacted. A hidden part is not restored from other
+    steps.
     """
 
     id: Hashable
@@ -52,7 +54,7 @@ class Step:
     name: str
     start: int
     end: int | None = None
-    """The end of the call, or None while the call runs."""
+    """The time at which the call ended, or None while the call runs."""
     input: str | None = None
     output: str | None = None
     prompt: tuple[str, ...] = ()
@@ -65,7 +67,7 @@ class Step:
     cut: frozenset[Part] = frozenset()
     """The parts that a limit of the OpenTelemetry SDK shortened or dropped."""
     recorded: frozenset[Part] = frozenset()
-    """The parts that the application itself recorded, with `record_answer` and the like."""
+    """The parts that the application itself wrote, with `record_answer` and similar functions."""
     document_count: int | None = None
     """The number of retrieved documents, if their ids are captured but not their texts."""
     query: str | None = None
@@ -77,9 +79,9 @@ class Step:
     tool_results: tuple[Result, ...] = ()
     """The tool results in the prompt that come after the last message of the user."""
     windows: Mapping[str, str] = field(default_factory=dict)
-    """By the text of a document, a longer text around it that may be shown instead."""
+    """Texts of documents, each with a longer text around the document that may be shown instead."""
     own_messages: tuple[str, ...] = ()
-    """The messages in the prompt that the LLM itself wrote in earlier calls."""
+    """The messages in the prompt that the LLM wrote in earlier calls."""
     input_texts: tuple[str, ...] = ()
     """The texts in the input of a chain, if none of the texts is known to be the question."""
     output_texts: tuple[str, ...] = ()
@@ -92,9 +94,10 @@ class Step:
     """The ids of documents that a chain returned as ids, without their texts."""
     calls_tools: bool = False
     is_remote: bool = False
-    """Whether the parent is a span of another process, or there is no parent at all.
+    """Whether the call has no parent in this process.
 
-    Then no span of this process is missing above this call.
+    The parent is a span of another process, or there is no parent at all. Then no span of this
+    process is missing above this call.
     """
     flat: bool = False
     """Whether the span may contain several unrelated questions with their answers.
@@ -102,15 +105,15 @@ class Step:
     An example is the span of a web request.
     """
     deferred: bool = False
-    """Whether the output is a stream that the application reads after the span has ended."""
+    """Whether the application reads the output as a stream, after the end of the call's span."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """The session, the user and other metadata that the application attached."""
+    """The session, the user and other metadata that the application attached to the call."""
     contexts_source: ContextsSource = "retrieval"
     """Where the documents of a retrieval were found: retriever, tool result or prompt."""
     source: str = ""
-    """The instrumentation that recorded the step.
+    """The instrumentation that recorded the call.
 
-    If two instrumentations are active, each may record the same call.
+    If two instrumentations are active, the same call may be recorded twice.
     """
     response_id: str | None = None
-    """The id that the provider of the model gave to its response."""
+    """The id that the provider of the model gave to its response to this call."""

@@ -1,7 +1,7 @@
 """Read questions and answers out of plain data, and find a text again in a prompt.
 
-*Plain data* are strings, numbers, lists and dicts. A message of a chat is a dict with a role and a
-content.
+*Plain data* are strings, numbers, lists and dicts. A chat message in plain data is a dict with a
+role and a content.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Final, TypeAlias
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return the number of the first message with ``text`` in it, and the offset of ``text`` there.
+    """Return the index of the first message with ``text`` in it, and the offset of ``text`` there.
 
-    ``text`` may be there verbatim, escaped as in JSON, or with other white space. In the last case,
-    the offset is that in the message with normalised white space. Return None if ``text`` is empty
-    or in no message.
+    ``messages`` are the texts of the messages. They may contain ``text`` verbatim, escaped as in
+    JSON, or with other white space. In the last case, the white space of the message is normalised
+    before the offset is counted. Return None if ``text`` is empty or in no message.
     """
     if not text.strip():  # an empty text is in every message
         return None
@@ -40,19 +40,19 @@ def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
 
 
 def normalised(text: str) -> str:
-    """Return ``text`` without white space at its ends, and with one space for each run within."""
+    """Return ``text`` without white space at its ends, and with single spaces between its words."""
     return " ".join(text.split())
 
 
 def is_same(one: str | None, other: str | None) -> bool:
-    """Return True if both texts are equal, regardless of case and white space, and not empty."""
+    """Return True if two texts are equal, regardless of case and white space, and not empty."""
     return bool(one and other) and (
         normalised(one or "").casefold() == normalised(other or "").casefold()
     )
 
 
 def is_in(part: str, whole: str) -> bool:
-    """Return True if ``part`` is in ``whole``, regardless of case and white space.
+    """Return True if ``part`` is in the text ``whole``, regardless of case and white space.
 
     Return False if ``part`` is empty.
     """
@@ -63,7 +63,7 @@ def is_in(part: str, whole: str) -> bool:
 class Keys:
     """The dict keys under which applications keep questions and answers.
 
-    If several of the keys are present, the key that is first in the tuple counts.
+    If a dict has several of these keys, the key that comes first in the tuple counts.
     """
 
     question: tuple[str, ...] = (
@@ -100,9 +100,9 @@ class Keys:
     )
 
     def after(self, *, question: Iterable[str] = (), answer: Iterable[str] = ()) -> Keys:
-        """Return a copy with keys of one application's own, which take precedence over these keys.
+        """Return these keys, preceded by the keys ``question`` and ``answer`` of one application.
 
-        ``question`` and ``answer`` are the application's keys.
+        If a dict has one of the application's keys, that key takes precedence.
         """
         return Keys((*question, *self.question), (*answer, *self.answer))
 
@@ -116,8 +116,9 @@ _MAX_MAPPINGS = 100  # the most nested mappings that are searched for a text
 def question_of(data: object, keys: Keys = USUAL) -> str | None:
     """Return the question in plain ``data``, or None if there is none.
 
-    If ``data`` is a string, it is the question. Otherwise the question is the value of the first
-    question key that is present, or the last message of the user.
+    If ``data`` is a string, the string is the question. If ``data`` is a dict, the question is the
+    value of the first of the question keys in ``keys`` that the dict has. Otherwise the question is
+    the last message of the user.
     """
     return _text_of(data, keys=keys.question, roles=_USER_ROLES, seen=set())
 
@@ -125,8 +126,9 @@ def question_of(data: object, keys: Keys = USUAL) -> str | None:
 def answer_of(data: object, keys: Keys = USUAL) -> str | None:
     """Return the answer in plain ``data``, or None if there is none.
 
-    If ``data`` is a string, it is the answer. Otherwise the answer is the value of the first answer
-    key that is present, or the last message of the model.
+    If ``data`` is a string, the string is the answer. If ``data`` is a dict, the answer is the
+    value of the first of the answer keys in ``keys`` that the dict has. Otherwise the answer is the
+    last message of the model.
     """
     return _text_of(data, keys=keys.answer, roles=_ASSISTANT_ROLES, seen=set())
 
@@ -152,9 +154,9 @@ def _text_of(
 
 
 def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_ROLES) -> str | None:
-    """Return the text of the last message that was written by one of ``roles``.
+    """Return the text of the last message that was written by one of ``roles``, or None.
 
-    Return None if the user wrote a later message. Then the text belongs to an earlier question.
+    If the user wrote a later message, return None, because the text belongs to an earlier question.
     """
     for message in reversed(messages):
         role = role_of(message)
@@ -166,13 +168,13 @@ def last_message(messages: Sequence[object], *, roles: frozenset[str] = _USER_RO
 
 
 def role_of(message: object) -> str | None:
-    """Return the role that wrote ``message``, or None if it is no message."""
+    """Return the role that wrote the chat message ``message``, or None if it is not a message."""
     role = message.get("role", message.get("type")) if isinstance(message, Mapping) else None
     return role if isinstance(role, str) else None
 
 
 def text_of_message(message: object) -> str:
-    """Return the text of ``message``. The texts of content blocks are joined."""
+    """Return the text of a chat message. If its content is a list of blocks, join their texts."""
     content = message.get("content", "") if isinstance(message, Mapping) else ""
     if isinstance(content, str):
         return content
@@ -186,7 +188,8 @@ def text_of_message(message: object) -> str:
 def json_in(text: object, *, opening: str = "") -> Any:
     """Parse ``text`` as JSON and return the value, or None if ``text`` is not JSON.
 
-    ``opening``: characters. If not empty, ``text`` must begin with one of them to be parsed.
+    ``opening`` is a string of characters. If it is not empty, ``text`` is only parsed if it begins
+    with one of these characters.
     """
     if not isinstance(text, str) or not text.lstrip().startswith(tuple(opening) or ""):
         return None
@@ -207,7 +210,10 @@ def exportable(text: str) -> str:
 
 
 Place: TypeAlias = "tuple[int, int]"
-"""The number of a message, and how many letters and digits of the message precede the text."""
+"""A position in messages: the index of the message, and a number of letters and digits.
+
+The number counts the letters and digits of the message before the position.
+"""
 
 _FEW = 16  # a text with fewer letters and digits must be there verbatim
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
@@ -222,7 +228,10 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def bare(text: str) -> str:
-    """Return only the letters and digits of ``text``, in lower case and without escapes."""
+    """Return only the letters and digits of ``text``, in lower case.
+
+    HTML entities and backslash escapes (as in JSON) are decoded first.
+    """
     return _NEITHER.sub("", _plain(text))
 
 
@@ -232,7 +241,7 @@ def _unnumbered(text: str) -> str:
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of ``text`` that have at least four letters, and its numbers."""
+    """Return the words of ``text`` that have at least four letters, and the numbers in ``text``."""
     found = _WORD.findall(_plain(text))
     return frozenset(word for word in found if len(word) > 3 or not word.isalpha())  # noqa: PLR2004
 
@@ -274,9 +283,9 @@ class Messages:
         return sum(map(len, self._bare))
 
     def place(self, text: str) -> Place | None:
-        """Return the position of ``text`` in the messages, or None if ``text`` is not there.
+        """Return the position of ``text`` in the messages, or None if no message contains ``text``.
 
-        The text may be there verbatim, escaped as in JSON, or with other white space.
+        A message may contain ``text`` verbatim, escaped as in JSON, or with other white space.
         """
         found = place(text, self.texts)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
@@ -287,10 +296,10 @@ class Messages:
         return sum(one.count(own) for one in self._bare) if own else 0
 
     def place_changed(self, text: str) -> Place | None:
-        """Return the position of ``text`` in the messages, or None if ``text`` is not there.
+        """Return the position of ``text`` in the messages, or None if no message contains ``text``.
 
-        Only letters and digits are compared. A text of few letters and digits is not searched for,
-        because it may be found by chance.
+        Only letters and digits are compared. A ``text`` with fewer than 16 letters and digits is
+        not searched for, because it may be found by chance.
         """
         own = bare(text)
         if len(own) < _FEW:
@@ -298,10 +307,10 @@ class Messages:
         return _find(own, self._bare) or _find(_unnumbered(text), self._unnumbered)
 
     def place_of_part(self, text: str, others: Sequence[str]) -> Place | None:
-        """Return the position of a part of ``text`` in the messages, or None.
+        """Return the position of a part of ``text`` in the messages, or None if no part is found.
 
-        A part is 24 letters and digits in a row. Parts that are also in one of the texts ``others``
-        do not count.
+        A part is 24 letters and digits in a row. A part that also occurs in one of the texts
+        ``others`` does not count.
         """
         own, beside = bare(text), [bare(other) for other in others]
         for start in range(0, len(own) - _CHUNK + 1, _CHUNK // 2):
@@ -314,7 +323,7 @@ class Messages:
     def resembles(self, text: str, others: Sequence[str]) -> bool:
         """Return True if most words of ``text`` occur in the messages.
 
-        Words that are also in one of the texts ``others`` do not count.
+        A word that also occurs in one of the texts ``others`` does not count.
         """
         own = words(text).difference(*map(words, others))
         return len(own & self._words) >= max(_MOST * len(own), _SEVERAL)

@@ -1,6 +1,6 @@
 """Keep the ended spans of one trace (`Trace`), and know which spans are open (`OpenSpans`).
 
-A *turn* is one question of a user and its answer; its *anchor* is the span that gets the scores.
+A *turn* is one question of a user and its answer. Its *anchor* is the span that gets the scores.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _DEPTH = 100  # the most ancestors that are searched
 class OpenSpans:
     """Knows the newest open spans of all traces.
 
-    Started spans are referenced weakly. If they were kept alive after their end, this would cost
-    the application's thread as much time as creating them.
+    Started spans are referenced weakly. To keep them alive after their end would cost the
+    application's thread as much time as to create them.
     """
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=_STARTED)
         """All spans of the application that have started since the last refresh."""
         self.ended: deque[ReadableSpan] = deque(maxlen=_ENDED)
-        """Recently ended spans that are no part of RAG; RAG may follow in their trace."""
+        """Recently ended spans that are no part of RAG. RAG may follow in their traces."""
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.Lock()
@@ -73,7 +73,7 @@ class OpenSpans:
         self.starts.append(ref(span))
 
     def note_current(self, trace_id: int) -> None:
-        """Add the current span if it is of this trace, as its start may have been dropped."""
+        """Add the current span if it is in this trace, because its start may have been dropped."""
         span: Any = get_current_span()
         while hasattr(span, "__wrapped__"):  # OpenInference's proxy
             span = span.__wrapped__
@@ -83,8 +83,8 @@ class OpenSpans:
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.
 
-        A span that has ended since the last refresh is kept until the next refresh, because the SDK
-        sets the end time of a span shortly before it calls the span processor. In between, the span
+        A span that has ended since the last refresh is kept until the next refresh. The SDK sets
+        the end time of a span shortly before it calls the span processor. In between, the span
         would be neither open nor ended.
         """
         with self._refreshing:  # not the buffer's lock, for which the application's threads wait
@@ -106,7 +106,7 @@ class OpenSpans:
             self.starts.popleft()
 
     def recently_ended(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the recently ended spans of a trace in which no RAG was found until then."""
+        """Return the recently ended spans of a trace in which no RAG was found until now."""
         lately = islice(reversed(self.ended.copy()), _NEWEST)
         return [span for span in lately if (c := span.context) and c.trace_id == trace_id]
 
@@ -119,7 +119,7 @@ class OpenSpans:
         return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return the newest open spans of a trace. Some may be missing: nothing is refreshed."""
+        """Return the newest open spans of a trace. Without a refresh, some may be missing."""
         found = [span for span in self._newest() if trace_of(span) == trace_id]
         newest = [span for span in found if span.end_time is None]
         return [*newest, *self._open.get(trace_id, ())[-_NEWEST:]][:_NEWEST]
@@ -133,16 +133,17 @@ class OpenSpans:
 
 
 def is_bystander(view: SdkSpan) -> bool:
-    """Return True if ``view`` is no part of RAG and its scope is of no RAG instrumentation."""
+    """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
 def ids_above(
     start: int | None, ended: Mapping[int, SpanView], opened: Mapping[int, int | None]
 ) -> Iterator[int]:
-    """Yield the span id ``start`` and the ids of its ancestors, nearest first.
+    """Yield the span id ``start`` and the ids of the spans above this span, nearest first.
 
-    ``ended``: the ended spans by id. ``opened``: the parent ids of open spans by id.
+    ``ended`` contains the ended spans of the trace by id. ``opened`` contains the parent ids of the
+    open spans by span id.
     """
     seen: set[int] = set()
     while start is not None and start not in seen and len(seen) < _DEPTH:
@@ -172,11 +173,11 @@ AnyView: TypeAlias = "SdkSpan | Bystander"
 class TraceLimits:
     """When a trace is complete, in seconds, and how much memory traces may take.
 
-    A trace is complete when ``root_quiet`` has passed since its last span ended. If its root has
-    not ended, or spans are exported late, ``slow_quiet`` must have passed. At the latest, a trace
-    is complete ``max_age`` after its first span. A question with its answer below an open span is
-    complete after ``quiet``. Over ``max_traces`` or ``max_bytes`` the oldest traces are removed. A
-    single trace is removed if it has more than ``max_spans`` or takes more than a quarter of
+    A trace is complete ``root_quiet`` after the end of its last span. If its root has not ended, or
+    if its spans are exported late, it is complete after ``slow_quiet``, and at the latest
+    ``max_age`` after its first span. A question with its answer below an open span is complete
+    after ``quiet``. Over ``max_traces`` or ``max_bytes`` the oldest traces are removed. A single
+    trace is removed if it has more than ``max_spans`` spans or takes more than a quarter of
     ``max_bytes``.
     """
 
@@ -191,11 +192,11 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """The start times of the first retrieval and the last LLM call at or below a span.
+    """When the first retrieval and the last LLM call at or below a span started.
 
-    These are ``searched`` and ``called``. LLM calls that already belong to an answer further down
-    are not counted. ``shown``: the retrieval is known only from documents in the input or output of
-    a chain. Its own span may be elsewhere.
+    ``searched`` and ``called`` are these start times. An LLM call that already belongs to an answer
+    further down is not counted. ``shown`` is true if the retrieval is known only from documents in
+    the input or output of a chain. The span of this retrieval may be elsewhere.
     """
 
     searched: int | None = None
@@ -203,7 +204,7 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        """Add what was found below a child of this span."""
+        """Add the retrieval and the LLM call that were found below a child of this span."""
         searched, called = other.searched, other.called
         if searched is not None:
             self.shown = other.shown and (self.shown or self.searched is None)
@@ -220,7 +221,7 @@ class Subtree:
 
     @property
     def above(self) -> Subtree:
-        """The subtree without LLM calls that wrote an answer: they do not count for the parent."""
+        """The part of this subtree that counts for the parent, without calls that answered."""
         return self if self.shown else Subtree(self.searched)
 
 
@@ -255,7 +256,7 @@ class Trace:
     """Whether two different spans have the same span id."""
 
     def add(self, view: AnyView, *, size: int, now: float) -> None:
-        """Add the ended span ``view``, which has ``size`` bytes."""
+        """Add the ended span ``view`` of ``size`` bytes to the trace."""
         self.last = now
         self.spans[view.span_id] = view
         self.arrivals[view.span_id] = (now, size)
@@ -270,7 +271,7 @@ class Trace:
         self.unheld = 0
 
     def join(self, tree: RunTree, span_id: int, *, size: int, now: float) -> None:
-        """Add the LangChain runs ``tree``, which ran within the open span ``span_id``."""
+        """Add the LangChain runs ``tree``, which were made within the open span ``span_id``."""
         self.last = now
         self.trees.append((span_id, tree))
         self.size += size
@@ -278,7 +279,7 @@ class Trace:
         note_above(self, span_id, Subtree(tree.searched, tree.called))
 
     def add_bystander(self, view: Bystander) -> int:
-        """Add a span that is no part of RAG, unless known. Return the bytes added."""
+        """Add a span that is no part of RAG, unless the span is known. Return the bytes added."""
         if view.span_id in self.spans:
             return 0
         self.spans[view.span_id] = view
@@ -287,7 +288,7 @@ class Trace:
         return OVERHEAD
 
     def add_early(self, span: ReadableSpan) -> int:
-        """Add a span that ended before RAG was found, unless known. Return the bytes added."""
+        """Add a span that ended before RAG was found in the trace. Return the bytes added."""
         span_id = span.context.span_id if span.context is not None else 0
         if span_id in self.spans or span_id in self.early:
             return 0
@@ -296,7 +297,7 @@ class Trace:
         return OVERHEAD
 
     def add_bystanders(self) -> None:
-        """Read the spans that ended before RAG was found. Add those that are no part of RAG."""
+        """Read the spans in ``early``, and keep the spans that are no part of RAG."""
         while self.early:
             view = SdkSpan(self.early.popitem()[1])
             if view.scope != semconv.SCOPE and kind_of(view) == "other":
@@ -304,7 +305,7 @@ class Trace:
                 self.arrivals[view.span_id] = (self.last, OVERHEAD)
 
     def part(self, ids: Iterable[int]) -> Trace:
-        """Remove the spans with these ``ids`` from this trace, and return them as a trace."""
+        """Move the spans with these ``ids`` from this trace to a new trace, and return it."""
         taken = Trace(
             trace_id=self.trace_id,
             first=self.first,
@@ -337,7 +338,7 @@ class Trace:
 
 
 def size_of(view: SdkSpan) -> int:
-    """Return the estimated size of a span in bytes, with its attributes, events and logs."""
+    """Return the estimated size of a span in bytes, with its attributes, events and log records."""
     written = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(written) + sum(map(getsizeof, written))
     size += sum(_weight(value) for value in written if type(value) not in _FLAT)
@@ -375,9 +376,10 @@ def stands_for_turn(
 ) -> bool:
     """Return True if the span ``view`` may get scores.
 
-    That is so if a retrieval and a later LLM call are below it. A streamed answer may still be
-    written when the span has ended. So an open retrieval, or an open span that started after a
-    retrieval, counts, too. With ``contexts_from_prompt="on"``, every LLM call may get scores.
+    A span may get scores if a retrieval and a later LLM call are below it. A streamed answer may
+    still be written when the span has ended. So a span may also get scores if a retrieval, or a
+    span that started after a retrieval, is open below it. With ``contexts_from_prompt="on"``, every
+    LLM call may get scores.
     """
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
@@ -407,7 +409,6 @@ def stands_for_turn(
 
 
 def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
-    """Return True if ``view`` may be a retrieval: a tool, or a chain that returns documents."""
     if kind == "tool":
         return True
     if kind != "chain" or own.called is not None:
@@ -418,9 +419,9 @@ def _may_have_searched(view: SdkSpan, kind: Kind, own: Subtree) -> bool:
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Add ``up`` to what is known to be below the span ``above`` and its ended ancestors.
+    """Tell the span ``above`` and the spans above it about a retrieval and an LLM call below them.
 
-    ``up``: the start of the first retrieval and of the last LLM call that have been found below.
+    ``up`` contains the start times of the first retrieval and of the last LLM call below.
     """
     for _ in range(_DEPTH):
         if above is None or (up.searched is None and up.called is None):
@@ -439,7 +440,6 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
 
 
 def _recorded_subtree(said: Collection[Part], start: int, own: Subtree) -> Subtree:
-    """Return the retrieval and the answer that the application recorded itself on a span."""
     searched = start if "documents" in said else None
     known = searched if own.searched is None else own.searched
     return Subtree(searched, (start if known is None else known) if "output" in said else None)
@@ -465,10 +465,10 @@ def completed_parts(
 ) -> Iterator[list[int]]:
     """Yield the span ids of each part of ``trace`` that is complete and can be scored.
 
-    A part is an ended span without an ended parent, and all spans below it. It is complete if no
-    span below it is open, none has ended after the time ``until``, and the parent, if there is one
-    in this process, is an open span that is no part of RAG. ``opened``: the open spans of the
-    trace.
+    A part is an ended span without an ended parent, and all spans below this span. The part is
+    complete if no span below is open, and if no span of the part has ended after the time
+    ``until``. If the parent is in this process, the parent must be an open span that is no part of
+    RAG. ``opened`` are the open spans of the trace.
     """
     if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
         return

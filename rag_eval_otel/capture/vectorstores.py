@@ -1,8 +1,8 @@
-"""Record direct searches of LangChain vector stores, for which LangChain has no callback event.
+"""Record the searches that applications make in LangChain vector stores without a retriever.
 
-While `VectorStoreSearches` is installed, the search methods of all vector store classes are
-wrapped. If a search is made within a recorded LangChain run, it is recorded as a retrieval below
-that run.
+LangChain has no callback event for these searches. So while `VectorStoreSearches` is installed, the
+search methods of all vector store classes are wrapped. A search that is made within a recorded
+LangChain run is recorded as a retrieval below that run.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _ORIGINAL: Final = "_rag_eval_otel_original"
 _USERS: Final = "_rag_eval_otel_users"
 
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
-"""Whether a search is running. A search within it, by another method, is not recorded."""
+"""Whether a search is running. If its method calls another search method, that is not recorded."""
 
 
 class VectorStoreSearches:
-    """Records direct searches of vector stores while it is installed.
+    """Records searches of LangChain vector stores while this object is installed.
 
-    Several instances may be installed at the same time.
+    Several such objects may be installed at the same time.
     """
 
     def install(self) -> None:
-        """Wrap the search methods of every vector store class, including later subclasses."""
+        """Wrap the search methods of all vector store classes, also of classes defined later."""
         users: set[int] | None = vars(VectorStore).get(_USERS)
         if users is not None:
             users.add(id(self))
@@ -56,7 +56,7 @@ class VectorStoreSearches:
             _wrap(store)
 
     def remove(self) -> None:
-        """Restore the search methods, unless another instance is still installed."""
+        """Restore the search methods, unless another `VectorStoreSearches` is still installed."""
         users: set[int] = vars(VectorStore).get(_USERS, set())
         users.discard(id(self))
         if users or _USERS not in vars(VectorStore):
@@ -97,7 +97,7 @@ def _unwrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the search ``method`` of a vector store, wrapped so that searches are recorded."""
+    """Return ``method``, the search method of a vector store, wrapped to record each search."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
@@ -126,7 +126,11 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(
     store: object, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Iterator[Callable[[Any], None]]:
-    """Record a vector store search, and yield a function that takes the documents it found."""
+    """Record a vector store search, and yield a function that takes the documents it has found.
+
+    ``args`` and ``options`` are the arguments of the search method. If the search must not be
+    recorded, the function ignores the documents.
+    """
     active = None if _SEARCHING.get() else active_run()
     begun = None if active is None else _begin(*active, store, args, options)
     if begun is None:
@@ -166,4 +170,4 @@ def _begin(
 
 
 def _ignore(_found: Any) -> None:
-    """Ignore the documents, because the search is not recorded."""
+    """Do nothing. This takes the found documents of a vector store search that is not recorded."""
