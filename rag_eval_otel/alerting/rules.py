@@ -1,14 +1,14 @@
 """Generate the Prometheus rules that alert if too many answers have a bad score.
 
 A `Target` says which fraction of the answers may be bad. The rules record the fraction of bad
-answers in several time windows, and the evidence that it is above the allowed fraction. They alert
-on the evidence and on burn rates (multiples of the allowed fraction).
+answers in several time windows, and the evidence that this fraction is above the allowed fraction.
+The rules alert on the evidence and on burn rates (multiples of the allowed fraction).
 
 The evidence of a window is a likelihood ratio: the probability of the scores in the window if more
 answers than allowed are bad, divided by their probability if exactly as many as allowed are bad.
-Such a ratio is an e-value. Each window is one start of a sequential test. The maximum over the
-windows is never above the e-Shiryaev-Roberts statistic. So the maximum exceeds ``every`` at most
-once in ``every`` scores while the target is met, at any traffic and for any mix of metrics.
+Such a ratio is an e-value. Each window starts a sequential test at another time. The maximum over
+the windows is never above the e-Shiryaev-Roberts statistic. So while the target is met, the maximum
+exceeds ``every`` at most once in ``every`` scores, at any traffic and for any mix of metrics.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class _RulesTemplate(Template):
 class _BurnRate:
     """An alert that fires if the fraction of bad answers is too high in two time windows.
 
-    ``long`` and ``short`` are the windows. The alert fires at ``burn`` times the allowed fraction
-    of bad answers, or at the fraction ``max_ratio`` if this is lower.
+    ``long`` and ``short`` are the windows. The limit is ``burn`` times the allowed fraction of bad
+    answers, but at most ``max_ratio``.
     """
 
     severity: str
@@ -187,9 +187,9 @@ def _windows(target: Target, values: dict[str, str]) -> Iterator[str]:
 
 
 def _bounds(target: Target) -> Iterator[tuple[str, float]]:
-    """Yield the name of each metric that has a threshold in ``target``, and its bucket bound.
+    """Yield each metric with a threshold in ``target``, and the bucket bound for its bad scores.
 
-    Last, yield ``""`` and ``tau``, the bound for all other metrics.
+    The last pair is ``""`` and ``tau``, the bound for all other metrics.
     """
     for name, threshold in sorted(target.thresholds.items()):
         yield name, target.bound(threshold)
@@ -224,10 +224,7 @@ def _thresholds(target: Target, values: dict[str, str]) -> str:
 
 
 def _metrics_without_label() -> list[str]:
-    """Return the metrics that do not count in the overall pass/fail label of the offline judge.
-
-    Only metrics that ask a judge are considered.
-    """
+    """Return the metrics that ask a judge but have no part in the offline judge's overall label."""
     asking = {name for name, make in METRICS.items() if make().asks}
     return sorted(asking - LexicalJudge.label_metrics)
 
@@ -299,10 +296,10 @@ def _change() -> str:
 
 
 def _query(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template that shows a recorded value of the alert's metric and service.
+    """Return a Prometheus template that shows a recorded value for the metric of an alert.
 
-    ``record`` is the name of the recording rule, ``form`` a Prometheus function that formats the
-    value, and ``offset`` how long ago the value was recorded.
+    ``record`` is the name of the recording rule. ``form`` is a Prometheus function that formats the
+    value. ``offset`` says how long ago the value was recorded.
     """
     query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
     query += f" offset {offset}" if offset else ""

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in ``arguments`` and return the exit status.
 
     The status is 0 after success, 1 after a failure, and 2 after wrong usage. Some commands have
-    further codes. ``arguments`` are those of the process by default.
+    further codes. If ``arguments`` is None, the command-line arguments of the process are used.
     """
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(given).parse_args(given)

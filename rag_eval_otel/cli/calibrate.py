@@ -75,10 +75,10 @@ def run(options: argparse.Namespace) -> int:
 def _with_full_form(
     found: Calibration, rows: Sequence[tuple[str, Any]], seen: Sequence[Observation]
 ) -> Calibration:
-    """Add the agreement of the metric with its full form to ``found``.
+    """Add to ``found`` how the scores of a metric agree with the scores of its full form.
 
-    In the full form, the judge breaks up the answer into claims. If not all rows can have scores of
-    both forms, ``found`` is returned unchanged.
+    In the full form of a metric, the judge breaks up the answer into claims. If the rows do not
+    have scores of the full form, ``found`` is returned unchanged.
     """
     full = scores_of(f"{found.metric}{FULL}", rows)
     if len(full) != len(seen) or not any(one.score is not None for one in full):
@@ -87,9 +87,9 @@ def _with_full_form(
 
 
 def _write(path: Path, found: Iterable[Calibration]) -> None:
-    """Write the thresholds that fit the labels to the file ``path``.
+    """Write the thresholds that fit the human labels to the file ``path``.
 
-    For a metric without such a threshold, print its name and the reason to stderr.
+    If there is no fitting threshold for a metric, print the metric and the reason to stderr.
     """
     chosen = []
     for one in found:

@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(given: Sequence[str]) -> Sequence[str]:
-    """Return ``given`` without a leading ``--``, as the command of the user's program.
+    """Return the command of the user's program: ``given`` without a leading ``--``.
 
-    Raises `ConfigError` if nothing follows the ``--``.
+    If nothing follows the ``--``, raise `ConfigError`.
     """
     command = given[1:] if given[:1] == ["--"] else given
     if given and not command:

@@ -33,6 +33,7 @@ class Point:
     """One score on the scale 0 to 1, with its position in the file.
 
     ``value`` is None if the row has no score. ``place`` names the row or trace, for messages.
+    ``stratum`` is the group to which the score belongs; scores are compared within their group.
     """
 
     value: float | None
@@ -43,7 +44,7 @@ class Point:
 
 @dataclass(slots=True)
 class Series:
-    """The scores of one stream, in order. A stream is a metric version of one service."""
+    """The scores of one metric version in one service (a *stream*), in order."""
 
     stream: Stream
     points: list[Point] = field(default_factory=list)
@@ -55,8 +56,9 @@ def read_series(
     """Read the scores in the file ``path``, and return them by stream.
 
     A stream is a metric version of one service. The file is a table of scores, or spans and log
-    records as OTLP JSON. ``metric`` selects one metric. ``stratum`` names the column with the
-    stratum of each score. If the times of a stream run backwards, its scores are sorted by time.
+    records as OTLP JSON. ``metric`` selects one metric. ``stratum`` names a column of the table;
+    scores with equal values in this column are compared with each other. If the times of a stream
+    run backwards, the scores of the stream are sorted by time.
     Raises `ConfigError` if the file cannot be read or has no scores.
     """
     found: dict[Stream, Series] = {}
@@ -119,7 +121,7 @@ def _check_plot(path: Path) -> None:
 
 
 def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
-    """Draw the scores of each stream to the file ``path``, one drawing below the other."""
+    """Draw the scores and alarms of each finding, below each other, into the file ``path``."""
     plots = []
     for finding in findings:
         stream = finding.series.stream
@@ -196,10 +198,10 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in one stream of scores.
+    """The drift alarms in the scores of one metric version in one service.
 
-    ``points`` are the valid scores. ``before`` is the baseline, the normal mean. ``learned`` is the
-    number of scores from which the detector learned the baseline.
+    ``points`` are the valid scores. ``before`` is the baseline, the mean before a change.
+    ``learned`` is the number of scores from which the detector learned the baseline.
     """
 
     series: Series
@@ -209,7 +211,7 @@ class Finding:
     alarms: tuple[Alarm, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the alarms and counts of the stream as a dict for JSON."""
+        """Return the alarms, the baseline and the number of scores as a dict for JSON."""
         return {
             "service": self.series.stream.service,
             "metric": self.series.stream.name,
@@ -231,17 +233,17 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[Point]:
-        """Return the five worst scores between the onset of the change and ``alarm``."""
+        """Return the five worst scores between the onset of the change and ``alarm``.
+
+        The worst scores are the lowest, or the highest if the alarm says that scores went up.
+        """
         seen = self.points[alarm.onset : alarm.index + 1]
         sign = -1 if alarm.direction == "up" else 1
         return sorted(seen, key=lambda point: sign * (point.value or 0.0))[:5]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the drift alarms in each stream of scores.
-
-    Returns 1 if there is an alarm, else 0.
-    """
+    """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
     _check_detector(options)
     if options.plot is not None:
         _check_plot(options.plot)
@@ -302,7 +304,7 @@ def _mean(
 
 
 def _check_detector(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for an unknown detector, or an option that the detector lacks.
+    """Raise `ConfigError` if the detector is unknown, or lacks an option that the user gave.
 
     Only the detector ``betting`` has ``--stratum``, ``--target``, ``--reference`` and ``--learn``.
     """

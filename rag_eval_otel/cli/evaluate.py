@@ -141,7 +141,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows, print a summary, and return the exit status."""
+    """Score the rows of the file, print a summary, and return the exit status.
+
+    The status is 0 after success, 130 after an interrupt, and 1 if scores are missing or traces
+    could not be sent.
+    """
     cache = _cache(options)
     try:
         config = _config(options)
@@ -170,7 +174,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _unscored(totals: Totals) -> str:
-    """Return a message about the rows whose judge replies no metric could use."""
+    """Return a message that counts the rows without scores, and gives the reasons."""
     reasons: Counter[str] = Counter()
     for metric in totals.metrics:
         reasons.update(metric.reasons)
@@ -186,7 +190,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _shown(totals: Totals, config: Config, form: str) -> str:
-    """Return the summary as text or JSON, with the cost of the judge's tokens if known."""
+    """Return the summary ``totals`` as text or JSON, with the cost of the judge's tokens."""
     prices = load_prices(config.prices)
     cost = prices.cost(totals.judge, totals.usage)
     if form == "json":
@@ -197,7 +201,10 @@ def _shown(totals: Totals, config: Config, form: str) -> str:
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
-    """Return the path of the cache: ``--cache``, else a path next to the output file."""
+    """Return the path of the score cache: ``--cache``, or else a path beside the output file.
+
+    If neither option is given, return None.
+    """
     if options.cache is not None or options.output is None:
         given: Path | None = options.cache
         return given

@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Convert ``thresholds`` from the metrics' own scales to [0, 1].
+    """Convert each threshold from the scale of its metric to [0, 1], the scale of histograms.
 
-    The histograms of scores use the scale [0, 1].
+    ``thresholds`` maps the name of a metric to its threshold.
     """
     found = {}
     for name, threshold in thresholds.items():

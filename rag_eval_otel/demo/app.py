@@ -123,7 +123,7 @@ _PROMPT = ChatPromptTemplate.from_messages(
 
 
 class HandbookEmbeddings(Embeddings):
-    """Embed texts offline, as vectors of hashed words without stop words."""
+    """Compute embedding vectors offline, by hashing the words of a text except stop words."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return one vector of unit length for each of ``texts``."""

@@ -41,7 +41,7 @@ class ShownTurn:
 
     @property
     def root(self) -> ReceivedSpan:
-        """The root span, which carries the scores."""
+        """The root span of the trace, which has the scores as attributes."""
         return self.spans[0]
 
     @property
@@ -61,8 +61,8 @@ class Shown:
     """What the demo received: its questions with their traces, and some counts.
 
     ``turns`` has the questions in order. ``spans`` and ``events`` are the numbers of spans and
-    evaluation events. ``counted`` has the number of questions by outcome of their evaluation.
-    ``also_to`` is the further OTLP endpoint that the traces were sent to.
+    evaluation events. ``counted`` has the number of questions by outcome of their evaluation. If
+    the traces were also sent to another OTLP endpoint, ``also_to`` is the address.
     """
 
     turns: tuple[ShownTurn, ...]
@@ -82,9 +82,9 @@ class Shown:
 
 
 def collect(receiver: OtlpReceiver, *, judge: object, also_to: str | None) -> Shown:
-    """Assign the traces in ``receiver`` to the questions of the demo.
+    """Return the received traces of the demo, each with its question.
 
-    The questions were asked one after the other, so the order of the root spans decides.
+    The questions were asked one after the other, so the first question has the first trace.
     """
     spans = sorted(receiver.spans(), key=lambda span: span.start_ns)
     roots = [span for span in spans if span.parent_span_id is None]
@@ -228,9 +228,9 @@ def _ask_all(config: Config, receiver: str) -> None:
 
 
 def _elsewhere(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters for ``signal`` to the OTLP endpoint in the environment variables.
+    """Yield the exporters for ``signal`` that the environment variables name.
 
-    If no endpoint is set, yield none.
+    If the environment variables name no OTLP endpoint, yield no exporter.
     """
     if otlp_endpoint() is not None:
         yield from exporters(signal)

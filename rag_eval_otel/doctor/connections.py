@@ -54,7 +54,8 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 class Reply:
     """The reply of the judge or the embedder to a test request.
 
-    ``part`` tells which of the two replied. ``error`` is set if the reply is not usable.
+    ``part`` is ``judge`` or ``embedder``. ``name`` is the name of the model. If the reply is not
+    usable, ``error`` is the error.
     """
 
     part: Part
@@ -105,8 +106,9 @@ def check_connections(
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
     """Send a test request to the judge, the embedder and ``endpoints``, all at the same time.
 
-    ``config`` names the judge and the embedder, and ``parts`` says which of the two to ask.
-    ``timeout`` is the time limit of each request in seconds.
+    ``config`` names the judge and the embedder. ``parts`` says whether the judge, the embedder or
+    both get a request. ``timeout`` is the time limit of each request in seconds. Return the replies
+    of judge and embedder, and the results from the endpoints.
     """
     questions = [] if config is None else _questions(config, parts, timeout=timeout)
     return asyncio.run(_check(questions, endpoints, timeout=timeout))
@@ -169,9 +171,9 @@ async def _ask_embedder(embedder: Embedder) -> str:
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return an endpoint for each signal that ``environ`` exports over OTLP.
+    """Return the OTLP endpoint of each signal (traces, metrics, logs) that is exported over OTLP.
 
-    ``environ`` has the environment variables.
+    ``environ`` has the environment variables, which name the exporters and endpoints.
     """
     return [
         endpoint_of(signal, _OTLP[name], environ)
@@ -182,9 +184,10 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 
 
 def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
-    """Return pairs of signal and exporter name for exporters that are not installed.
+    """Return the exporters that ``OTEL_*`` variables name but that are not installed.
 
-    The environment variables in ``environ`` name these exporters.
+    ``environ`` has the environment variables. Each result is a pair of the signal (traces, metrics
+    or logs) and the name of the exporter.
     """
     return [
         (signal, name)
@@ -195,7 +198,7 @@ def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
 
 
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    """Return the OTLP endpoint for ``signal`` over ``protocol`` that ``environ`` sets.
+    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
 
     A variable for this signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
     the variable for all signals. Over HTTP, a path such as ``/v1/traces`` is added to the endpoint

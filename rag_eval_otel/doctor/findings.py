@@ -31,9 +31,10 @@ Level = Literal["problem", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """A known cause of a problem, as ``causes.md`` describes it.
+    """A cause of problems in the user's set-up, read from the file ``causes.md``.
 
-    ``level`` says how bad the cause is. ``why`` says why the cause matters, and ``fix`` what to do.
+    ``level`` says how bad the problem is. ``why`` says why the problem matters, and ``fix`` what to
+    do.
     """
 
     id: str
@@ -44,9 +45,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A problem found: a known cause that applies here.
+    """A problem that the doctor has found in the user's set-up.
 
-    ``level`` may differ from the usual level of the cause. ``seen`` is the evidence as text.
+    ``cause`` describes the problem and what to do. ``seen`` is the evidence as text. ``level`` says
+    how bad the problem is here, and may differ from the usual level in ``cause``.
     """
 
     cause: Cause
@@ -69,9 +71,9 @@ CAUSES: Final[Mapping[str, Cause]] = {cause.id: cause for cause in _causes(cause
 
 
 def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
-    """Return a `Finding` of the cause with the id ``cause``, with the evidence ``seen``.
+    """Return a `Finding` (a problem found) for the id of a known cause, with the evidence ``seen``.
 
-    ``level`` replaces the usual level of the cause.
+    If ``level`` is given, it replaces the usual level of the cause.
     """
     known = CAUSES[cause]
     return Finding(cause=known, level=level or known.level, seen=seen)
@@ -92,9 +94,10 @@ _EXPLAINS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
-    """Return ``findings`` without repeated ones and without consequences, worst first.
+    """Return ``findings`` without repeated problems and without consequences, the worst first.
 
-    A finding is a problem found. It is a consequence if another finding explains it.
+    A finding is a problem found. A problem is a consequence if another found problem explains it,
+    for example if nothing is attached because the program has failed.
     """
     kept = {(one.cause.id, one.seen): one for one in findings}
     names = {name for name, _ in kept}
@@ -209,7 +212,7 @@ _JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
     """Yield the problems that the test replies of judge and embedder show.
 
-    If judge and embedder fail for the same cause, it is yielded once.
+    If judge and embedder fail for the same cause, only one problem is yielded.
     """
     seen: set[str] = set()
     for reply in replies:
@@ -235,8 +238,8 @@ def _cause_of_error(error: JudgeError) -> str:
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
     """Yield the problems that the test exports to OTLP endpoints show.
 
-    If several signals fail at one server for the same cause, it is yielded once. If traces arrive,
-    the failure of another signal is only a warning.
+    If several signals fail at one server for the same cause, only one problem is yielded. If traces
+    arrive, the failure of another signal is only a warning.
     """
     traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
     seen: set[tuple[str, str]] = set()
@@ -289,14 +292,14 @@ class Totals:
 
     @property
     def spans(self) -> Mapping[str, int]:
-        """The number of ended spans by instrumentation scope, also of this library."""
+        """The number of ended spans by instrumentation scope, this library's own scope included."""
         return _sum(note.spans for note in self.notes)
 
     def of(self, kind: str) -> Mapping[str, int]:
-        """Return the counts of one kind, added up over all pipelines.
+        """Return the counts of one ``kind`` by name, added up over the reports of all pipelines.
 
-        ``kind`` is ``turn``, ``source`` (what was read), ``released`` (why spans were exported) or
-        ``failure``.
+        ``kind`` says what was counted: ``turn``, ``source`` (spans that were read), ``released``
+        (spans that waited for scores) or ``failure``.
         """
         return _sum(note.counts.get(kind, {}) for note in self.notes)
 
@@ -309,9 +312,9 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
 
 
 def from_notes(notes: Sequence[Note]) -> Iterator[Finding]:
-    """Yield the problems that the reports of a program's pipelines show.
+    """Yield the problems that the reports in ``notes`` show.
 
-    Each pipeline wrote one of ``notes`` while the program ran.
+    Each scoring pipeline in the user's program wrote one report while the program ran.
     """
     if not notes:
         yield finding("nothing-attached", "no pipeline has reported")
@@ -381,10 +384,10 @@ _OF_SCORES: Final[Mapping[str, str]] = {
 
 
 def cause_of(outcome: str, reason: str) -> str:
-    """Return the id of the cause why turns lack scores.
+    """Return the id of the cause, in ``causes.md``, for which turns have no scores.
 
-    A turn is one question of a user and its answer. ``outcome`` and ``reason`` are those that the
-    pipeline counted.
+    A turn is one question of a user and its answer. The pipeline counts each turn with its
+    ``outcome``, such as ``skipped``, and the ``reason`` for the outcome.
     """
     if outcome in {"skipped", "dropped"}:
         return f"turns-{reason.replace('_', '-')}"

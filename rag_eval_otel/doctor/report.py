@@ -42,10 +42,11 @@ _SHELL: Final = 128  # a shell's exit status of a command that signal n ended is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of the user's program, with the reports that its pipelines wrote.
+    """One run of the user's program by ``rag-eval-otel doctor``.
 
-    ``status`` is the exit status of the program, or minus the number of the signal that ended it.
-    ``received`` are the signals that asked the doctor itself to end.
+    ``status`` is the exit status of the program. If a signal ended the program, ``status`` is minus
+    the number of the signal. ``received`` are the signals that the doctor itself received and that
+    ask a process to end. ``notes`` are the reports that scoring pipelines in the program wrote.
     """
 
     command: Sequence[str]
@@ -57,7 +58,7 @@ class Run:
     def failed(self) -> bool:
         """Whether the program failed.
 
-        If a signal that the doctor passed on ended the program, that is no failure.
+        A program has not failed if it was ended by a signal that the doctor received as well.
         """
         asked = {0, *(-n for n in self.received), *(_SHELL + n for n in self.received)}
         return self.status not in asked
@@ -70,7 +71,7 @@ class Run:
 
 
 def run_program(command: Sequence[str]) -> Run:
-    """Run ``command`` to its end and return the run.
+    """Run the user's program ``command`` to its end, and return its status and its reports.
 
     Signals that ask the doctor to end are passed on to the program. Raises `ConfigError` if the
     program cannot be started.
@@ -88,10 +89,10 @@ def run_program(command: Sequence[str]) -> Run:
 
 
 def resolved(command: Sequence[str]) -> list[str]:
-    """Return ``command`` with the full path of its program.
+    """Return ``command`` with the full path of the program that it names.
 
-    If the program is a Python script, the interpreter of the doctor is put before it. Raises
-    `ConfigError` if there is no such program.
+    If the program is a Python script, the path of this process's Python interpreter is put before
+    the script. If there is no such program, raise `ConfigError`.
     """
     name, *arguments = command
     if name.endswith((".py", ".pyz")) and Path(name).is_file():
@@ -129,9 +130,10 @@ def _wait_for(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[int
 
 
 def is_from_terminal() -> bool:
-    """Return True if ^C comes from a terminal, which sends it to the program as well.
+    """Return True if this process runs in the foreground of a terminal.
 
-    Then the doctor does not pass the signal on.
+    The terminal then sends the signal of ^C to the user's program as well, so the doctor must not
+    pass the signal on to the program.
     """
     if not hasattr(os, "tcgetpgrp"):  # Windows sends ^C to all processes of the console
         return True
@@ -150,10 +152,11 @@ def read_notes(folder: Path) -> list[Note]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the doctor found, for the report.
+    """What ``rag-eval-otel doctor`` has found out, for its report.
 
-    It has the installed versions, the replies of judge, embedder and OTLP endpoints, the run of the
-    user's program, and the problems found, with the worst first.
+    ``versions`` are the installed versions, ``replies`` the replies of judge and embedder,
+    ``answers`` the results of test exports, and ``run`` the run of the user's program. ``findings``
+    are the problems found, the worst first.
     """
 
     versions: Mapping[str, str]
@@ -173,10 +176,11 @@ class Diagnosis:
 def diagnose(
     run: Run | None = None, *, timeout: float, environ: Mapping[str, str] | None = None
 ) -> Diagnosis:
-    """Check the settings, the connections and the reports from ``run``.
+    """Check the settings, the connections and the run of the user's program for problems.
 
-    ``run`` is None if no program was run. ``timeout`` is the time limit of each connection in
-    seconds. ``environ`` has the environment variables, by default those of the process.
+    If no program was run, ``run`` is None. ``timeout`` is the time limit of each connection in
+    seconds. ``environ`` has the environment variables. The default is the environment of the
+    process.
     """
     environ = os.environ if environ is None else environ
     findings = [*rules.from_variables(environ)]
@@ -210,10 +214,10 @@ def diagnose(
 
 
 def _of_program(config: Config, note: Note) -> tuple[Config, tuple[Part, ...]]:
-    """Return ``config`` with the program's models, and the models that the doctor can ask.
+    """Return ``config`` with the judge and embedder of the user's program, as ``note`` names them.
 
-    ``note`` is the report of the program's pipeline, which names its judge and embedder. The doctor
-    cannot ask a model that the program's code created.
+    ``note`` is the report of a pipeline in the program. Also return whether the doctor can test the
+    judge, the embedder or both. It cannot test a model that the code of the program created.
     """
     models: Mapping[Part, str] = {"judge": note.judge, "embedder": note.embedder}
     parts = tuple(

@@ -106,7 +106,7 @@ def enrich(span: ReadableSpan, added: Mapping[str, AttributeValue]) -> ReadableS
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
-    """Return a copy of ``span`` with ``attributes`` and ``events`` instead of its own.
+    """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
 
     The copy keeps the counts of dropped attributes, events and links.
     """
@@ -127,9 +127,10 @@ def copied(
 
 
 def bounded(attributes: Mapping[str, AttributeValue], dropped: int) -> Mapping[str, AttributeValue]:
-    """Return ``attributes`` as a mapping that reports ``dropped`` attributes as dropped.
+    """Return ``attributes`` as a mapping with an attribute ``dropped``, which exporters read.
 
-    Exporters read this count from the attribute ``dropped`` of the mapping.
+    The number ``dropped`` says how many attributes the SDK has dropped at a limit. If the number is
+    0, ``attributes`` is returned unchanged.
     """
     if not dropped:
         return (
@@ -167,7 +168,10 @@ class ContentFilter:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
 
     def shown(self, span: ReadableSpan) -> ReadableSpan:
-        """Return ``span`` if it may be exported as it is, else a copy with fewer texts."""
+        """Return a copy of ``span`` without the texts that must not be exported.
+
+        If no text has to be removed or redacted, return ``span`` itself.
+        """
         scope = span.instrumentation_scope
         if scope is not None and scope.name == semconv.SCOPE:
             return span

@@ -1,7 +1,7 @@
 """Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file.
 
-An alarm is reported as a log event and in a counter. A gauge has the evidence of a change for each
-stream, which is the sequence of scores of one metric and version.
+An alarm is reported as a log event and in a counter. A *stream* is the sequence of scores of one
+metric version. A gauge shows for each stream how strong the evidence is that the scores changed.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class DriftTelemetry:
         self._alarms.add(1, alarm)
 
     def observe(self, monitor: DriftMonitor) -> None:
-        """Report the evidence of each detector in ``monitor`` at each collection of metrics.
+        """Report the evidence of drift in a gauge, at each collection of metrics until `stop`.
 
-        The gauge reports until `stop` is called.
+        ``monitor`` has a drift detector for each stream of scores, with its current evidence.
         """
         self._monitor = monitor
         self._stop = add_gauge_source(self._meter_provider, _EVIDENCE, self._observe)
 
     def stop(self) -> None:
-        """Stop reporting the evidence of detectors in the gauge."""
+        """Stop reporting the evidence of drift in the gauge."""
         self._stop()
 
     def _observe(self) -> list[Observation]:
@@ -186,9 +186,9 @@ class DriftSink:
             self._options.on_drift(report)
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Add the scores of ``evaluation`` to the detectors, and report alarms.
+        """Pass the scores of ``evaluation`` to the drift detectors, and report alarms.
 
-        Exceptions of functions and detectors that the user provides are raised to the caller.
+        If a function or a detector of the user raises an exception, this method raises it, too.
         """
         try:
             self.monitor.emit(evaluation)
@@ -198,16 +198,16 @@ class DriftSink:
                 self.save()
 
     def save(self) -> None:
-        """Write the state of all detectors to the file that the options name.
+        """Write the state of all drift detectors to the file in the option ``state``.
 
-        Nothing is written if the options name no file, or if the state has not changed.
+        If the option names no file, or if there are no new scores, nothing is written.
         """
         if self._file is not None and self._unsaved:
             self._unsaved = 0
             self._file.save(self.monitor.to_state())
 
     def close(self) -> None:
-        """Stop the gauge of the evidence, and write the state of all detectors a last time."""
+        """Stop the gauge of evidence, and write the state of all drift detectors a last time."""
         atexit.unregister(self.save)
         self._telemetry.stop()
         self.save()

@@ -85,10 +85,7 @@ class DriftEvents:
         )
 
     def drift(self, drift: Drift) -> None:
-        """Emit the alarm ``drift`` as a log event.
-
-        The body of the event says the most important attributes as a sentence.
-        """
+        """Emit the alarm ``drift`` as a log event, with a sentence about the alarm as body."""
         worst = drift.worst[0].span if drift.worst else None
         self._logger.emit(
             event_name=semconv.DRIFT_EVENT,

@@ -30,10 +30,11 @@ The built-in sinks have no names, because every pipeline has them.
 
 
 def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
-    """Return ``sinks`` after replacing each name by a new sink of the class with this name.
+    """Return ``sinks``, in which each name is replaced by a new sink.
 
-    A function may be registered instead of a class; it is called to make the sink. Raises
-    `ConfigError` if a name is unknown or an object has no method ``emit``.
+    Another package registers a class, or a function that makes a sink, under the name. The class or
+    function is called without arguments. Raises `ConfigError` if a name is unknown, or if an object
+    has no method ``emit``.
     """
     given: object = sinks
     if isinstance(given, str) or not isinstance(given, Iterable):

@@ -23,16 +23,18 @@ from rag_eval_otel.types import Evaluation, Reason, SkipReason
 Counted = Literal["turn", "source", "released", "failure"]
 """What a `Tally` counts.
 
-``turn`` counts turns by outcome and reason. ``source`` counts traces by the instrumentation that
-wrote them. ``released`` counts spans that waited for scores, by the status with which they were
-exported. ``failure`` counts failures of this library by the part that failed, such as ``sink``.
+``turn``: turns by outcome and reason. ``source``: spans by the instrumentation that wrote them, and
+turns of LangChain runs as ``callback``. ``released``: spans that waited for scores, by the status
+with which they were exported. ``failure``: failures of this library by the part that failed, such
+as ``sink``.
 """
 
 
 class Tally:
-    """Counters with a kind and a name, which a process keeps about its own work.
+    """Counters of turns, spans and failures, for `Handle.stats` and ``rag-eval-otel doctor``.
 
-    A tally is thread-safe. In a forked child process all counts start at zero.
+    Each counter has a kind (see `Counted`) and a name. A tally is thread-safe. In a forked child
+    process all counts start at zero.
     """
 
     def __init__(self) -> None:
@@ -50,7 +52,7 @@ class Tally:
             self._counts.setdefault(kind, Counter())[name] += number
 
     def of(self, kind: Counted) -> Mapping[str, int]:
-        """Return a mapping of names to counts for one ``kind`` of counts."""
+        """Return the counts of ``kind`` by name, for example of turns by outcome and reason."""
         with self._lock:
             return dict(self._counts.get(kind, {}))
 
@@ -62,7 +64,7 @@ Source: TypeAlias = Callable[[], Iterable[Observation]]
 class Gauge:
     """The name, unit and description of an observable gauge.
 
-    ``join`` computes one value from several values with equal attributes.
+    If several pipelines report values with equal attributes, ``join`` computes one value from them.
     """
 
     name: str
@@ -82,10 +84,7 @@ class _SharedGauge:
     sources: list[WeakMethod[Source]] = field(default_factory=list)
 
     def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Yield the current values of the gauge, one observation for each set of attributes.
-
-        The values come from the functions in ``sources``.
-        """
+        """Call the functions in ``sources``, and yield one observation for each attribute set."""
         found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
         for source in filter(None, [reference() for reference in tuple(self.sources)]):
             for seen in source():
@@ -247,9 +246,10 @@ class InstrumentSink:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | None]:
-    """Return the outcome of the evaluated turn, and the reason for the outcome or None.
+    """Return the outcome of the evaluated turn (``scored``, ``unscored``, ``error``) and a reason.
 
-    For a turn with scores, it is the reason of the first metric that failed, or None.
+    The reason says why there is no score. If only some metrics have a score, the reason is that of
+    the first metric without a score. If all metrics have a score, the reason is None.
     """
     status = evaluation.status
     if status in {"unscored", "error"}:

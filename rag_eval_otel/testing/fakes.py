@@ -19,8 +19,9 @@ class FakeJudge:
     """A judge that answers each task with the result of ``answer(task)``.
 
     ``answer`` may return a dict, a reply object or an exception. A dict is validated like a real
-    reply. If it is invalid or None, the outcome of the task is an `UnparsableReplyError`. An
-    exception becomes the outcome of the task. ``requests`` has the tasks of every request so far.
+    reply. If the dict is invalid, or if ``answer`` returns None, the outcome of the task is an
+    `UnparsableReplyError`. An exception becomes the outcome of the task. The attribute ``requests``
+    has the tasks of every request so far.
     """
 
     def __init__(self, answer: Callable[[Task[Any]], object], *, model: str = "fake") -> None:
@@ -46,7 +47,8 @@ def _part(task: Task[Any], value: object) -> object:
 class FakeEmbedder:
     """An embedder that looks up the vector of each text in the table ``vectors``.
 
-    A text that is not in the table raises `KeyError`. ``requests`` has the texts of every request.
+    A text that is not in the table raises `KeyError`. The attribute ``requests`` has the texts of
+    every request so far.
     """
 
     def __init__(self, vectors: Mapping[str, Sequence[float]]) -> None:

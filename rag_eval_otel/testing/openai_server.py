@@ -34,7 +34,7 @@ _FORMATS = {  # by the richest response format of a server: all formats that the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """A raw HTTP response, sent `delay` seconds after the script returned it.
+    """An HTTP response that a test prescribes; it is sent `delay` seconds after it was returned.
 
     If `body` is a dict or list, it is sent as JSON. Bytes are sent unchanged. If a `Content-Length`
     header is larger than the body, the connection closes before the promised end of the response.
@@ -50,7 +50,8 @@ class HttpReply:
 class RecordedRequest:
     """One request as the server received it.
 
-    `body` is the decoded JSON. Header names are in lower case. `at` is the time in clock seconds.
+    `body` is the decoded JSON. Header names are in lower case. `at` is the time of arrival in
+    seconds, read from the clock of the server.
     """
 
     path: str
@@ -227,7 +228,7 @@ class ScriptedOpenAI:
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection at once, also those with an open request."""
+        """Close the port and every connection at once, also connections with an open request."""
         self._server.stop()
 
     def __enter__(self) -> Self:
@@ -262,9 +263,10 @@ class ScriptedOpenAI:
         return replace(reply, delay=reply.delay + latency)
 
     def _served(self, reply: HttpReply) -> HttpReply:
-        """Wait as long as a chat reply takes, in a free slot if `slots` limits their number.
+        """Wait as long as a model would need for ``reply``, and return ``reply``.
 
-        Without a limit, only add the time to the `delay` of the response.
+        At most `slots` replies wait at the same time. If `slots` is not set, do not wait, but add
+        the time to the `delay` of the response.
         """
         usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None

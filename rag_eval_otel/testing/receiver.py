@@ -247,7 +247,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
 
 
 def _value(value: AnyValue) -> Any:
-    """Return an OTLP value as a plain value: an array as a list, an unset value as None."""
+    """Convert an OTLP ``value`` to a value of Python: an array to a list, no value to None."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return [_value(item) for item in value.array_value.values]
@@ -298,7 +298,7 @@ class OtlpReceiver:
         self._stopping = False
 
     def start(self) -> Self:
-        """Open a port for gRPC and a port for HTTP."""
+        """Open a port for gRPC and a port for HTTP, and receive telemetry at both ports."""
         self._stopping = False
         self._http = LoopbackServer(self._answer)
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="otlp-receiver")
@@ -362,7 +362,7 @@ class OtlpReceiver:
     def wait_for(self, predicate: Callable[[OtlpReceiver], bool], timeout: float = 10.0) -> None:
         """Wait until ``predicate(self)`` is true; raise `TimeoutError` after ``timeout`` seconds.
 
-        ``predicate`` is called at once, and after each request whose records were stored.
+        ``predicate`` gets this receiver, and is called at once and after each stored request.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: predicate(self), timeout):
@@ -375,15 +375,16 @@ class OtlpReceiver:
             self._failures.extend([status] * n)
 
     def pause(self) -> None:
-        """Let requests wait until `resume`, which stores their records.
+        """Let export requests wait for an answer until `resume` is called.
 
-        The records are stored even if the clients have left in the meantime.
+        The records of the requests are then stored, even if the exporters have closed their
+        connections in the meantime.
         """
         with self._changed:
             self._paused = True
 
     def resume(self) -> None:
-        """Store the records of the waiting requests, and let no further requests wait."""
+        """End `pause`: store the records of the waiting requests, and answer requests at once."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()

@@ -62,7 +62,10 @@ class RecordedSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One recorded call of a span processor (start or end of a span), at ``at`` nanoseconds."""
+    """One recorded call of a span processor, at the start or end of a span.
+
+    ``at`` is the time of the call in nanoseconds.
+    """
 
     operation: Literal["start", "end"]
     span: RecordedSpan
@@ -73,7 +76,7 @@ class Call:
 class Truth:
     """A question, contexts and answer that a recording is known to contain.
 
-    A field is None if the recording does not say what its text is.
+    If the recording does not say what the text of a field is, the field is None.
     """
 
     question: str | None
@@ -85,8 +88,8 @@ class Truth:
 class Recording:
     """A recorded run of an application.
 
-    ``truths`` are the questions, contexts and answers that it is known to contain, or None if these
-    are not known.
+    ``calls`` are the recorded calls of the span processor. ``truths`` are the questions, contexts
+    and answers that the recording is known to contain, or None if they are not known.
     """
 
     path: Path
@@ -132,12 +135,12 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, RecordedSpan]) -> list[C
 
 
 def _as_started(span: RecordedSpan, attributes: Mapping[str, Any]) -> RecordedSpan:
-    """Return a copy of ``span`` with the values that a span processor sees at its start."""
+    """Return a copy of ``span`` with the values that the span had when it started."""
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
 def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> RecordedSpan:
-    """Return the span for a recorded start that has no recorded end."""
+    """Return a span that has started but not ended, with the values in the recording ``data``."""
     known: Mapping[str, Any] = next(
         (s for s in data["never_ended"] if s.get("span_id") == raw["span_id"]), {}
     )
@@ -217,9 +220,10 @@ class _Attributes(dict[str, Any]):
 
 
 class ReplayedSpan(ReadableSpan):
-    """A recorded span in the form in which the SDK passes spans to a span processor.
+    """A recorded span in the form in which the OpenTelemetry SDK passes spans to a span processor.
 
-    It is filled twice: with the values at the start of the span, and with the values at its end.
+    The object first has the values at the start of the span. `fill` replaces them by the values at
+    the end of the span.
     """
 
     def __init__(self, view: RecordedSpan) -> None:
@@ -282,7 +286,7 @@ class _Noting:
         return False
 
     def refusal(self, _trace_id: int) -> None:
-        """Admit every turn: return None."""
+        """Return None, so that every turn is read."""
 
     def submit(self, job: Job) -> bool:
         if isinstance(job, TurnJob):
@@ -335,8 +339,9 @@ def replay(
 ) -> list[Outcome]:
     """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
-    With ``timed``, each trace is completed at its recorded time, otherwise all traces at the end.
-    Raise `AssertionError` if an ended span is not exported exactly once.
+    If ``timed`` is True, a trace is read when it is complete by the recorded times. Otherwise all
+    traces are read at the end. If an ended span is not exported exactly once, raise
+    `AssertionError`.
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(
@@ -380,7 +385,10 @@ def _start(outcome: Outcome) -> int:
 
 
 def as_json(recording: Recording, found: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the JSON object that the command prints for one recording."""
+    """Return the question, contexts and answer of each RAG turn as a dict for JSON.
+
+    ``found`` has the turns in ``recording``. A skipped turn has the reason instead of the texts.
+    """
     return {
         "file": recording.path.name,
         "instrumentation": recording.instrumentation,
@@ -420,7 +428,7 @@ def _line(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay the recordings that the command-line ``arguments`` name, and print what was found."""
+    """Replay the recordings that ``arguments`` name, and print the RAG turns in each recording."""
     parser = argparse.ArgumentParser(
         prog="python -m rag_eval_otel.testing.replay",
         description="Replay recorded traces and print the samples in them.",
