@@ -120,8 +120,8 @@ def make_detector(source: DetectorSource, stream: Stream) -> Detector:
     If ``source`` is a name, the class or function registered under this name makes the detector. A
     class or function with a required parameter is called with ``stream``. A class or function
     without a required parameter is called without arguments. Any other object is copied. If the
-    result has the interface of the drift detectors in the river library, it is wrapped in a
-    `RiverDetector`.
+    result has the interface of the drift detectors in the river library, and no method
+    ``to_state``, it is wrapped in a `RiverDetector`.
     """
     made: Any = find_detector(source) if isinstance(source, str) else source
     if callable(made):
