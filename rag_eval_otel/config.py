@@ -70,15 +70,15 @@ class Config:
     model at OpenAI's own address, and ``hashing`` otherwise.
     """
     judge_base_url: str | None = None
-    """The address of the judge's server. The default is that of the judge's provider."""
+    """The address of the judge's server. The default is the address of the judge's provider."""
     judge_api_key: str | None = field(default=None, repr=False)
-    """The API key of the judge's server. The default is in a variable like ``OPENAI_API_KEY``."""
+    """The API key of the judge's server, by default from a variable such as ``OPENAI_API_KEY``."""
     embedder_base_url: str | None = None
-    """The address of the embedder. The default is the judge's, if both have the same provider."""
+    """The address of the embedder, by default the judge's address if the provider is the same."""
     embedder_api_key: str | None = field(default=None, repr=False)
-    """The API key of the embedder. The default is the judge's, if both have the same provider."""
+    """The API key of the embedder, by default the judge's key if the provider is the same."""
     temperature: float | None = 0.0
-    """The judge's temperature, 0 to 2. None, or a refusal by the model, means the model's own."""
+    """The judge's temperature, 0 to 2. If None, or if the model refuses it, the model's default."""
     seed: int | None = None
     """A seed that is sent to the judge's server, if the server accepts seeds."""
     max_tokens: int | None = None
@@ -90,20 +90,20 @@ class Config:
     judge_retries: int = 3
     """How often a refused or failed judge request is tried again."""
     device: str | None = None
-    """The device of a ``local/`` model, as ``cpu`` or ``cuda``. By default, PyTorch chooses."""
+    """The device of a ``local/`` model, such as ``cpu``. By default, PyTorch chooses the device."""
     batch_size: int = 32
     """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
-    """A folder with a file for each built-in prompt, to replace the prompt of that name."""
+    """A folder of files. Each file replaces the built-in prompt that has the name of the file."""
     prices: str | None = None
     """A file with the prices of judge tokens. The default is list prices of providers."""
     fusion: Fusion = "on"
     """Whether questions of several metrics about one turn may share a judge request."""
 
     thresholds: str | os.PathLike[str] | Mapping[str, float] = field(default_factory=dict)
-    """The lowest score that passes, for each metric, or the path of a ``.toml`` file of these."""
+    """The lowest passing score of each metric, or the path of a ``.toml`` file with the scores."""
     label_metrics: Sequence[str] = ()
-    """The metrics that decide the overall label. If empty, the judge's recommendation, or all."""
+    """The metrics that decide the overall label. If empty, the judge names them, or all decide."""
 
     drift: Literal["on", "off"] | DriftSettings = "on"
     """Whether drift of scores is detected: ``on``, ``off``, or a `drift.DriftOptions`."""
@@ -134,7 +134,7 @@ class Config:
     content: Content = "keep"
     """Whether texts on spans of other instrumentations are exported or removed (``strip``)."""
     capture_content: ContentCapture = "off"
-    """Whether spans of this library get prompts, documents and answers. Scoring works without."""
+    """Whether spans of this library get prompts, documents and answers; not needed for scores."""
     redact: Sequence[str] = ()
     """Regular expressions. Each match becomes ``[redacted]`` before a text is scored."""
     explanations: Reasons = "off"
@@ -275,7 +275,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _embedder_for(options: Mapping[str, Any]) -> str:
-    """Return the default embedder: OpenAI's small model if OpenAI is the judge, else hashing."""
+    """Return the default embedder: OpenAI's small model if the judge is OpenAI's, or hashing."""
     judge = options.get("judge", "lexical")
     found = parts_of(judge) if isinstance(judge, str) else None
     elsewhere = options.get("judge_base_url") and not options.get("embedder_base_url")
@@ -289,7 +289,7 @@ def _embedder_for(options: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    """Log a warning, once for each judge, that the offline embedder is used."""
+    """Log once for each judge that the offline embedder is used, because no embedder is named."""
     _log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
