@@ -1,8 +1,8 @@
 """Arrange the steps of one trace as a tree, and find the steps that stand for a turn.
 
 A *step* is one call in a trace: a retrieval, a call of a model or a tool, or a chain. A *turn* is
-one question of a user and its answer. The *anchor* of a turn is the deepest step that holds both a
-retrieval and a later LLM call. LLM calls are grouped by their anchor. An anchor within another
+one question of a user and its answer. The *anchor* of a turn is the deepest step that contains both
+a retrieval and a later LLM call. LLM calls are grouped by their anchor. An anchor within another
 anchor may be a part of the same turn.
 """
 
@@ -19,7 +19,7 @@ from rag_eval_otel.capture.step import RETRIEVALS, Step
 from rag_eval_otel.capture.text import Messages, is_same, normalised
 
 ACTIVE = RETRIEVALS | {"tool"}
-"""The kinds of calls in a trace that act outside of the LLM: retrievals and tools."""
+"""The kinds of steps that do something outside of the LLM: retrievals and calls of tools."""
 
 _LEAVES = frozenset({"embedding", "llm", "reranker", "retriever", "tool"})
 _DEPTH = 100  # the most ancestors of a step that are considered
@@ -27,16 +27,16 @@ _SAME_CALL_NS = 30_000_000  # two records of one call differ by less than this i
 
 
 def in_order(step: Step) -> tuple[int, str]:
-    """Return the key by which the calls of a trace are sorted: start time, then id."""
+    """Return the key by which the steps of a trace are sorted: the start time, then the id."""
     return step.start, str(step.id)
 
 
 class StepTree:
     """The steps (retrievals and calls of models, tools or chains) of a trace as a tree.
 
-    Cycles among parents are cut. An instrumentation that does not detach its context gives later
-    spans a wrong parent. So a retriever, LLM call or tool that ended before a step below it started
-    is no ancestor of that step.
+    If steps are parents of each other in a circle, the circle is cut. An instrumentation that does
+    not detach its context gives later spans a wrong parent. So if a retrieval, LLM call or tool
+    call ended before a step below it started, it does not count as an ancestor of that step.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -48,7 +48,7 @@ class StepTree:
         self._active: dict[Hashable, tuple[Hashable, ...]] = {}
 
     def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the steps of the trace above ``step``, beginning with its parent."""
+        """Yield the steps above ``step`` in the trace, beginning with its parent."""
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -60,11 +60,11 @@ class StepTree:
             parent = above.parent
 
     def path(self, step: Step) -> tuple[Step, ...]:
-        """Return ``step`` and the steps of the trace above it, nearest first."""
+        """Return ``step`` and the steps above it in the trace, nearest first."""
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
-        """Return True if the parent of ``step`` is missing from the trace."""
+        """Return True if ``step`` has a parent in this process that is missing from the trace."""
         parent = step.parent
         return parent is not None and parent not in self.by_id and not step.is_remote
 
@@ -95,15 +95,15 @@ class StepTree:
         return found
 
     def is_inside(self, step: Step, kinds: frozenset[str]) -> bool:
-        """Return True if ``step`` is below a step of one of ``kinds``, such as a retriever."""
+        """Return True if a step above ``step`` has one of the ``kinds``, such as retriever."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
         """The successful LLM calls outside of retrievals, ordered by start, without duplicates.
 
-        If LLM calls are within each other, only the innermost call with content is returned. If two
-        instrumentations recorded the same call, the first record is returned.
+        If an LLM call contains another LLM call, only the innermost call with content is included.
+        If two instrumentations recorded the same call, the first record is included.
         """
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         wraps: dict[Hashable, int] = {}
@@ -115,11 +115,6 @@ class StepTree:
         return tuple(_distinct_calls(sorted((c for c in inner if c.error is None), key=in_order)))
 
     def _with_content(self, call: Step, wraps: dict[Hashable, int]) -> Step:
-        """Return the innermost record of an LLM call that has content.
-
-        If it lacks the output or the prompt, they are taken from the records around it. ``wraps``:
-        the number of LLM calls below each record, by id.
-        """
         around = [a for a in self.ancestors(call) if a.kind == "llm"]
         chosen = next((one for one in (call, *around) if _has_content(one)), call)
         outer = [one for one in around if wraps[one.id] <= len(around)]
@@ -139,9 +134,9 @@ class StepTree:
 
 
 def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
-    """Yield the LLM ``calls``, which are ordered by start, without duplicates.
+    """Yield the LLM ``calls`` without duplicates. The ``calls`` must be ordered by start.
 
-    A duplicate is the record of the same call by another instrumentation.
+    A duplicate is a record of the same call by another instrumentation.
     """
     running: dict[Hashable, list[Step]] = {}  # LLM calls that have not ended, by parent
     responses: dict[str, Step] = {}
@@ -166,8 +161,8 @@ def _has_content(call: Step) -> bool:
 def _is_same_call(one: Step, other: Step) -> bool:
     """Return True if two instrumentations recorded the same LLM call.
 
-    The response ids are compared. If one of them is missing, the parents, outputs and times are
-    compared.
+    The response ids are compared. If a response id is missing, the parents, outputs and times of
+    the two records are compared.
     """
     if one.source == other.source:
         return False
@@ -183,9 +178,9 @@ def _is_same_call(one: Step, other: Step) -> bool:
 def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
     """Return True if the span of a retrieval seems to be missing from the trace.
 
-    That is so if a tool or chain retrieved in one call, but has no retrieval below it in another
-    call. ``retrievers``: the retrievals of one question. ``below``: the steps below the span of its
-    answer.
+    This is so if a tool or chain was called several times, and only some of these calls contain a
+    retrieval. ``retrievers`` are the retrievals of one question. ``below`` are the steps below the
+    span that gets the scores of this question.
     """
     below = [one for one in below if one.error is None]
     above = tree.above_retrievals | {a.id for one in retrievers for a in tree.path(one)}
@@ -202,22 +197,22 @@ def lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[
 _MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
 Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
-"""LLM calls by the id of the deepest step that holds a retrieval before them, too."""
+"""LLM calls by the id of the deepest step that also contains a retrieval before these calls."""
 
 Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-"""By the id of an anchor, the id of the anchor whose turn it belongs to.
+"""The id of an anchor, and the id of the anchor to whose turn it belongs.
 
-An anchor is a step that holds a retrieval and a later LLM call. The turn (a question and its
-answer) may be its own, or that of an anchor above or beside it. If anchors belong to each other in
-a circle, the value is None.
+An anchor is a step that contains a retrieval and a later LLM call. A turn is a question and its
+answer. An anchor may have a turn of its own, or belong to the turn of another anchor. If anchors
+belong to each other in a circle, the value is None.
 """
 
 
 def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls by the id of their anchor.
+    """Return the LLM calls of a trace by the id of their anchor.
 
-    The anchor of an LLM call is the deepest step above it that holds a retrieval which started
-    before the call. LLM calls without an anchor are left out.
+    The anchor of an LLM call is the deepest step above the call that contains a retrieval which
+    started before the call. LLM calls without an anchor are left out.
     """
     first: dict[Hashable, int] = {}  # the earliest retrieval below each step
     for retriever in retrievals:
@@ -235,8 +230,9 @@ def group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, li
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
     """Yield the LLM calls, and the steps on which the application itself recorded an answer.
 
-    A step with a recorded answer is yielded instead of the LLM calls below it. ``holders``: the ids
-    of steps that contain a retrieval. These steps are not yielded.
+    If a step has a recorded answer, the step is yielded instead of the LLM calls below it.
+    ``holders`` are the ids of steps that contain a retrieval. A step in ``holders`` is not yielded,
+    even if it has a recorded answer.
     """
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
@@ -251,8 +247,9 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
     """Return the steps of the trace that contain ``retrieval``, nearest first.
 
-    These are the steps above it. If the application recorded documents on a step that is no
-    retrieval, that step itself is the first.
+    These are the steps above the retrieval. The application may have recorded documents on a step
+    of another kind, such as a chain. Then this step is ``retrieval``, and it is also the first of
+    the returned steps.
     """
     explicit = retrieval.kind not in RETRIEVALS
     return tree.path(retrieval) if explicit else tree.ancestors(retrieval)
@@ -261,9 +258,9 @@ def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
 class Nesting:
     """Decides which anchors belong to the turn of another anchor.
 
-    A turn is one question of a user and its answer. An anchor is a step that holds a retrieval and
-    a later LLM call (``groups`` contains these calls by anchor id). It may be a turn of its own, or
-    an intermediate step of another turn.
+    A turn is one question of a user and its answer. An anchor is a step that contains a retrieval
+    and a later LLM call. It may have a turn of its own, or be an intermediate step of another turn.
+    ``groups`` contains the LLM calls of each anchor, by anchor id.
     """
 
     def __init__(self, tree: StepTree, groups: Groups, retrievals: Sequence[Step]) -> None:
@@ -280,7 +277,7 @@ class Nesting:
         self._held = Counter(above.id for one in anchors for above in tree.ancestors(one))
 
     def owners(self) -> Owners:
-        """Return for each anchor the id of the outermost anchor whose turn it belongs to.
+        """Return for each anchor the id of the outermost anchor to whose turn it belongs.
 
         A turn is one question of a user and its answer. An anchor is a step that contains a
         retrieval and a later LLM call. Anchors of the same name and parent, such as the iterations
@@ -296,10 +293,6 @@ class Nesting:
         return {anchor: _outermost(anchor, leaders) for anchor in self._groups}
 
     def _enclosing_turn(self, anchor: Hashable) -> Hashable | None:
-        """Return the id of the nearest anchor above that uses ``anchor`` as a tool or a step.
-
-        An anchor is a step that holds a retrieval and a later LLM call.
-        """
         inner = self._tree.by_id[anchor]
         below_tool = inner.kind == "tool"
         for above in self._tree.ancestors(inner):
@@ -309,16 +302,17 @@ class Nesting:
         return None
 
     def _role(self, anchor: Hashable) -> tuple[str, Hashable | None]:
-        """Return name and parent of the step ``anchor``, which all iterations of a loop share."""
+        """Return the name and the parent id of a step. All iterations of a loop have the same."""
         step = self._tree.by_id[anchor]
         return step.name, step.parent
 
     def _is_step(self, inner: Step, above: Step) -> bool:
-        """Return True if ``inner`` is an intermediate step of the turn of ``above``.
+        """Return True if ``inner`` is an intermediate step on the way to the answer of ``above``.
 
-        That is so if ``above`` returns another text than ``inner``, and either both were given the
-        same question, or an LLM call of ``above`` was shown the output or the documents of
-        ``inner``.
+        Both are steps that contain a retrieval and a later LLM call. ``inner`` is an intermediate
+        step if ``above`` returned another text than ``inner``, and one of these conditions holds:
+        both steps got the same question, or an LLM call of ``above`` was shown the output or the
+        documents of ``inner``.
         """
         if above.flat or above.output is None:
             return False
@@ -332,7 +326,10 @@ class Nesting:
         )
 
     def _was_shown_documents(self, above: Step, inner: Step) -> bool:
-        """Return True if a later LLM call of ``above`` was shown documents of ``inner``."""
+        """Return True if an LLM call of ``above`` was shown documents retrieved in ``inner``.
+
+        Only LLM calls after the end of ``inner`` count.
+        """
         if self._held[above.id] > _MAX_NESTED:
             return False
         since = inner.start if inner.end is None else inner.end
@@ -341,12 +338,12 @@ class Nesting:
         return any(shown.place(text) for text in self._found[inner.id])
 
     def may_be_step(self, anchor: Hashable) -> bool:
-        """Return True if ``anchor`` may be an intermediate step on the way to another answer.
+        """Return True if a step may be an intermediate step on the way to another answer.
 
-        ``anchor``: the id of a step that contains a retrieval and a later LLM call. It may be an
-        intermediate step if the output of a step around it is not recorded, and an LLM call there
-        was shown its output. If the step around it contains several such steps, it is a loop over
-        questions, and each question is scored by itself.
+        ``anchor`` is the id of the step, which contains a retrieval and a later LLM call. The step
+        may be an intermediate step if the output of a step around it is not recorded, and an LLM
+        call of the step around it was shown its output. If the step around it contains several such
+        steps, that step is a loop over questions, and each question is scored by itself.
         """
         inner, within = self._tree.by_id[anchor], 1
         for above in self._tree.ancestors(inner):
@@ -362,9 +359,9 @@ class Nesting:
         return [one.output for one in (anchor, *self._groups[anchor.id]) if one.output]
 
     def _was_shown(self, above: Step, texts: Sequence[str]) -> bool:
-        """Return True if LLM calls of ``above`` were shown one of ``texts``, verbatim or escaped.
+        """Return True if an LLM call of ``above`` was shown one of ``texts``, verbatim or escaped.
 
-        Also return True if the prompt of one of these calls is not recorded.
+        If the prompt of one of these LLM calls is not recorded, return True, too.
         """
         if self._held[above.id] > _MAX_NESTED:
             return False

@@ -2,8 +2,8 @@
 
 A *step* is one call in a trace: a retrieval, a call of a model or a tool, or a chain. A *turn* is
 one question of a user, the contexts retrieved for it and the answer. The *anchor* of an LLM call is
-the deepest step above it that also holds a retrieval which started before the call. LLM calls with
-the same anchor belong to one turn, and the span of the anchor gets the scores.
+the deepest step above the call that also contains a retrieval which started before the call. LLM
+calls with the same anchor belong to one turn, and the span of the anchor gets the scores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rag_eval_otel.types import ContextsFromPrompt, ContextsSource, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""By step id, the ids of the steps at or below it that get the scores of a question."""
+"""The id of each step, and the ids of the steps at or below it that get scores of a question."""
 
 _OVERHEAD = 4096  # bytes of a span that is kept back and its records, without texts
 
@@ -45,7 +45,7 @@ class Turn:
     ``anchor`` is the step whose span gets the scores. ``path`` contains the anchor and the steps
     above it that belong to no other turn, nearest first. ``calls`` are the LLM calls that may have
     written the answer, ordered by start. ``other_calls`` are the other LLM calls below the anchor.
-    Most of them wrote a query before the first retrieval. ``retrievers`` are the retrievals,
+    Most of these calls wrote a query before the first retrieval. ``retrievers`` are the retrievals,
     ordered by start.
     """
 
@@ -59,13 +59,13 @@ class Turn:
     doubt: SkipReason | None = None
     """The reason why this question and answer may be incomplete or ambiguous, or None."""
     is_complete: bool = True
-    """Whether no span of this question and answer can be missing; else more is checked."""
+    """Whether no span of this turn can be missing. Otherwise more checks are made."""
     steps: tuple[Step, ...] = ()
     """The step that gets the scores, and the chains, agents and rerankers below or beside it."""
     tools: tuple[Step, ...] = ()
     """The tools and retrievals below the scored span, without tools within other tools."""
     ranking_calls: frozenset[Hashable] = frozenset()
-    """The ids of LLM calls that rank documents, within a step that returns documents only."""
+    """The ids of LLM calls within a step that returned only documents: they rank documents."""
     tool_calls: frozenset[Hashable] = frozenset()
     """The ids of the LLM calls that were made within tools or retrievals."""
     lacks_retrieval: bool = False
@@ -73,13 +73,13 @@ class Turn:
 
     @property
     def lacks_texts(self) -> bool:
-        """Whether the texts of retrieved documents are in no retrieval and in no tool result."""
+        """Whether texts of retrieved documents are missing in retrievals and tool results."""
         blind = sum(one.documents is None for one in self.retrievers)
         return blind > sum(bool(one.documents) for one in self._of_source("tool"))
 
     @property
     def contexts_source(self) -> ContextsSource:
-        """Where the contexts were read: retrievals, tool results or, least certain, the prompt."""
+        """Where the contexts were read: retrievals, tool results or, least reliable, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
         if self.lacks_texts or any(self._of_source("prompt")):
@@ -91,7 +91,7 @@ class Turn:
 
     @property
     def recorded(self) -> frozenset[Part]:
-        """The parts (question, documents, answer) that the application recorded itself."""
+        """The parts (question, documents, answer) that the application itself recorded."""
         contexts = [one.recorded & {"documents"} for one in self.retrievers]
         answers = [one.recorded & {"output"} for one in self.calls]
         return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
@@ -105,8 +105,8 @@ def find_turns(
 ) -> list[Turn]:
     """Return the RAG turns (question, contexts and answer) in the ``steps`` of one trace.
 
-    Most traces of an application contain no turn. ``loss``: whether steps may be missing from the
-    trace.
+    Most traces of an application contain no turn. ``loss`` says whether steps may be missing from
+    the trace: "none" or "possible".
     """
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
@@ -168,8 +168,8 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
     """Yield the turns (question and answer) that have retrievals but no LLM call.
 
-    Either the retrievals found nothing and a chain returned an answer nevertheless, or the
-    application recorded the answer itself.
+    There are two cases. The retrievals found nothing, and a chain returned an answer nevertheless.
+    Or the application itself recorded the answer.
     """
     called = {above.id for call in tree.generators for above in tree.ancestors(call)}
     filled = {h.id for one in retrievals if one.documents != () for h in holders_of(tree, one)}
@@ -192,8 +192,8 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
     """Return the steps of the trace below each anchor, by anchor id.
 
-    An anchor is a step that gets the scores of one question and its answer. A step below several
-    anchors is returned for the deepest anchor only.
+    An anchor is a step that gets the scores of one question. If a step is below several anchors, it
+    is returned for the deepest anchor only.
     """
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps:
@@ -206,8 +206,8 @@ def _below(tree: StepTree, owners: Owners) -> dict[Hashable, list[Step]]:
 def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hashable, list[Step]]:
     """Return the steps beside the anchor of each turn (question and answer), by anchor id.
 
-    The anchor is the step that gets the scores. The steps beside it have a common ancestor with it
-    that belongs to no other turn, and are below no anchor.
+    The anchor is the step that gets the scores. A step is beside the anchor if a step above both of
+    them belongs only to this turn, and if it is below no anchor.
     """
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -224,7 +224,6 @@ def _around(tree: StepTree, turns: Sequence[Turn], owners: Owners) -> dict[Hasha
 def _with_surroundings(
     tree: StepTree, turn: Turn, below: Sequence[Step], around: Sequence[Step]
 ) -> Turn:
-    """Return ``turn`` with the calls around it that show whether a part of it is missing."""
     tools = [one for one in below if one.kind in ACTIVE and not tree.active_above(one)]
     steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
     ranking = {
@@ -307,7 +306,7 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
     """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
     An anchor is the step that gets the scores of one question. ``calls`` are the LLM calls that may
-    have answered it. LLM calls beside the anchor that called tools are left out, because they may
+    have answered it. An LLM call beside the anchor that called tools is left out, because it may
     belong to something else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
@@ -323,10 +322,10 @@ def _other_calls(tree: StepTree, calls: Groups, users: _Users) -> dict[Hashable,
 
 
 def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None]]:
-    """Return for each step the ids of the anchors whose questions it belongs to, by step id.
+    """Return for each step the ids of the anchors at or below it, by step id.
 
-    An anchor is the step that gets the scores of one question and its answer. All steps above an
-    anchor belong to the question, too.
+    An anchor is the step that gets the scores of one question. If an anchor is an intermediate step
+    of another question, the id of the other question's anchor is returned.
     """
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
@@ -336,7 +335,6 @@ def _users(tree: StepTree, owners: Owners) -> dict[Hashable, set[Hashable | None
 
 
 def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    """Return ``anchor``, the step that gets scores, and the steps above it of no other question."""
     start = tree.by_id[anchor]
     return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
 
@@ -346,8 +344,9 @@ def with_doubts(
 ) -> list[Turn]:
     """Return ``turns`` (questions with answers), with reasons not to score some of them.
 
-    Such a turn may be an intermediate step of another turn, or may grade the answer of another
-    turn. ``users``: by step id, the ids of the scored steps of the turns that a step belongs to.
+    A turn gets a reason if it may be an intermediate step of another turn, or if it may grade the
+    answer of another turn. ``users`` contains for each step id the ids of the scored steps at or
+    below it.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     told: dict[str, list[Step]] = defaultdict(list)
@@ -366,7 +365,7 @@ def with_doubts(
 
 
 def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
-    """Return the ids of steps around several questions whose output no LLM call wrote."""
+    """Return the ids of steps that contain several questions and whose output no LLM call wrote."""
     shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
     left = {one.id: one.output for one in shared if one.output and not one.flat}
     for call in tree.generators if left else ():
@@ -399,8 +398,8 @@ _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadr
 def split_flat(turn: Turn) -> list[Turn]:
     """Split ``turn`` into one turn (question and answer) for each answer, if it has several.
 
-    Only a *flat* span, such as that of a web request, may contain several. Other turns are returned
-    unchanged.
+    Only a *flat* span, such as that of a web request, may contain several answers. Other turns are
+    returned unchanged.
     """
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
@@ -428,11 +427,6 @@ def split_flat(turn: Turn) -> list[Turn]:
 
 
 def _doubt_of_part(part: Turn, turn: Turn) -> SkipReason | None:
-    """Return the reason not to score ``part``, one of several answers in ``turn``, or None.
-
-    The part may grade another answer, or its LLM call may have been shown documents whose texts are
-    not recorded.
-    """
     if may_grade(part.anchor, turn):
         return "ambiguous"
     used = {one.id for one in part.retrievers}
@@ -450,9 +444,9 @@ def is_short(call: Step) -> bool:
 def may_grade(call: Step, turn: Turn) -> bool:
     """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
 
-    That is so if it was shown the output of the earlier call, and no documents that the earlier
-    call was not shown. It may also translate or improve that output: the trace does not show the
-    difference. The outputs of LLM calls within tools do not count.
+    This is so if ``call`` was shown the output of the earlier call, and no documents that the
+    earlier call was not shown. In fact ``call`` may translate or improve that output, but the trace
+    does not show the difference. The outputs of LLM calls within tools do not count.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -485,7 +479,8 @@ def _is_answer(call: Step, turn: Turn) -> bool:
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
     """Return the retrievals whose documents the LLM ``call`` was shown for its own question.
 
-    These are the retrievals whose query is in the prompt, or else the last retrieval.
+    If the prompt contains the query of a retrieval, all such retrievals are returned. Otherwise the
+    last retrieval is returned.
     """
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]

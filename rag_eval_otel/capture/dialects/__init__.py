@@ -1,7 +1,7 @@
-"""Read spans of all instrumentations into steps.
+"""Read the spans of all instrumentations into steps.
 
-A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A *dialect* reads the
-attribute names of one tracing convention. Each dialect is a module with a `Dialect` called
+A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A *dialect* is a
+module that reads the attribute names of one tracing convention. Its `Dialect` object is called
 ``DIALECT``. The dialects of this library are registered below. Another package registers a dialect
 by an entry point in the group ``rag_eval_otel.dialects``.
 """
@@ -55,7 +55,7 @@ REGISTRY: Final = Registry(
 
 
 def load(registry: Registry) -> Iterator[Dialect]:
-    """Yield the dialects in ``registry``; log a warning for each that cannot be imported."""
+    """Yield the dialects in ``registry``. If a dialect cannot be imported, log a warning."""
     for name in registry.names():
         try:
             found = registry.find(name)
@@ -69,20 +69,21 @@ def load(registry: Registry) -> Iterator[Dialect]:
 
 
 DIALECTS: Final[tuple[Dialect, ...]] = tuple(load(REGISTRY))
-"""All dialects (readers of one tracing convention each), in the order in which they are tried."""
+"""The dialects in the order in which they are tried. Each reads the spans of one convention."""
 
 MARKS: Final = frozenset(native.PARTS).union(*(dialect.marks for dialect in DIALECTS))
-"""Attribute names. If a dialect reads a span, the span has at least one of these attributes.
+"""Attribute names by which this library recognises the spans that it reads.
 
-Two sorts of spans are read without these attributes: spans of `UNMARKED_SCOPES`, and spans whose
-name begins with the ``name_prefix`` of a dialect.
+If a dialect reads a span, the span has at least one of these attributes. There are two exceptions:
+spans of the scopes in `UNMARKED_SCOPES`, and spans whose name begins with the ``name_prefix`` of a
+dialect.
 """
 UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(dialect.scopes for dialect in DIALECTS if not dialect.marks)
 )
-"""Names of instrumentation scopes. Every span of these scopes is read."""
+"""Names of instrumentation scopes whose spans are all read, whatever their attributes are."""
 LOG_EVENTS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.log_events)
-"""Prefixes of the names of log records that belong to spans and are read with them."""
+"""The beginnings of the event names of log records that are read together with their span."""
 
 _NAME_PREFIXES: Final = tuple(d.name_prefix for d in DIALECTS if d.name_prefix)
 _METADATA_PREFIXES: Final = tuple(p for dialect in DIALECTS for p in dialect.metadata_prefixes)
@@ -98,21 +99,25 @@ _IS_INSTRUMENTATION: Final = re.compile(
 def kind_of(view: SpanView) -> Kind:
     """Return the kind of call that the span ``view`` describes, such as ``llm`` or ``retriever``.
 
-    Only names of attributes, scopes and spans are looked at. Nothing is parsed.
+    Only the names of attributes, scope and span, and short values, are read. No text is parsed.
     """
     _, kind = _dialect(view)
     return kind or ("chain" if is_recorded(view) else "other")
 
 
 def is_recorded(view: SpanView) -> bool:
-    """Return True if the application recorded a question, contexts or an answer on ``view``."""
+    """Return True if the application recorded a question, contexts or an answer on a span.
+
+    Only the attribute names of the span ``view`` are read.
+    """
     return not _RECORDED.isdisjoint(view.attributes)
 
 
 def recorded_on(view: SpanView) -> frozenset[Part]:
-    """Return which parts of a RAG turn the application recorded on the span ``view``.
+    """Return which parts of a RAG turn the application itself recorded on the span ``view``.
 
-    The parts are ``input``, ``output`` and ``documents``. Only attribute names are looked at.
+    A turn is a question and its answer. Its parts are ``input``, ``output`` and ``documents``. Only
+    attribute names are read.
     """
     return frozenset(native.PARTS[name] for name in _RECORDED.intersection(view.attributes))
 
@@ -120,7 +125,8 @@ def recorded_on(view: SpanView) -> frozenset[Part]:
 def is_instrumentation(scope: str) -> bool:
     """Return True if an open span of ``scope`` may later become a call in a RAG turn.
 
-    ``scope`` is the name of an instrumentation scope.
+    ``scope`` is the name of an instrumentation scope. Such a span may get the attributes that
+    describe the call only at its end.
     """
     return _IS_INSTRUMENTATION(scope) is not None
 
@@ -131,7 +137,7 @@ def is_exported_late(view: SpanView) -> bool:
 
 
 def tool_name(view: SpanView) -> str:
-    """Return the name of the tool that the span ``view`` called; nothing is parsed."""
+    """Return the name of the tool that the span ``view`` called, or else the name of the span."""
     dialect, _ = _dialect(view)
     names = (word(view, key) for key in dialect.tool_names) if dialect is not None else ()
     return next((name for name in names if name is not None), view.name)
@@ -140,13 +146,16 @@ def tool_name(view: SpanView) -> str:
 def returns_list(view: SpanView) -> bool:
     """Return True if ``view`` is the span of a decorated function that returned a list.
 
-    Only the first character of the function's output is looked at.
+    Only the first character of the recorded return value is read.
     """
     return any(output[:1] == "[" for output in _texts(view, _FUNCTION_OUTPUTS))
 
 
 def returns_documents(view: SpanView) -> bool:
-    """Return True if the output of ``view`` mentions LangChain documents; nothing is parsed."""
+    """Return True if the recorded output of the span ``view`` mentions LangChain documents.
+
+    The output is not parsed. It is only searched for the word ``page_content``.
+    """
     return any("page_content" in output for output in _texts(view, _OUTPUTS))
 
 
@@ -156,7 +165,7 @@ def _texts(view: SpanView, names: Iterable[str]) -> Iterator[str]:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if the span ``view`` has documents, although it is no retrieval.
+    """Return True if the span ``view`` contains documents, although it is no retrieval.
 
     An example is a model call with tool results in its prompt. Nothing is parsed.
     """
@@ -168,9 +177,10 @@ def holds_documents(view: SpanView) -> bool:
 
 
 def dialect_of(view: SpanView) -> str | None:
-    """Return the name of the dialect that reads ``view``, or None if no dialect does.
+    """Return the name of the dialect that reads the span ``view``, or None if no dialect does.
 
-    If no dialect reads the span, but the application recorded texts on the span, return ``native``.
+    A dialect reads the attributes of one tracing convention. If no dialect reads the span, but the
+    application itself recorded texts on it, return ``"native"``.
     """
     dialect, _ = _dialect(view)
     if dialect is not None:
@@ -179,9 +189,10 @@ def dialect_of(view: SpanView) -> str | None:
 
 
 def read(view: SpanView, keys: Keys = USUAL) -> Step:
-    """Read the span ``view`` into a `Step`, on the background thread, because this parses texts.
+    """Read the span ``view`` into a `Step`, which describes one call in a trace.
 
-    ``keys`` has the dict keys of questions and answers.
+    This parses texts, so it runs on the background thread. ``keys`` are the dict keys under which
+    the application keeps questions and answers.
     """
     span = PlainSpan.of(view, keys)
     dialect, kind = _dialect(span)
@@ -204,7 +215,7 @@ def _dialect(view: SpanView) -> tuple[Dialect | None, Kind | None]:
 
 
 def _candidates(view: SpanView) -> tuple[Dialect, ...]:
-    """Return the dialects that may be able to read ``view``. For most spans there is none."""
+    """Return the dialects that may be able to read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
@@ -231,7 +242,9 @@ _EVENTS: Final = tuple(
 
 @lru_cache(_CACHED_NAMES)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return whose text is in an attribute of a span, or in an attribute of a span's ``event``.
+    """Return who wrote the text in ``attribute``, the name of an attribute of a span or an event.
+
+    If ``event`` is given, ``attribute`` is an attribute of the span event with this name.
 
     - ``own``: the application wrote the text with a ``record_*`` function of this library.
     - ``foreign``: an instrumentation wrote the text.

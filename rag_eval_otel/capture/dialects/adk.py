@@ -1,4 +1,4 @@
-"""Read spans of Google ADK with OpenInference into steps (calls in a trace).
+"""Read the spans that OpenInference makes of Google ADK agents into steps (calls in a trace).
 
 The attributes of model calls are on the spans of agents.
 """
@@ -19,9 +19,10 @@ _SEVERAL = "invoke_agent"  # on this span, each model call overwrites the attrib
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read a span of Google ADK into a `Step`.
+    """Read the span ``view`` of Google ADK into a `Step`, which describes one call in a trace.
 
-    If several model calls wrote on the same span, only the last call is known.
+    If several model calls wrote their attributes on this span, only the last of these calls is
+    known.
     """
     if of == "tool":
         outputs = value(view, "output.value")
@@ -38,7 +39,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _said(data: Any, key: str, instead: str | None = None) -> str | None:
-    """Return the text of the message that ``data`` has under ``key``, or else ``instead``."""
+    """Return the text of the message in ``data`` under the dict key ``key``.
+
+    If there is no such message, return ``instead``.
+    """
     message = data.get(key) if isinstance(data, Mapping) and not isinstance(data, Lost) else None
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, str) and content else instead

@@ -1,4 +1,4 @@
-"""Read spans of AutoGen AgentChat with OpenInference into steps (calls in a trace).
+"""Read the spans that OpenInference makes of AutoGen AgentChat into steps (calls in a trace).
 
 AutoGen writes all tool results as members of one message.
 """

@@ -1,7 +1,8 @@
-"""Build steps from the values that a dialect (reader of one tracing convention) found on a span.
+"""Build steps from the values that a dialect found on a span.
 
-A *step* is one call in a trace: a retrieval, a chat model, a tool or a chain. A value is plain
-data, None if it is missing, or a `Lost` if it was redacted or shortened.
+A *dialect* is a module that reads the spans of one tracing convention. A *step* is one call in a
+trace: a retrieval, a chat model, a tool or a chain. A value is plain data, or None if the value is
+missing, or a `Lost` if the value was redacted or shortened.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ from rag_eval_otel.types import Passage
 
 
 class Losses:
-    """Collect which parts of a span were redacted (``hidden``) or shortened (``cut``)."""
+    """Collects which parts of a span were redacted (``hidden``) or shortened (``cut``).
+
+    The parts are documents, input, output and prompt.
+    """
 
     def __init__(self) -> None:
         self.hidden: set[Part] = set()
         self.cut: set[Part] = set()
 
     def lost(self, part: Part, found: Any) -> bool:
-        """Return True if ``found`` was redacted or shortened; remember that for ``part``.
+        """Return True if the value ``found`` was redacted or shortened, and note this for ``part``.
 
         ``part`` is a part of the step, such as ``input`` or ``output``.
         """
@@ -54,10 +58,11 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Any, text: str | None) -> str | None:
-        """Return ``text``, the text of ``part``, or None if ``text`` cannot be used.
+        """Return ``text``, or None if ``text`` cannot be used.
 
-        A text cannot be used if it was redacted or shortened, or if it is the repr of an object.
-        ``found`` is the value in which the text was found.
+        A text cannot be used if it was redacted or shortened, or if it is the Python repr of an
+        object. ``text`` was read from the value ``found`` on the span. ``part`` is the part of the
+        step to which the text belongs, such as ``input``.
         """
         if self.lost(part, found):
             return None
@@ -68,7 +73,10 @@ class Losses:
 
 
 def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
-    """Build a `Step` with ``parts`` and the name, times, parent and scope of ``view``."""
+    """Build a `Step` from ``parts`` and the name, times, parent and scope of the span ``view``.
+
+    ``losses`` says which parts were redacted or shortened.
+    """
     return Step(
         id=view.span_id,
         parent=view.parent_id,
@@ -86,7 +94,7 @@ def new_step(view: PlainSpan, kind: Kind, *, losses: Losses, **parts: Any) -> St
 
 
 def bare(view: PlainSpan, kind: Kind, **parts: Any) -> Step:
-    """Build a `Step` from the names and times of the span ``view``, without texts."""
+    """Build a `Step` without texts, from the name and the times of the span ``view``."""
     return new_step(view, kind, losses=Losses(), **parts)
 
 
@@ -108,13 +116,19 @@ _REPLY_KEYS = (
 
 
 def question_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the question in plain ``data``, which may contain nested JSON, or None."""
+    """Return the question in the plain ``data``, or None. JSON in a text is parsed, too.
+
+    ``keys`` are the dict keys under which the application keeps questions and answers.
+    """
     found = None if isinstance(data, Lost) else question_of(data, keys)
     return _unnested(found, lambda inner: question_in(inner, keys))
 
 
 def answer_in(data: Found, keys: Keys = USUAL) -> str | None:
-    """Return the answer in plain ``data``, which may contain nested JSON, or None."""
+    """Return the answer in the plain ``data``, or None. JSON in a text is parsed, too.
+
+    ``keys`` are the dict keys under which the application keeps questions and answers.
+    """
     found = None if isinstance(data, Lost) else answer_of(data, keys)
     return _unnested(found, lambda inner: answer_in(inner, keys))
 
@@ -151,9 +165,10 @@ def chain(view: PlainSpan, kind: Kind, *, inputs: Found, outputs: Found, **more:
 
 
 def texts_in(data: Found) -> tuple[str, ...]:
-    """Return all texts that are values of the dict ``data``, if they are usable.
+    """Return all usable texts among the values of the dict ``data``.
 
-    This is for inputs and outputs in which no key is a usual one of a question or answer.
+    This is called for an input without a usual key of a question, or an output without a usual key
+    of an answer.
     """
     found = data.values() if isinstance(data, Mapping) else ()
     texts = (usable(text) for text in found if isinstance(text, str))
@@ -163,9 +178,9 @@ def texts_in(data: Found) -> tuple[str, ...]:
 def tool(view: PlainSpan, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
 
-    The documents of the step are those in the artifact of the tool message, or else the list of
-    documents that the tool returned. ``documents_seen`` are documents of a framework's own class.
-    Only retrievals return such documents.
+    The documents of the step are the documents in the artifact of the tool message, or else the
+    list of documents that the tool returned. ``documents_seen`` of the step are documents that were
+    written as objects of a framework's document class. Only retrievals return such documents.
     """
     losses = Losses()
     if isinstance(outputs, Mapping) and len(outputs) == 1:
@@ -197,7 +212,10 @@ def retrieval(
     kind: Kind = "retriever",
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a retrieval; ``documents`` are passages, or data that lists them."""
+    """Build the `Step` of a retrieval from its ``inputs`` and the ``documents`` that it returned.
+
+    ``documents`` is a tuple of passages, or data from which the documents are read.
+    """
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     count = None
@@ -228,7 +246,7 @@ def llm(
 ) -> Step:
     """Build the `Step` of a model call from its prompt ``messages`` and its ``reply``.
 
-    ``finish`` is the finish reason that the model reported.
+    ``finish`` is the finish reason that the model reported. It may say that the model calls a tool.
     """
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
@@ -332,9 +350,11 @@ def listed(outputs: Found) -> tuple[Passage, ...] | None:
 
 
 def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
-    """Return the arguments of a decorated function: the only text, or the keyword arguments.
+    """Return the question among the arguments of a decorated function, or the keyword arguments.
 
-    If ``inputs`` is not of the form ``{"args": ..., "kwargs": ...}``, return ``inputs``.
+    If ``inputs`` is not a dict of ``args`` and ``kwargs``, return ``inputs``. If there are
+    positional arguments, return the only one with a text, or None if several have texts. Otherwise
+    return the keyword arguments.
     """
     if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
         return inputs

@@ -1,6 +1,6 @@
-"""Read spans of CrewAI with OpenInference into steps (calls in a trace).
+"""Read the spans that OpenInference makes of CrewAI into steps (calls in a trace).
 
-The question is in the inputs of a crew, the description of a task, or a message to an agent.
+The question is in the inputs of a crew, in the description of a task, or in a message to an agent.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SCOPE: Final = "openinference.instrumentation.crewai"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read a span of CrewAI into a `Step`.
+    """Read the span ``view`` of CrewAI into a `Step`, which describes one call in a trace.
 
-    The question of a task is its description, and the answer is the output's field ``raw``. The
-    prompt of the model is not used as the question, since it also contains the expected form of the
-    answer.
+    The question of a task is the description of the task. The answer is the field ``raw`` of the
+    output. The prompt of the model is not used as the question, because it also contains the
+    expected form of the answer.
     """
     step = openinference.to_step(view, of)
     if of not in {"agent", "chain"}:
@@ -38,7 +38,11 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _question(view: PlainSpan, inputs: Any, outputs: Any) -> str | None:
-    """Return the message to an agent, the input of a crew, or the description of the only task."""
+    """Return the question of a crew, an agent or a task from the input and output on its span.
+
+    The question is the message to an agent, the input of a crew, or the description of the only
+    task. Return None if there is no such text.
+    """
     if isinstance(inputs, Mapping) and "agent" not in inputs:
         messages = inputs.get("messages")
         found = messages if isinstance(messages, str) else build.question_in(inputs, view.keys)

@@ -1,4 +1,4 @@
-"""`Dialect`: describe how one tracing convention writes RAG calls on spans."""
+"""Define `Dialect`, the reader of the spans that follow one tracing convention."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ HoldsDocuments: TypeAlias = "Callable[[SpanView], bool]"
 class Dialect:
     """A reader of one tracing convention: its attribute names, and functions that read its spans.
 
-    A dialect is asked to read a span if the span's scope is in ``scopes`` (or ``scopes`` is empty)
-    and the span has one of the attributes ``marks``. If a dialect has ``scopes`` but no ``marks``,
-    it is asked to read every span of these scopes.
+    A dialect is asked to read a span if two conditions hold. First, the span's scope is in
+    ``scopes``, or ``scopes`` is empty. Second, the span has at least one of the attributes
+    ``marks``, or ``marks`` is empty, or the dialect has a ``name_prefix``.
     """
 
     name: str
     kind: KindOf
-    """Returns the kind of call that a span describes, or None if another dialect must read it.
+    """A function that returns the kind of call that a span describes, such as ``llm``.
 
-    The function runs on the application's thread and parses nothing.
+    The function returns None if another dialect must read the span. It runs on the application's
+    thread and parses nothing.
     """
     to_step: ToStep
-    """Reads a span of the given kind into a `Step`. It runs on the background thread."""
+    """A function that reads a span of the given kind into a `Step`, on the background thread."""
     marks: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     name_prefix: str = ""
@@ -41,26 +42,35 @@ class Dialect:
     content: tuple[str, ...] = ()
     """Regular expressions for the names of attributes with texts of users and models."""
     content_events: tuple[tuple[str, str], ...] = ()
-    """Regular expressions in pairs: names of span events, and their attributes with texts."""
+    """Pairs of regular expressions: for names of span events, and their attributes with texts."""
     log_events: tuple[str, ...] = ()
-    """Prefixes of the names of log records that this dialect reads."""
+    """The beginnings of the event names of log records that this dialect reads."""
     holds_documents: HoldsDocuments | None = None
-    """Returns True, without parsing, if a span has documents although it is no retrieval."""
+    """A function that returns True if a span has documents although it is no retrieval.
+
+    The function parses nothing.
+    """
     output: str = ""
-    """The attribute with the output of a call, which may contain documents."""
+    """The name of the attribute with the output of a call, which may contain documents."""
     function_output: str = ""
-    """The attribute with the return value of a decorated function."""
+    """The name of the attribute with the return value of a decorated function."""
     tool_names: tuple[str, ...] = ()
-    """Attributes with the name of a tool. The first one on the span counts, else its name."""
+    """Names of attributes that may contain the name of a tool. The first one on the span counts.
+
+    If a span has none of these attributes, the name of the span is the name of the tool.
+    """
     instrumentations: str = ""
     """A regular expression for scopes whose spans may get the attributes ``marks`` at their end."""
     exports_late: bool = False
     """Whether spans of this dialect are exported long after the root span has ended."""
     metadata_prefixes: tuple[str, ...] = ()
-    """Prefixes of attributes with metadata of the application."""
+    """The beginnings of the names of attributes with metadata of the application."""
 
     def __post_init__(self) -> None:
-        """Compile the patterns. Raise `ConfigError` for a text in place of a tuple of patterns."""
+        """Check the regular expressions of this dialect, and raise `ConfigError` if one is invalid.
+
+        Also raise `ConfigError` if ``content`` is a text instead of a tuple of regular expressions.
+        """
         given: object = self.content
         if isinstance(given, str):
             msg = f"the content of the dialect {self.name!r} must be a tuple of patterns"
@@ -75,8 +85,8 @@ class Dialect:
     def may_read(self, scope: str, marks: frozenset[str]) -> bool:
         """Return True if this dialect may be able to read a span.
 
-        ``scope`` is the scope of the span. ``marks`` are those attribute names of the span that any
-        dialect looks for.
+        ``scope`` is the scope of the span. ``marks`` are the attribute names of the span that at
+        least one dialect looks for.
         """
         if self.scopes and scope not in self.scopes:
             return False

@@ -1,4 +1,4 @@
-"""Find documents in data and texts, in the forms that retrievers and tools of frameworks write."""
+"""Find documents in data and in texts, in the forms that retrievers and tools write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCORE_KEYS = ("score", "relevance_score", "similarity")
 
 
 def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | None:
-    """Return the documents in plain ``data``; None if it is no list of documents with texts.
+    """Return the documents in ``data``, or None if ``data`` lists no documents with texts.
 
     ``strings`` says whether a list of plain strings counts as a list of documents.
     """
@@ -46,7 +46,10 @@ def passages_in(data: Any, *, strings: bool = True) -> tuple[Passage, ...] | Non
 
 
 def count_in(data: Any) -> int | None:
-    """Return the number of documents in ``data``, with or without texts; None if it has no list."""
+    """Return the number of documents in ``data``, or None if ``data`` contains no list.
+
+    The documents may have no texts.
+    """
     items = _items(data)
     return None if items is None else len(items)
 
@@ -58,10 +61,10 @@ def _items(data: Any) -> list[Any] | None:
 
 
 def passage_of(item: Any, *, strings: bool = True) -> Passage | None:
-    """Return ``item`` as a `Passage`; it may be a text, a dict, a node, or JSON of these.
+    """Return the document ``item`` as a `Passage`, or None if ``item`` is no document.
 
-    Return None if ``item`` is no document. Plain texts count as documents only if ``strings`` is
-    True.
+    ``item`` may be a text, a dict, a LlamaIndex node as a dict, or a JSON object in a text. A plain
+    text counts as a document only if ``strings`` is true.
     """
     if isinstance(item, str):
         return _of_string(item) if strings else None
@@ -95,8 +98,8 @@ def _number(item: Mapping[str, Any]) -> float | None:
 def documents_within(data: Any) -> Iterator[Passage]:
     """Yield every document at any depth in ``data``, the input or output of a chain.
 
-    If ``data`` has a list of messages, only documents from the last user message on are returned.
-    The earlier messages belong to earlier questions.
+    If ``data`` contains a list of messages, only documents from the last user message on are
+    returned. The earlier messages belong to earlier questions.
     """
     if isinstance(data, list):
         inputs = (n for n, one in enumerate(data) if _of_user(one))
@@ -117,7 +120,7 @@ def _of_user(item: Any) -> bool:
 
 
 def ids_in(data: Any) -> Iterator[str]:
-    """Yield the ids of LlamaIndex nodes in ``data`` that are written as id and score only.
+    """Yield the ids of LlamaIndex nodes of which ``data`` contains only the id and the score.
 
     The nodes may be at any depth in lists and dicts.
     """
@@ -131,7 +134,7 @@ def ids_in(data: Any) -> Iterator[str]:
 
 
 def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
-    """Return a `Passage` for each dict of ``content``, ``id`` and ``score`` in ``items``."""
+    """Return a `Passage` for each dict in ``items``, with its ``content``, ``id`` and ``score``."""
     return tuple(
         Passage(
             text=str(item.get("content") or ""),
@@ -143,7 +146,7 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
-    """Find a longer text around the document ``text`` in its ``metadata``.
+    """Find a longer text around the document ``text`` in the ``metadata`` of the document.
 
     Return a dict from ``text`` to the longer text. The dict is empty if there is no longer text.
     """
@@ -198,8 +201,8 @@ def passages_in_text(text: str) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if nothing in ``text`` separates documents.
 
     The documents may be JSON, Python reprs, in tags, numbered, below names such as ``Source:`` and
-    ``Content:``, or separated by horizontal rules. Blank lines do not separate documents, because
-    documents have paragraphs.
+    ``Content:``, or separated by horizontal rules. Blank lines do not separate documents, because a
+    document may have paragraphs.
     """
     return _in_text(text, _WITHIN)
 
@@ -207,7 +210,8 @@ def passages_in_text(text: str) -> tuple[Passage, ...] | None:
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
     """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
 
-    Tags, numbers and other delimiters in texts are ignored, because they may have another meaning.
+    Tags, numbers and other delimiters between texts are ignored, because they may have another
+    meaning. If there are no documents, return None.
     """
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
@@ -243,7 +247,6 @@ def _parsed(text: str) -> Any:
 
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
-    """Return the documents in parsed ``data``: a list of documents, one document, or a wrapper."""
     if isinstance(data, str):
         return _in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
@@ -273,7 +276,7 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    """Return True if ``item`` is a text block of a chat message, and no document."""
+    """Return True if ``item`` is a text block of a chat message."""
     return (
         isinstance(item, Mapping)
         and item.get("type") == "text"
@@ -282,7 +285,7 @@ def _is_block(item: Any) -> bool:
 
 
 def _unwrapped(passage: Passage, depth: int) -> Passage:
-    """Parse the text of ``passage`` as JSON; return the document in it, or else ``passage``."""
+    """Return the document in the text of ``passage`` if the text is JSON, else ``passage``."""
     if passage.text.lstrip()[:1] != "{" or not depth:
         return passage
     inner = _of_data(_parsed(passage.text), depth - 1)
@@ -326,7 +329,10 @@ def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
 
 
 def _of_numbers(text: str) -> list[str] | None:
-    """Return the texts below numbered headings, if the numbers begin with 0 or 1, else None."""
+    """Return the texts below numbered headings. Return None if the numbers are not 1, 2, 3, ...
+
+    The numbers may also begin with 0.
+    """
     for pattern in _NUMBERED:
         found = list(pattern.finditer(text))
         numbers = [int(one[1]) for one in found]
@@ -337,7 +343,10 @@ def _of_numbers(text: str) -> list[str] | None:
 
 
 def _of_fields(text: str) -> list[str] | None:
-    """Return the texts below ``Content:`` or below repeated lines such as ``Source:``."""
+    """Return the texts below ``Content:``, or below repeated lines such as ``Source:``.
+
+    If there are no such lines, return None.
+    """
     lead = _LEAD.match(text)
     begin = lead.end() if lead is not None and "\n" in lead[0].strip(" ") else 0
     for pattern in _FIELDS:
@@ -361,6 +370,9 @@ def _of_rules(text: str) -> list[str] | None:
 
 
 def _between(text: str, marks: Sequence[re.Match[str]]) -> list[str]:
-    """Return the texts that follow the matches ``marks``, each up to the next match."""
+    """Return the texts between the ``marks``, which are matches of a delimiter in ``text``.
+
+    Each returned text begins after a match and ends before the next match.
+    """
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]

@@ -1,8 +1,8 @@
-"""Read spans of DSPy with OpenInference into steps (calls in a trace).
+"""Read the spans that OpenInference makes of DSPy modules into steps (calls in a trace).
 
-DSPy calls modules with named fields, and models reply in named fields. If a module gets an argument
-such as ``context``, that argument is the context of the answer, because the function that retrieved
-it often has no span.
+A DSPy module takes named fields, and the reply of the model contains named fields. If a module gets
+an argument such as ``context``, this argument is read as the contexts of the answer, because the
+function that retrieved the contexts often has no span.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if ``view`` is the span of a module with an argument such as ``context``."""
+    """Return True if ``view`` is the span of a DSPy module with an argument such as ``context``.
+
+    The argument must be a list.
+    """
     if view.scope != _SCOPE or not _INNERMOST.fullmatch(view.name):
         return False
     inputs = word(view, "input.value") or ""
@@ -66,7 +69,11 @@ def _context(inputs: Any) -> tuple[Passage, ...] | None:
 
 
 def _llm(view: PlainSpan) -> Step:
-    """Read a model call into a `Step`; the answer is one of several fields in the reply."""
+    """Read the span of a model call into a `Step`. The reply contains several named fields.
+
+    The answer is the field with a usual name of an answer, or else the last field. If a field says
+    that a tool is called next, there is no answer.
+    """
     step = openinference.to_step(view, "llm")
     fields = _fields(step.output or "")
     if not fields:
@@ -78,7 +85,10 @@ def _llm(view: PlainSpan) -> Step:
 
 
 def _fields(reply: str) -> dict[str, str]:
-    """Return the named fields in a model's ``reply``, with DSPy's delimiters or as JSON."""
+    """Return the named fields in the ``reply`` of a model.
+
+    The fields are separated by DSPy's headings, or are the values of a JSON object.
+    """
     found = {name: text.strip() for name, text in _FIELD.findall(reply) if name != "completed"}
     data = {} if found else plain(json_in(reply, opening="{") or {})
     return found or {name: text for name, text in data.items() if isinstance(text, str)}

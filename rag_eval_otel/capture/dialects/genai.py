@@ -1,6 +1,6 @@
 """Read spans of OpenTelemetry's GenAI semantic conventions into steps (calls in a trace).
 
-Texts may be in span attributes, span events or log records.
+The texts may be in span attributes, in span events or in log records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_TOOLS: Mapping[str, str] = {
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
-"""Names of events on tool spans, and the names of attributes with the same content."""
+"""The names of events on tool spans, and the names of attributes with the same content."""
 _TOOL_MESSAGES = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
 _VARIABLE = "gen_ai.prompt.variable."
 
@@ -42,7 +42,10 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if the prompt on ``view`` contains a tool message; the JSON is not parsed."""
+    """Return True if the prompt on the span ``view`` contains a tool message.
+
+    The prompt is not parsed as JSON, only searched.
+    """
     shown = view.attributes.get("gen_ai.input.messages")
     return isinstance(shown, str) and any(mark in shown for mark in _TOOL_MESSAGES)
 
@@ -89,14 +92,14 @@ def _llm(view: PlainSpan) -> Step:
 
 
 def _lacks_reply(view: PlainSpan) -> bool:
-    """Return True if the instrumentation never reported the reply of the model call ``view``."""
+    """Return True if the instrumentation never recorded the reply of the model call ``view``."""
     names = view.attributes
     is_complete = view.error is None and not view.dropped and "gen_ai.input.messages" in names
     return is_complete and "gen_ai.output.messages" not in names
 
 
 def with_events(view: PlainSpan) -> PlainSpan:
-    """Return a copy of ``view`` with its GenAI span events as attributes and log records."""
+    """Return a copy of the span ``view`` with its GenAI events as attributes and log records."""
     found = [(name, texts) for name, texts in view.events if name.startswith("gen_ai.")]
     if not found:
         return view
@@ -125,7 +128,10 @@ def _text_of(log: LogView) -> Any:
 
 
 def messages_of(view: PlainSpan) -> tuple[Any, Any]:
-    """Return the prompt and the reply of a model call, from attributes or from log records."""
+    """Return the prompt and the reply of a model call.
+
+    They are read from the attributes or the log records of its span ``view``.
+    """
     for log in view.logs:
         if log.event == _DETAILS and "gen_ai.input.messages" not in view.attributes:
             return _of_attributes(log.attributes, view.value_limit)
@@ -154,9 +160,9 @@ def _joined(instructions: Any) -> str:
 
 
 def _of_events(view: PlainSpan) -> tuple[Any, Any]:
-    """Return the prompt and the reply from log records, one log record for each message.
+    """Return the prompt and the reply of a model call from log records, as in the older convention.
 
-    This is the older GenAI convention.
+    There is one log record for each message.
     """
     shown, reply = [], None
     if any(log.body is CUT for log in view.logs):
@@ -171,7 +177,10 @@ def _of_events(view: PlainSpan) -> tuple[Any, Any]:
 
 
 def _choice(message: Any) -> Any:
-    """Return the reply as a message; ``message`` may be a message, a text or a list of blocks."""
+    """Return the reply of a model as a chat message.
+
+    ``message`` may be a chat message, a text or a list of content blocks.
+    """
     return plain(
         message if isinstance(message, Mapping) else {"role": "assistant", "content": message}
     )

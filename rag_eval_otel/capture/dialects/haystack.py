@@ -27,7 +27,7 @@ _MARKS: Final = frozenset(
         "haystack.tool.name",
     }
 )
-"""Attribute names. Most spans of Haystack have one of these attributes."""
+"""Attribute names by which the spans of Haystack are recognised. Most spans have one of them."""
 _STEPS: Mapping[str, Kind] = {
     "haystack.agent.run": "agent",
     "haystack.agent.step": "chain",
@@ -61,12 +61,15 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def kind_of_component(name: str) -> Kind | None:
-    """Return the kind of call that a component makes, by the ``name`` of its class, or None."""
+    """Return the kind of call that a component makes, such as ``retriever``, or None if not known.
+
+    ``name`` is the name of the component's class.
+    """
     return next((of for pattern, of in _COMPONENTS if pattern.search(name)), None)
 
 
 def _retrieves(view: SpanView) -> bool:
-    """Return True if the component of ``view`` takes a query and returns documents."""
+    """Return True if a component takes a query and returns documents, but takes no documents."""
     taken = word(view, "haystack.component.input_spec") or ""
     given = word(view, "haystack.component.output_spec") or ""
     return '"documents"' in given and '"query"' in taken and '"documents"' not in taken
@@ -102,10 +105,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _value(view: PlainSpan, *keys: str) -> Any:
-    """Return the first of the attributes ``keys`` that the span has, as plain data.
+    """Return the value of the first of the attributes ``keys`` that the span ``view`` has.
 
-    If an input contains a callback, Haystack writes the input as a Python repr, which is parsed,
-    too.
+    The value is returned as plain data. If an input contains a callback, Haystack writes the input
+    as a Python repr. Then the repr is parsed.
     """
     found = value(view, *keys, opening=JSON)
     if isinstance(found, str) and found.lstrip()[:1] == "{":
@@ -114,7 +117,10 @@ def _value(view: PlainSpan, *keys: str) -> Any:
 
 
 def parts_named(data: Any) -> Any:
-    """Return ``data`` with the names of message parts, which are missing in Python reprs."""
+    """Return ``data`` with the dict keys that mark tool calls and tool results in a message.
+
+    These keys are missing in Python reprs of Haystack's messages.
+    """
     if isinstance(data, list):
         return [parts_named(item) for item in data]
     if not isinstance(data, Mapping):
@@ -126,7 +132,7 @@ def parts_named(data: Any) -> Any:
 
 
 def windows_in(outputs: Any) -> tuple[Passage, ...]:
-    """Return the longer texts around documents, if a component returned such texts."""
+    """Return the longer texts around documents that a component returned in ``outputs``."""
     windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
@@ -140,15 +146,16 @@ def _prompt(inputs: Any) -> Any:
 
 
 def _invoked(outputs: Any) -> Any:
-    """Return the name of the tool in ``outputs``, if exactly one tool was called, else None."""
+    """Return the name of the tool in ``outputs`` if exactly one tool was called, else None."""
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     return messages[0].get("name") if isinstance(messages, list) and len(messages) == 1 else None
 
 
 def tool_messages(outputs: Any) -> Any:
-    """Return the tool message in ``outputs``, if exactly one tool was called.
+    """Return the tool message in ``outputs`` if exactly one tool was called.
 
-    Return None if several tools were called. Without tool messages, return ``outputs``.
+    If several tools were called, return None. If ``outputs`` has no tool messages, return
+    ``outputs``.
     """
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
@@ -168,7 +175,10 @@ def _pipeline(view: PlainSpan) -> Step:
 
 
 def query_of(inputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the question of a pipeline, if all of its components got the same question."""
+    """Return the question of a pipeline from its ``inputs``, or None.
+
+    All components that got a question must have got the same question.
+    """
     if isinstance(inputs, Lost) or not isinstance(inputs, Mapping):
         return inputs
     inputs = inputs.get("data", inputs)
@@ -185,7 +195,11 @@ def _queries(part: Any, keys: Keys) -> Iterator[str]:
 
 
 def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
-    """Return the answer of a pipeline, if its last components returned only one answer."""
+    """Return the answer of a pipeline from the ``outputs`` of its last components, or None.
+
+    The components must have returned only one answer. If there is an answer builder, only its
+    answer counts.
+    """
     if isinstance(outputs, Lost) or not isinstance(outputs, Mapping):
         return outputs
     built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
@@ -195,7 +209,11 @@ def answer_of_components(outputs: Any, keys: Keys = USUAL) -> Any:
 
 
 def answers(outputs: Any) -> Any:
-    """Return the reply, built answer or last message in the ``outputs`` of a component."""
+    """Return the answer in the ``outputs`` of a component.
+
+    This is the text of a built answer, of the last reply or of the last message. Without these,
+    return ``outputs``.
+    """
     if not isinstance(outputs, Mapping):
         return outputs
     answers = outputs.get("answers")

@@ -1,4 +1,4 @@
-"""Read spans of Langfuse, which calls them observations, into steps (calls in a trace)."""
+"""Read spans of Langfuse into steps (calls in a trace). Langfuse calls spans observations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Read spans that LangSmith exports to OpenTelemetry into steps (calls in a trace).
 
-Prompt and completion are JSON. LangSmith exports spans long after they have ended.
+Inputs and outputs are JSON. LangSmith exports spans long after they have ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _unwrapped(outputs: object) -> object:
-    """Return the return value of a function, which LangSmith puts into a dict as ``output``."""
+    """Return the return value of a function, which LangSmith puts into a dict under ``output``."""
     if isinstance(outputs, Mapping) and set(outputs) == {"output"}:
         return outputs["output"]
     return outputs

@@ -1,6 +1,6 @@
 """Read spans of LlamaIndex's own tracing into steps (calls in a trace).
 
-All texts are in span events. The spans themselves only have names.
+All texts are in span events. The spans themselves have only names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EVALUATES: Final = re.compile(
     r"|Your task is to evaluate if the (response|retrieved context)"
     r"|You are an expert evaluation system for a question answering chatbot"
 )
-"""Prompts of LlamaIndex's evaluators. They judge an answer, and do not answer a question."""
+"""Matches prompts of LlamaIndex's evaluators, which judge an answer to a question."""
 _OBSERVES = "Observation: "
 _THOUGHT = re.compile(r"\s*Thought:.*?\n(?P<what>Answer|Action):\s*(?P<rest>.*)", re.DOTALL)
 
@@ -65,7 +65,11 @@ def observes(text: object) -> bool:
 
 
 def thought(call: Step) -> Step:
-    """Return ``call``, a model call, with only the final answer of a ReAct agent as output."""
+    """Return the model call of a ReAct agent with only the final answer as its output.
+
+    If the model named an action instead of an answer, the output is None. If ``call`` is not the
+    call of a ReAct agent, return ``call`` unchanged.
+    """
     found = _THOUGHT.match(call.output or "")
     if found is None:
         return call
@@ -121,7 +125,10 @@ def _outputs(view: PlainSpan) -> Any:
 
 
 def _get(view: PlainSpan, event: str, *keys: str) -> Any:
-    """Return the first of the attributes ``keys`` in events whose names begin with ``event``."""
+    """Return the first value of the attributes ``keys`` in span events.
+
+    Only events whose name begins with ``event`` are searched. Return None if there is no value.
+    """
     for _, attributes in _named(view.events, event):
         for key in keys:
             if attributes.get(key) is not None:
@@ -142,7 +149,10 @@ _NO_CONTENT: Final = (
     r"response\.((message\.)?role|additional_kwargs\.\w+_tokens)",
     r"response\.raw\.(id|model|object|created|usage\..+|service_tier|system_fingerprint)",
 )
-"""Regular expressions for attributes of events that have no texts. Other attributes have texts."""
+"""Regular expressions for event attributes that contain no texts of users or models.
+
+All other attributes of events may contain such texts.
+"""
 
 DIALECT: Final = Dialect(
     name="llamaindex",

@@ -46,7 +46,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _only(inputs: object, keys: Keys) -> object:
-    """Return the argument of a decorated function if it has only one, else all ``inputs``."""
+    """Return the argument of a decorated function if it has only one, else all ``inputs``.
+
+    If the only argument has a usual name of a question, return all ``inputs``, too.
+    """
     if isinstance(inputs, Mapping) and len(inputs) == 1 and build.question_in(inputs, keys) is None:
         return next(iter(inputs.values()))
     return inputs

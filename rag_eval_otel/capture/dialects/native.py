@@ -1,8 +1,8 @@
-"""Read question, contexts and answer that the application itself recorded on a span.
+"""Read the question, contexts and answer that the application itself recorded on a span.
 
-Recorded texts take precedence over texts of the instrumentation. Question and answer are in the
-attributes ``rag.question`` and ``rag.answer``. Contexts are in the attribute ``rag.contexts``, or
-in one event ``rag.retrieval`` for each call of `record_retrieval`.
+Recorded texts take precedence over the texts that an instrumentation captured. Question and answer
+are in the attributes ``rag.question`` and ``rag.answer``. The contexts are in the attribute
+``rag.contexts``, or in one event ``rag.retrieval`` for each call of `record_retrieval`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ PARTS: Final[Mapping[str, Part]] = {
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
-"""Attribute names that show that the application recorded a part of a turn, and that part."""
+"""Names of attributes that the application records, and the part of a turn that each one shows."""
 
 CONTENT: Final = (
     r"rag\.(question|contexts|answer)",
     r"rag\.retrieval\.(query|documents)",
 )
-"""Regular expressions for the attributes of spans and span events that have texts."""
+"""Regular expressions for the attributes of spans and span events that contain texts."""
 
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
-"""The attributes that have a list, often as JSON. Other attributes have one text."""
+"""The attributes that contain a list, often as JSON. The other attributes contain one text."""
 
 
 def with_recorded(view: PlainSpan, step: Step) -> Step:
-    """Return ``step`` with texts that the application recorded, in place of captured texts.
+    """Return ``step`` with the texts that the application itself recorded on the span ``view``.
 
-    ``step`` is the call that the span ``view`` describes. An instrumentation has captured its
-    texts.
+    ``step`` is the call that the span describes. The recorded texts replace the texts that an
+    instrumentation captured.
     """
     found: dict[Part, Any] = {
         "input": _text(view, semconv.QUESTION),
@@ -78,8 +78,8 @@ def _whole(text: str, limit: int | None) -> str | Lost:
 def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
     """Return the contexts that the application recorded on the span ``view``, each text once.
 
-    The contexts come from the attribute ``rag.contexts`` and from all retrieval events. If one of
-    them was redacted or shortened, return a `Lost`. If none was recorded, return None.
+    The contexts are in the attribute ``rag.contexts`` and in all events ``rag.retrieval``. If one
+    of them was redacted, shortened or dropped, return a `Lost`. If none was recorded, return None.
     """
     limit = view.value_limit
     events = list(_retrievals(view))
@@ -97,7 +97,10 @@ def _contexts(view: PlainSpan) -> tuple[Passage, ...] | Lost | None:
 
 
 def _listed(found: Any, limit: int | None) -> tuple[Passage, ...] | Lost | None:
-    """Return the documents in a sequence of texts, or in a JSON list of texts or documents."""
+    """Return the documents in ``found``: a sequence of texts, or JSON that lists documents.
+
+    ``limit`` is the SDK's length limit. If a text was redacted or shortened, return a `Lost`.
+    """
     if isinstance(found, str):
         data = read(found, limit=limit)
         passages = data if isinstance(data, Lost) else passages_in(data)
@@ -122,7 +125,7 @@ def _retrievals(view: PlainSpan) -> Iterator[Mapping[str, Any]]:
 
 
 def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    """Return ``passages`` in their order, without passages whose text is a repetition."""
+    """Return ``passages`` in their order, without passages that repeat an earlier text."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)

@@ -1,6 +1,7 @@
 """Read spans of OpenInference (Arize) into steps (calls in a trace).
 
-OpenInference flattens lists into numbered attributes, and writes a kind on each span.
+OpenInference writes each item of a list as an attribute with a number in its name, and writes the
+kind of call on each span.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def holds_documents(view: SpanView) -> bool:
-    """Return True if the model call ``view`` has tool results among its messages."""
+    """Return True if the model call on the span ``view`` has tool results among its messages."""
     return any(
         role in _TOOLS and key.endswith(_ROLE)
         for key, role in view.attributes.items()
@@ -81,9 +82,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents on ``view``, or `CUT` if some documents were dropped or shortened.
+    """Return the documents on the span ``view``, or `CUT` if documents were dropped or shortened.
 
-    Gaps in the numbers of the attributes show that documents were dropped.
+    ``prefix`` begins the attribute names. If the SDK dropped attributes, gaps in the numbers of the
+    remaining attributes show that documents are missing.
     """
     found = list(numbered(view.attributes, prefix))
     contents = [item["document.content"] for _, item in found if "document.content" in item]
@@ -99,7 +101,7 @@ def _documents(view: PlainSpan, outputs: Any, prefix: str = "retrieval.documents
 
 
 def _windows(view: PlainSpan) -> dict[str, str]:
-    """Return longer texts around the documents; LlamaIndex keeps these texts in the metadata."""
+    """Return the longer texts that LlamaIndex keeps in the metadata of documents."""
     found: dict[str, str] = {}
     for _, item in numbered(view.attributes, "retrieval.documents"):
         found |= window_of(item.get("document.content"), item.get("document.metadata"))
@@ -109,7 +111,7 @@ def _windows(view: PlainSpan) -> dict[str, str]:
 def _listed(outputs: Any) -> Any:
     """Return an empty list if ``outputs`` is an empty list of documents, else None.
 
-    Documents themselves are always in attributes as well.
+    Documents that were found are also in attributes of their own, so they are not read here.
     """
     listed = outputs.get("documents") if isinstance(outputs, Mapping) else outputs
     return [] if listed == [] else None
@@ -141,7 +143,10 @@ def _llm(view: PlainSpan, outputs: Any) -> Step:
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
+    """Return the reply in the ``outputs`` of a streamed OpenAI response, or None.
+
+    Such a reply has no message attributes.
+    """
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     output = found.get("output") if isinstance(found, Mapping) else None
     if not isinstance(output, list) or found.get("object") != "response":
@@ -152,7 +157,7 @@ def _streamed(outputs: Any) -> Any:
 
 
 def _hosted(reply: Any) -> tuple[Passage, ...] | None:
-    """Return the documents of a hosted search, which ran during the model call, or None."""
+    """Return the documents of a search that the model's provider ran in the call, or None."""
     messages = reply if isinstance(reply, list) else []
     outputs = [m["content"] for m in messages if m["role"] == "tool" and m.get("content")]
     found = [documents_in(content) for content in outputs]
@@ -161,9 +166,9 @@ def _hosted(reply: Any) -> tuple[Passage, ...] | None:
 
 
 def _messages(view: PlainSpan, prefix: str) -> Any:
-    """Return the messages on ``view`` as plain data; None if there are none.
+    """Return the chat messages on the span ``view`` as plain data, or None if there are none.
 
-    If a message was dropped or shortened, return `CUT`. ``prefix`` begins the attribute names.
+    ``prefix`` begins the attribute names. If a message was dropped or shortened, return `CUT`.
     """
     found = list(numbered(view.attributes, prefix))
     if not found:
@@ -209,7 +214,7 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response_id(outputs: Any) -> object:
-    """Return the id of the response in ``outputs``, if ``outputs`` is a complete response."""
+    """Return the id of the model's response if ``outputs`` is a complete response, else None."""
     return outputs.get("id") if isinstance(outputs, Mapping) else None
 
 

@@ -1,8 +1,8 @@
-"""Read spans of OpenInference over Haystack into steps (calls in a trace).
+"""Read the spans that OpenInference makes of Haystack into steps (calls in a trace).
 
-The kind of a call follows from the class of the component. Values are Python reprs. Reprs of
-messages and answers are complete. Documents are cut at a hundred characters, except the documents
-of retrievers and rankers.
+The kind of a call follows from the class of the component. Values are Python reprs. The reprs of
+messages and answers are complete. The reprs of documents are cut at a hundred characters, except
+the documents of retrievers and rankers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _llm(view: PlainSpan, inputs: Any) -> Step:
-    """Read a model call into a `Step`; only the Python reprs contain its tool results."""
+    """Read the span of a model call into a `Step`, with tool results from the Python reprs.
+
+    OpenInference's message attributes do not contain the texts of tool results.
+    """
     step = openinference.to_step(view, "llm")
     messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
     if all(one.text for one in step.tool_results) or not isinstance(messages, list):
@@ -108,7 +111,7 @@ def _document(item: Any) -> Passage | Lost | None:
 
 
 def _ids(outputs: Any) -> Iterator[str]:
-    """Yield the ids of the documents in the outputs of a component."""
+    """Yield the ids of the documents in the ``outputs`` of a component."""
     listed = outputs.get("documents") if isinstance(outputs, Mapping) else None
     for item in listed if isinstance(listed, list) else ():
         found = _DOCUMENT.match(item) if isinstance(item, str) else None
@@ -117,7 +120,7 @@ def _ids(outputs: Any) -> Iterator[str]:
 
 
 def _parsed(data: Any) -> Any:
-    """Return ``data`` with the Python reprs of messages and answers parsed."""
+    """Return ``data`` with the Python reprs of Haystack's messages and answers parsed."""
     if isinstance(data, list):
         return [_parsed(item) for item in data]
     if isinstance(data, Mapping):

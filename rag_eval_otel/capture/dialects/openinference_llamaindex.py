@@ -1,6 +1,7 @@
-"""Read spans of OpenInference over LlamaIndex into steps (calls in a trace).
+"""Read the spans that OpenInference makes of LlamaIndex into steps (calls in a trace).
 
-Rerankers and evaluators are found by name. Texts of ReAct agents are taken apart.
+Rerankers are recognised by the name of the span, evaluators by their prompt. The final answer of a
+ReAct agent is separated from its thoughts.
 """
 
 from __future__ import annotations

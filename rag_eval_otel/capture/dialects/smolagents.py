@@ -1,6 +1,6 @@
-"""Read spans of smolagents with OpenInference into steps (calls in a trace).
+"""Read the spans that OpenInference makes of smolagents into steps (calls in a trace).
 
-An agent of smolagents answers by calling the tool ``final_answer`` or by writing Python code.
+An agent of smolagents answers by a call of the tool ``final_answer``, or by Python code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 
 
 def _llm(view: PlainSpan, step: Step) -> Step:
-    """Read a model call into a `Step`; the model answers by a tool or in Python code."""
+    """Read the span of a model call, which answers by a tool or in Python code, into a `Step`."""
     answer = _by_tool(view.attributes)
     if answer is not None:
         return replace(step, output=answer, calls_tools=False)
@@ -62,7 +62,7 @@ def _by_tool(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _by_code(code: str) -> str | None:
-    """Return the literal text with which ``code`` answers, or None if the answer is computed."""
+    """Return the text that ``code`` passes to ``final_answer``, or None if the text is computed."""
     with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
         for node in ast.walk(ast.parse(code.strip())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) == _ANSWERS:

@@ -19,7 +19,7 @@ _RESULT = "gen_ai.tool.call.result"
 
 
 def to_step(view: PlainSpan, of: Kind) -> Step:
-    """Read a span of Strands Agents into a `Step`.
+    """Read the span ``view`` of Strands Agents into a `Step`, which describes one call in a trace.
 
     The text blocks of a tool result are read as one text, not as separate documents.
     """

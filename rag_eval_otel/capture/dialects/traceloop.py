@@ -84,7 +84,7 @@ def to_step(view: PlainSpan, of: Kind) -> Step:
 def _inner(found: Any, *keys: str) -> Any:
     """Return the value in ``found`` without the dict of tags and metadata around it.
 
-    ``keys`` are the keys under which the value may be in that dict.
+    ``keys`` are the dict keys under which the value may be in that dict.
     """
     if isinstance(found, Mapping):
         return next((found[key] for key in keys if key in found), found)

@@ -1,4 +1,8 @@
-"""Read the values of span attributes as plain data: JSON, Python reprs and chat messages."""
+"""Read the values of span attributes as plain data.
+
+Plain data are strings, numbers, lists and dicts. A value may be JSON, a Python repr or a chat
+message of some framework.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,10 @@ HIDDEN: Final = Lost.HIDDEN
 CUT: Final = Lost.CUT
 
 TEXT_OR_JSON: Final = "{["
-"""The first characters of JSON in attributes that may also have plain text."""
+"""The first characters of JSON objects and lists, for attributes that may contain plain text."""
 
 JSON: Final = '{["'
-"""The first characters of JSON in attributes whose texts are JSON strings, too."""
+"""The first characters of JSON, for attributes in which texts are JSON strings, too."""
 
 _MARKER = re.compile(
     r"[\W_]*(redacted|masked|hidden|removed|filtered|scrubbed|omitted|censored|anonymi[sz]ed)[\W_]*",
@@ -61,7 +65,7 @@ def is_stream(text: str) -> bool:
 
 
 def usable(text: str | None) -> str | None:
-    """Return ``text``, or None if it is empty, null or the Python repr of an object."""
+    """Return ``text``, or None if it is empty, ``null`` or the Python repr of an object."""
     if text is None or text.strip() in _EMPTY:
         return None
     bare = text.strip()
@@ -73,8 +77,8 @@ def usable(text: str | None) -> str | None:
 def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
     """Return the first of the attributes ``keys`` that the span ``view`` has, as plain data.
 
-    If it has none, return None, or `CUT` if the SDK dropped attributes. ``opening`` has the first
-    characters of strings that are parsed as JSON.
+    If the span has none of these attributes, return None, or `CUT` if the SDK dropped attributes of
+    the span. A string is parsed as JSON if it begins with a character of ``opening``.
     """
     for key in keys:
         found = view.attributes.get(key)
@@ -84,10 +88,11 @@ def value(view: PlainSpan, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return ``raw`` as plain data; parse strings that begin with a character of ``opening``.
+    """Return the attribute value ``raw`` as plain data.
 
-    If the string was redacted, return `HIDDEN`. If it was shortened, return `CUT`. ``limit`` is the
-    length limit of the SDK for attribute values.
+    A string is parsed as JSON if it begins with a character of ``opening``. If the string was
+    redacted, return `HIDDEN`. If the string was shortened, return `CUT`. ``limit`` is the length
+    limit of the SDK for attribute values.
     """
     if not isinstance(raw, str):
         return plain(raw)
@@ -104,7 +109,11 @@ def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> 
 
 
 def plain(data: Any) -> Any:
-    """Return ``data`` with each chat message as a dict of role and content, without wrappers."""
+    """Return ``data`` with each chat message as a dict of role and content.
+
+    The dicts in which frameworks wrap their messages are removed. Lists of numbers, such as
+    embeddings, become empty.
+    """
     if isinstance(data, Mapping):
         return _plain_dict(data)
     if isinstance(data, str | bytes) or not isinstance(data, Sequence):
@@ -153,7 +162,7 @@ _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
 
 def _pair(data: Sequence[Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message if it is a pair of a role and a text, else None."""
+    """Return ``data`` as a chat message if it is a pair of a role and a text, else None."""
     if len(data) == 2 and all(isinstance(item, str) for item in data):  # noqa: PLR2004  # a pair
         role = role_named(data[0])
         return None if role is None else {"role": role, "content": data[1], "tool_calls": False}
@@ -166,7 +175,7 @@ def _class_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message with role, content and tool calls; None if it is no message."""
+    """Return ``data`` as a message with role, content and tool calls, or None if it is none."""
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
@@ -192,7 +201,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the tool name of each tool call in a message."""
+    """Yield the id and the tool name of each tool call in a chat message."""
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
             inner = call.get("tool_call", call.get("toolUse", call))
@@ -204,7 +213,7 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tool results that are blocks of one message."""
+    """Yield the tool results that are content blocks of one chat message."""
     for block in filter(_is_result, blocks):
         inner = block.get("tool_call_result", block.get("toolResult", block))
         name = _of(inner, "name") or _of(inner, "origin", "tool_name") or data.get("name")
@@ -244,7 +253,7 @@ def _is_call(block: object) -> bool:
 
 
 def _texts(blocks: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts in the content ``blocks`` of one message."""
+    """Yield the texts in the content ``blocks`` of one chat message."""
     for block in blocks:
         if isinstance(block, str):
             yield block
@@ -270,7 +279,10 @@ def _result(block: Mapping[str, Any]) -> str | None:
 
 
 def messages_in(data: Any) -> list[dict[str, Any]]:
-    """Return the messages in plain ``data``: one message, or a possibly nested list of messages."""
+    """Return the chat messages in the plain ``data``.
+
+    ``data`` may be one message, a list of messages, or a dict that contains such a list.
+    """
     if isinstance(data, Mapping):
         if role_named(data.get("role")):
             return [dict(data)]
@@ -285,7 +297,10 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 
 
 def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and members of the attributes ``<prefix>.<number>.<member>``, in order."""
+    """Yield the attributes ``<prefix>.<number>.<member>`` as pairs of the number and its members.
+
+    The members of a number are a dict. The pairs are ordered by number.
+    """
     found: dict[int, dict[str, Any]] = {}
     for key, item in attributes.items():
         if not key.startswith(prefix):
@@ -311,7 +326,10 @@ _LENGTH = 1_000_000  # the most characters of a repr; parsing needs many times t
 
 
 def data_in(text: str) -> Any:
-    """Parse ``text`` as a Python repr and return its data, with objects as dicts, or None."""
+    """Parse ``text`` as a Python repr and return its data, or None if it cannot be parsed.
+
+    An object in the repr becomes a dict of its keyword arguments.
+    """
     if len(text) > _LENGTH:
         return None
     source = _TOKENS.sub(_as_literal, text.strip())
@@ -323,7 +341,10 @@ def data_in(text: str) -> Any:
 
 
 def _is_apart(node: ast.expr, source: str) -> bool:
-    """Return False if two strings are adjacent in a repr, as in NumPy's: Python would join them."""
+    """Return False if two strings in a repr are adjacent, because Python would join them.
+
+    NumPy writes the strings of an array in this way.
+    """
     parsed = sum(
         isinstance(one, ast.Constant) and isinstance(one.value, str | bytes)
         for one in ast.walk(node)

@@ -1,6 +1,6 @@
 """Read spans of vector database clients (Chroma, Qdrant, ...) into steps (calls in a trace).
 
-Search results are in span events, if the client records them.
+If the client records the search results, they are in span events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def kind(view: SpanView) -> Kind | None:
 
 
 def _by_operation(view: SpanView) -> Kind | None:
-    """Return ``retriever`` if ``view`` is a vector search without recorded results, else None."""
+    """Return ``"retriever"`` if the span ``view`` is a vector search, else None.
+
+    This is called for a span without recorded search results.
+    """
     vector = any(key.startswith(("db.vector.", "db.chroma.query")) for key in view.attributes)
     return "retriever" if vector and word(view, "db.operation") in _SEARCHES else None
 
