@@ -1,4 +1,4 @@
-"""The metrics: each one computes a score from typed replies of the judge and embeddings."""
+"""The metrics: each metric computes a score of one sample (question, contexts, answer)."""
 
 from __future__ import annotations
 

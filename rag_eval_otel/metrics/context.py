@@ -52,10 +52,10 @@ class ContextRelevance:
 
     A judge gives the rating 0, 1 or 2; the score is half of the rating: 0, .5 or 1. With
     ``judges=2``, as in ragas, two prompts of different wording are answered independently. The
-    score is then the mean of the two: 0, .25, .5, .75 or 1. With ``rating="logprobs"``, the rating
-    is the mean of 0, 1 and 2, weighted by the probabilities that the judge gives them, so that the
-    score may be any number in [0, 1]. The metric needs question and contexts. It takes as many
-    requests as ``judges``.
+    score is then half of the mean of the two ratings: 0, .25, .5, .75 or 1. With
+    ``rating="logprobs"``, the rating is the mean of 0, 1 and 2, weighted by the probabilities that
+    the judge gives these numbers, so that the score may be any number in [0, 1]. The metric needs
+    question and contexts. It takes as many judge requests as ``judges`` says (1 or 2).
 
     Special cases: If there is no question, the score is 0 (``missing_question``). If there is no
     context, the score is 0 (``no_context``). In neither case is the judge asked. If one of two
@@ -97,13 +97,14 @@ class ContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementContextRelevance:
-    """Whether the contexts hold what the question needs, or what share of them does (Haystack).
+    """Whether contexts have a sentence that the question needs, or what share helps (Haystack).
 
-    With ``rule="binary"``, the judge names the contexts that hold a sentence needed to answer the
-    question. The score is 1 if there is such a context, else 0. With ``form="full"``, as in
-    Haystack, the judge copies these sentences instead. With ``rule="proportion"``, the judge breaks
-    up the contexts into statements and says for each statement whether it helps to answer the
-    question; ``form`` makes no difference::
+    With ``rule="binary"``, the judge gives the numbers of the contexts that have a sentence needed
+    to answer the question. The score is 1 if there is such a context, else 0. With ``form="full"``,
+    as in Haystack, the judge copies the needed sentences instead of the numbers. With
+    ``rule="proportion"``, the judge breaks up the contexts into statements and says for each
+    statement whether it helps to answer the
+    question; ``form`` has no effect::
 
         score = statements that help / statements
 
@@ -184,10 +185,10 @@ class StatementContextRelevance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRelevancyRubric:
-    """Up to two points for contexts on the subject, and up to two points for contexts that suffice.
+    """Points for contexts: 0 to 2 for being on the subject, 0 to 2 for allowing a full answer.
 
-    ``score = points / 4``, in the range [0, 1]. The metric needs question and contexts. It takes 1
-    judge request.
+    The judge gives the points; ``score = points / 4``, in the range [0, 1]. The metric needs
+    question and contexts. It takes 1 judge request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no context, the score is 0 (``no_context``).
@@ -232,8 +233,8 @@ class ContextPrecision:
         score = sum_k v_k (v_1 + .. + v_k) / k  /  sum_k v_k       (average precision)
 
     The range is [0, 1]; the score is 0 if no context is useful. The metric needs question, contexts
-    and reference. It takes 1 judge request for each context, or 1 in all with fusion (if questions
-    may share a request).
+    and reference. It takes 1 judge request for each context. With ``fusion="on"``, all contexts
+    are judged in 1 request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no reference, the score is undefined (``missing_reference``). If there is no context, the
@@ -274,8 +275,8 @@ class ContextUtilization:
     The judge says for each context whether it was useful to arrive at the answer. The judge sees
     the question, the answer and this context. The score is the average precision of the verdicts,
     as for `ContextPrecision`. The range is [0, 1]. The metric needs question, contexts and answer.
-    It takes 1 judge request for each context, or 1 in all with fusion (if questions may share a
-    request).
+    It takes 1 judge request for each context. With ``fusion="on"``, all contexts are judged in 1
+    request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is undefined (``empty_answer``). If there is no context, the score is
@@ -310,10 +311,10 @@ class ContextUtilization:
 
 
 async def _ranked(metric: Labelled, tasks: Sequence[Task[Useful]], ask: AskLike) -> Score:
-    """Ask ``tasks``, one for each context in rank order, and return the average precision.
+    """Ask the judge ``tasks`` (one for each context, by rank); score the average precision.
 
-    If some replies do not parse, the score is undefined (``judge_incomplete``). If all replies do
-    not parse, or a request fails, raises the first error.
+    If some replies of the judge do not parse, the score is undefined (``judge_incomplete``). If no
+    reply parses, or a request fails, raises the first error.
     """
     replies = await ask.each(tasks)
     judged = [reply for reply in replies if isinstance(reply, Useful)]
@@ -336,8 +337,8 @@ async def _ranked(metric: Labelled, tasks: Sequence[Task[Useful]], ask: AskLike)
 def average_precision(flags: Sequence[float]) -> float:
     """Return the average precision of ``flags`` (1 for a useful context) in rank order.
 
-    It is the mean of the precision at each rank with a flag of 1, and 0 if there is none. Flags may
-    be probabilities between 0 and 1; each rank is then weighted by its flag.
+    The average precision is the mean of the precisions at the ranks with the flag 1. It is 0 if no
+    flag is 1. Flags may be probabilities from 0 to 1; then each rank is weighted by its flag.
     """
     hits = [flag * sum(flags[:rank]) / rank for rank, flag in enumerate(flags, start=1) if flag]
     return sum(hits) / sum(flags) if hits else 0.0
@@ -345,12 +346,12 @@ def average_precision(flags: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRecall:
-    """The share of the reference's claims that the contexts hold (ragas).
+    """The share of the claims of the reference answer that the contexts support (ragas).
 
-    The judge breaks up the reference into claims and says for each claim whether the contexts hold
-    it::
+    The judge breaks up the reference into claims and says for each claim whether the contexts
+    support the claim::
 
-        score = claims in the contexts / claims
+        score = supported claims / claims
 
     The range is [0, 1]. The metric needs contexts and reference; the judge also sees the question
     if there is one. It takes 1 judge request.

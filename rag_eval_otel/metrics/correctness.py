@@ -56,20 +56,21 @@ _MODES: Mapping[str, Callable[[Vectors, Vectors], float | None]] = {
 class SemanticSimilarity:
     """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, it may be any
-    number. With ``mode="euclidean"``, it is the negative distance, at most 0, and ``normalized`` is
-    1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the similarity reaches
-    ``threshold``, else 0. In the mode ``euclidean``, ``normalized`` is compared with the threshold.
-    The metric needs answer and reference. It takes no judge request and 1 embedding request.
+    With ``mode="cosine"``, the score is in [-1, 1]. With ``mode="dot_product"``, the score may be
+    any number. With ``mode="euclidean"``, the score is the negative distance, at most 0, and
+    ``normalized`` is 1 / (1 + distance). With ``rule="threshold"``, the score is 1 if the
+    similarity reaches ``threshold``, else 0. In the mode ``euclidean``, ``normalized`` is compared
+    with the threshold. The metric needs answer and reference. It takes no judge request and 1
+    embedding request.
 
     Special cases: If there is no reference, the score is undefined (``missing_reference``). If
-    there is no answer, the score is undefined (``empty_answer``). If the cosine is wanted and a
-    vector is zero, the score is undefined (``zero_vector``). ``rule="threshold"`` without a
+    there is no answer, the score is undefined (``empty_answer``). If the mode is ``cosine`` and
+    a vector is zero, the score is undefined (``zero_vector``). ``rule="threshold"`` without a
     threshold raises `ConfigError`.
 
     Source: ``SemanticSimilarity`` of ragas 0.4.3, whose ``threshold`` is ``rule="threshold"`` here,
-    and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike there, a threshold of 0 is not
-    ignored, and blank texts are not embedded.
+    and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike in these libraries, a threshold
+    of 0 is not ignored, and blank texts are not embedded.
     """
 
     mode: Literal["cosine", "dot_product", "euclidean"] = "cosine"
@@ -77,7 +78,7 @@ class SemanticSimilarity:
     threshold: float | None = 0.8
     name: str = "semantic_similarity"
     cut: float | None = field(init=False, default=None, repr=False)
-    """The threshold if ``rule="threshold"``, else None; it is part of the version of the score."""
+    """A copy of ``threshold`` if ``rule="threshold"``, else None, for the version of the score."""
 
     needs = _NEEDS
     asks = ()
@@ -113,13 +114,13 @@ class SemanticSimilarity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEncoderSimilarity:
-    """Similarity of answer and reference, computed by a function of your own (Haystack's SAS).
+    """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
 
     ``score(answer, reference)`` is any function that returns a number, such as the ``predict`` of a
-    cross-encoder. ``model`` is its name; the version of the scores contains it.
-    ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number. The metric
-    needs answer and reference. It takes no judge request. The function runs on the evaluator's
-    thread.
+    cross-encoder. ``model`` is a name for the function; the version of the scores contains this
+    name. ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number. The
+    metric needs answer and reference. It takes no judge request. The function runs on the
+    evaluator's thread.
 
     Special cases: If there is no reference, the score is undefined (``missing_reference``). If
     there is no answer, the score is undefined (``empty_answer``).
@@ -188,10 +189,11 @@ class AnswerAccuracy:
     """How far the answer agrees with the reference (NVIDIA, in ragas).
 
     Two prompts of different wording are answered independently with a rating of 0, 2 or 4. In the
-    second prompt, answer and reference are exchanged. The score is the mean rating over 4: 0, .25,
-    .5, .75 or 1. With ``judges=1``, only the first prompt is used. With ``rating="logprobs"``, each
-    rating is the mean of 0, 2 and 4, weighted by the probabilities that the judge gives them. The
-    metric needs question, answer and reference. It takes as many judge requests as ``judges``.
+    second prompt, answer and reference are exchanged. The score is the mean rating divided by 4: 0,
+    .25, .5, .75 or 1. With ``judges=1``, only the first prompt is used. With ``rating="logprobs"``,
+    each rating is the mean of 0, 2 and 4, weighted by the probabilities that the judge gives these
+    numbers. The metric needs question, answer and reference. It takes as many judge requests as
+    ``judges`` says (1 or 2).
 
     Special cases: If there is no reference, the score is undefined (``missing_reference``). If
     there is no answer, the score is 0 (``empty_answer``). If one judge gives no valid rating, the
@@ -233,7 +235,7 @@ class AnswerAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCorrectness:
-    """The agreement of the claims of answer and reference, and the similarity of the two (ragas).
+    """How far the claims of answer and reference agree, and how similar the texts are (ragas).
 
     The judge breaks up answer and reference into claims and says for each claim whether the other
     text states it too. ``tp`` is the number of claims of the answer that the reference states,
@@ -243,15 +245,15 @@ class AnswerCorrectness:
         P = tp / (tp + fp)    R = tp / (tp + fn)    F = (1 + beta^2) P R / (beta^2 P + R)
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
-    A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if they add up to 1, the
-    range is [-w2, 1]. The metric needs question, answer and reference. It takes 1 judge request
-    (none if ``w1`` is 0) and 1 embedding request (none if ``w2`` is 0).
+    A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if the weights add up to
+    1, the range is [-w2, 1]. The metric needs question, answer and reference. It takes 1 judge
+    request (none if ``w1`` is 0) and 1 embedding request (none if ``w2`` is 0).
 
     Special cases: If there is no reference, the score is undefined (``missing_reference``). If
     there is no answer, the score is 0 (``empty_answer``). If neither text makes a claim, the score
-    is undefined (``no_claims``). If only one of the two makes a claim, F is 0. If a vector is zero,
-    the score is undefined (``zero_vector``). A ``beta`` that is not above 0, and weights that are
-    negative or both 0, raise `ConfigError`.
+    is undefined (``no_claims``). If only one of the texts makes a claim, F is 0. If a vector is
+    zero, the score is undefined (``zero_vector``). A ``beta`` that is not above 0, and weights that
+    are negative or both 0, raise `ConfigError`.
 
     Source: ``AnswerCorrectness`` of ragas 0.4.3. Unlike in ragas, the judge is asked once, not
     three times, so that the counts agree with the claims. An answer and a reference without claims
@@ -295,7 +297,7 @@ class AnswerCorrectness:
         return measured(self, value, detail=detail)
 
     async def _factual(self, sample: Sample, ask: AskLike) -> tuple[float | None, dict[str, Any]]:
-        """Return F and the counts of claims behind F; F is None if neither text has a claim."""
+        """Return the F-beta score of the claims, and its counts; None if no text has a claim."""
         if not self.weights[0]:
             return 0.0, {}
         reply = await ask(task_about(sample, COMPARED_STATEMENTS, examples=self.examples))
@@ -314,9 +316,9 @@ class AnswerCorrectness:
 
 
 def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
-    """Return the F-beta score of ``tp``, ``fp`` and ``fn``, in [0, 1].
+    """Return the F-beta score of counts of true positives, false positives and false negatives.
 
-    Precision, recall and the score are 0 if their denominator is 0.
+    The score is in [0, 1]. A quotient with the denominator 0 counts as 0.
     """
     precision = tp / (tp + fp) if tp + fp else 0.0
     recall = tp / (tp + fn) if tp + fn else 0.0
@@ -330,7 +332,7 @@ class Correctness:
 
     ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. With
     ``rating="logprobs"``, the grade is the mean of the whole grades, weighted by the probabilities
-    that the judge gives them. The metric needs question and answer; the judge also sees the
+    that the judge gives these grades. The metric needs question and answer; the judge also sees the
     reference if there is one. It takes 1 judge request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there

@@ -1,4 +1,4 @@
-"""`LLMMetric`: a metric of the user's own, with instructions to the judge and typed outputs."""
+"""`LLMMetric`: a metric with the user's own instructions to the judge, and typed outputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class LLMMetric:
       or 0).
     - ``bounds``: the lowest and the highest score. They are ignored for a bool, and for a list of
       allowed values.
-    - ``examples``: ``{"inputs": {...}, "outputs": {...}}``, which are shown to the judge.
+    - ``examples``: worked examples that the judge sees, each as ``{"inputs": {...}, "outputs":
+      {...}}``.
 
     If the bounds are not 0 and 1, ``normalized`` is the score brought to [0, 1]. All outputs are in
     the ``detail`` of the score. The metric takes 1 judge request, which may also carry questions of
@@ -158,10 +159,10 @@ def _frozen(given: Any) -> Any:
 
 
 def _check_type(name: str, given: Any, *, is_value: bool) -> None:
-    """Raise `ConfigError` unless ``given`` can be the type of the output ``name``.
+    """Raise `ConfigError` unless ``given``, the type of the output ``name``, is allowed.
 
-    ``given`` must be ``bool``, ``int``, ``float``, ``str``, or a list of values. If ``is_value``,
-    the output is the score, and texts are not allowed.
+    The type must be ``bool``, ``int``, ``float``, ``str``, or a list of the allowed values. If
+    ``is_value`` is True, the output is the score, and its type must not be a text.
     """
     allowed = (int, float) if is_value else (int, float, str)
     listed = isinstance(given, list | tuple) and all(
@@ -180,10 +181,10 @@ def _check_type(name: str, given: Any, *, is_value: bool) -> None:
 def _reply(
     types: tuple[tuple[str, Any], ...], value: str, *, bounds: tuple[float, ...]
 ) -> type[Reply]:
-    """Return a pydantic model of a reply with outputs of ``types``.
+    """Return a pydantic model of the judge's reply, with a member for each output in ``types``.
 
-    The output ``value`` must be within ``bounds`` if it is a number. Equal arguments give the same
-    class.
+    ``value`` is the name of the output that is the score. If it is a free number, the model refuses
+    numbers outside ``bounds``. Equal arguments give the same class.
     """
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     members: dict[str, Any] = {name: (_annotation(given), ...) for name, given in types}

@@ -1,4 +1,4 @@
-"""`FunctionMetric`: a plain function of the sample as a metric."""
+"""`FunctionMetric`: a metric that calls a function of the user with the sample."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREADS = 4
 
 
 class _DefaultThreshold(float):
-    """The threshold if the user sets none. It does not label a `Score` from the function."""
+    """The default threshold, 0.5. It does not label a `Score` that the user's function returns."""
 
     def __repr__(self) -> str:
         return f"usually {float(self):g}"
@@ -34,7 +34,7 @@ class _DefaultThreshold(float):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionMetric:
-    """The result of a function of the sample: a number, a bool (1 or 0), or a `Score`.
+    """The result of your function of the sample: a number, a bool (1 or 0), or a `Score`.
 
     If ``metrics`` contains a function, a `FunctionMetric` with the name of the function is made
     from it. Make one yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds).
@@ -79,7 +79,7 @@ class FunctionMetric:
     range = "its own"
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an unusable function; else set name and digest of the metric."""
+        """Check the function, and set the name and the digest; raise `ConfigError` if unusable."""
         function = _plain(self.function)
         name = self.name or getattr(function, "__name__", "")
         if not name.isidentifier():
@@ -152,7 +152,7 @@ def _check_signature(function: Callable[..., object], name: str) -> None:
 
 
 def _digest(function: Any) -> str:
-    """Return eight digits that change with the source of ``function`` and the values it binds."""
+    """Return a hash (8 hex digits) of the source of ``function`` and of the values it binds."""
     call = type(function).__call__
     if isinstance(function, partial) or inspect.isroutine(function):
         definition = _described(function)
@@ -164,10 +164,10 @@ def _digest(function: Any) -> str:
 
 
 def _described(value: Any, within: tuple[int, ...] = ()) -> object:
-    """Return a description of ``value`` that is the same in every process.
+    """Return a description of ``value`` for a hash, which is the same in every process.
 
-    ``within`` has the ids of the objects that contain ``value``, because ``value`` may refer back
-    to them.
+    ``within`` has the ids of the objects that contain ``value``. They are not described again, so
+    that an object that contains itself is described in finite time.
     """
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
@@ -184,10 +184,6 @@ def _described(value: Any, within: tuple[int, ...] = ()) -> object:
 
 
 def _contents(values: Any, inner: Callable[[object], object]) -> object:
-    """Return the type of a collection and descriptions of its members, sorted for sets and dicts.
-
-    ``inner`` describes a member.
-    """
     if isinstance(values, dict):
         return "dict", sorted(((inner(k), inner(held)) for k, held in values.items()), key=repr)
     held = [inner(one) for one in values]
@@ -196,10 +192,6 @@ def _contents(values: Any, inner: Callable[[object], object]) -> object:
 
 
 def _function(function: Any, inner: Callable[[object], object]) -> object:
-    """Return descriptions of the code of ``function`` and of the values that the function binds.
-
-    ``inner`` describes a value.
-    """
     if isinstance(function, partial):
         return inner(function.func), inner(function.args), inner(function.keywords)
     if inspect.ismethod(function):
@@ -211,7 +203,6 @@ def _function(function: Any, inner: Callable[[object], object]) -> object:
 
 
 def _compiled(function: object) -> tuple[str, str]:
-    """Return the names of the type and of ``function``, for a function that is written in C."""
     return type(function).__qualname__, getattr(function, "__qualname__", "")
 
 
@@ -241,17 +232,13 @@ def _code(code: CodeType, inner: Callable[[object], object]) -> object:
 
 
 def _state(value: object, inner: Callable[[object], object]) -> object:
-    """Return the type of an object, its ``revision``, and the fields if it is a dataclass.
-
-    ``inner`` describes the value of a field.
-    """
     names = [one.name for one in fields(value) if one.compare] if is_dataclass(value) else []
     held = [(name, inner(getattr(value, name, None))) for name in ("revision", *names)]
     return type(value).__qualname__, held
 
 
 def _number(given: object) -> float | None:
-    """Return ``given`` (a number, also of NumPy) as a float; None if it is not a finite number."""
+    """Return ``given``, which may be a NumPy number, as a float; None if it is not finite."""
     if isinstance(given, str | bytes) or not hasattr(given, "__float__"):
         return None
     try:
@@ -262,5 +249,5 @@ def _number(given: object) -> float | None:
 
 
 def _shown(given: object) -> str:
-    """Describe what the function returned, without quoting texts, which may be private."""
+    """Return a float as text; for other values only the type, because texts may be private."""
     return repr(given) if isinstance(given, float) else f"a {type(given).__name__}"

@@ -66,11 +66,11 @@ class Faithfulness:
     the score is the mean of the probabilities.
 
     With ``form="short"``, the claims are the sentences of the answer, at most 40, which this
-    library numbers. The judge replies with one digit for each sentence, in 1 request. With
+    library numbers. The judge replies to 1 request with one digit for each sentence. With
     ``form="full"``, as in ragas, the judge first breaks up the answer into claims; it sees question
     and answer. Then the judge decides for each claim whether the claim follows from the contexts.
-    The full form takes 2 requests, one after the other, and about ten times as many reply tokens.
-    The metric needs question, answer and contexts.
+    The full form takes 2 judge requests, one after the other, and about ten times as many reply
+    tokens. The metric needs question, answer and contexts.
 
     Special cases: If there is no answer, the score is undefined (``empty_answer``). If the answer
     makes no claim, such as a refusal, the score is undefined (``no_claims``). If there is no
@@ -142,7 +142,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _goes_on(last: str, following: str) -> bool:
-    """Tell whether a full stop ended an abbreviation, an initial or an ordinal, not a sentence.
+    """Return True if a full stop ends an abbreviation, an initial or an ordinal, not a sentence.
 
     ``last`` is the text that ends with the full stop, ``following`` the next character.
     """
@@ -150,7 +150,7 @@ def _goes_on(last: str, following: str) -> bool:
 
 
 def _put_together(sentences: Sequence[str]) -> list[str]:
-    """Join neighbours if there are more than `_MOST_SENTENCES` sentences, and return the pieces."""
+    """Return ``sentences``; join neighbours if there are more than `_MOST_SENTENCES`."""
     size = -(-len(sentences) // _MOST_SENTENCES) or 1
     return [" ".join(sentences[i : i + size]) for i in range(0, len(sentences), size)]
 
@@ -158,7 +158,7 @@ def _put_together(sentences: Sequence[str]) -> list[str]:
 async def _by_sentence(
     metric: Faithfulness | StatementFaithfulness, sample: Sample, ask: AskLike
 ) -> Score:
-    """Return the share of supported sentences; sentences that claim nothing do not count."""
+    """Ask the judge about each sentence of the answer, and score the share that is supported."""
     sentences = sentences_of(sample.answer)
     if not sentences:
         return undefined(metric.name, "no_claims")
@@ -177,7 +177,7 @@ async def _by_sentence(
 
 
 def _unsupported(metric: Labelled, claims: Sequence[str]) -> Score:
-    """Return the score 0 with the remark ``no_context`` for claims of a sample without contexts."""
+    """Return the score 0 for an answer with ``claims`` if the sample has no contexts."""
     detail = {"statements": claims, "verdicts": [0] * len(claims)}
     return measured(metric, 0.0, reason="no_context", detail=detail)
 
@@ -187,8 +187,8 @@ async def _judge_claims(
 ) -> dict[int, Verdict]:
     """Ask the judge whether each of ``claims`` follows from the contexts of ``sample``.
 
-    Returns the verdicts by the position of the claim in ``claims``, from 0. Claims without a
-    verdict are asked once more.
+    Returns a dict from the position of a claim in ``claims`` (from 0) to its verdict. If the judge
+    leaves out claims, it is asked about these claims once more.
     """
     found: dict[int, Verdict] = {}
     for draw in range(2):
@@ -284,10 +284,11 @@ class ResponseGroundedness:
     """How far the contexts support the answer as a whole (NVIDIA, in ragas).
 
     A judge gives the rating 0, 1 or 2; the score is half of the rating: 0, .5 or 1. With
-    ``judges=2``, two prompts of different wording are answered independently, and the score is the
-    mean of the two. With ``rating="logprobs"``, the rating is the mean of 0, 1 and 2, weighted by
-    the probabilities that the judge gives them. The metric needs answer and contexts; the judge
-    does not see the question. It takes as many requests as ``judges``.
+    ``judges=2``, two prompts of different wording are answered independently, and the score is half
+    of the mean of the two ratings. With ``rating="logprobs"``, the rating is the mean of 0, 1 and
+    2, weighted by the probabilities that the judge gives these numbers. The metric needs answer and
+    contexts; the judge does not see the question. It takes as many judge requests as ``judges``
+    says (1 or 2).
 
     Special cases: If there is no answer, the score is 0 (``empty_answer``). If there is no context,
     the score is 0 (``no_context``). In neither case is the judge asked. If one of two judges gives

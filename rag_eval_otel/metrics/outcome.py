@@ -1,7 +1,7 @@
-"""What metrics share: the protocol `Metric`, checks of options, special cases, building of scores.
+"""Functions that all metrics use, and the protocol `Metric`.
 
-Functions here return the score of a sample that lacks a field, put questions to the judge, and
-build scores from the judge's replies.
+The functions check the options of a metric, return the score of a sample that lacks a field, put
+questions to the judge, and build scores from the judge's replies.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Metric(Protocol):
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
-        """The kinds of question to the judge; they are a part of the version of a score."""
+        """The kinds of question that the metric puts to the judge; empty if it asks no judge."""
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         """Return the score of ``sample``. A `JudgeError` raised here becomes a failed score.
 
-        ``ask`` puts a question to the judge, ``embed`` embeds texts.
+        ``ask`` puts a question to the judge, and ``embed`` returns the vectors of texts.
         """
 
 
@@ -64,7 +64,7 @@ class Labelled(Protocol):
 
 
 class Indexed(Protocol):
-    """An entry of a judge's reply about one of several texts; ``index``, from 1, says which."""
+    """An entry of a judge's reply about one of several texts; ``index`` is the text's number."""
 
     @property
     def index(self) -> int: ...
@@ -74,7 +74,10 @@ E = TypeVar("E", bound=Indexed)
 
 
 def check_options(metric: Metric) -> None:
-    """Raise `ConfigError` for options of ``metric`` that are not allowed, or unfit examples."""
+    """Raise `ConfigError` for values that an option of ``metric`` does not allow, or examples.
+
+    Examples are refused if their inputs or outputs do not fit a question of ``metric``.
+    """
     kind = type(metric)
     for name, choices in _choices(kind).items():
         given = getattr(metric, name)
@@ -86,7 +89,7 @@ def check_options(metric: Metric) -> None:
 
 @cache
 def _choices(kind: type[Metric]) -> Mapping[str, tuple[object, ...]]:
-    """Return the allowed values of each option of ``kind`` whose type is a ``Literal``."""
+    """Return the allowed values of options of the metric class ``kind``, from ``Literal`` types."""
     hints = get_type_hints(kind).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
@@ -95,10 +98,10 @@ def _choices(kind: type[Metric]) -> Mapping[str, tuple[object, ...]]:
 
 
 def edge_score(metric: Labelled, sample: Sample, **scores: float | None) -> Score | None:
-    """Return the score of a sample that lacks one of the named fields, or None if it has them all.
+    """Return the score of a sample that lacks a field named in ``scores``, or None if it has all.
 
-    ``scores`` maps the names of fields, which are checked in this order, to the score of a sample
-    without the field, or to None if that score is undefined.
+    ``scores`` maps the name of a field to the score of a sample without this field, or to None if
+    the score is then undefined. The fields are checked in the order of ``scores``.
     """
     for name, value in scores.items():
         if not shown_text(sample, name):
@@ -146,7 +149,7 @@ def measured(
 
 
 def label_of(value: float | None, threshold: float | None) -> Label | None:
-    """Return ``pass`` if ``value`` reaches ``threshold``, else ``fail``; None if either is None."""
+    """Return "pass" if ``value`` is at least ``threshold``, else "fail"; None without the two."""
     if value is None or threshold is None:
         return None
     return "pass" if value >= threshold else "fail"
@@ -158,7 +161,7 @@ def undefined(name: str, reason: Reason, *, detail: Mapping[str, Any] | None = N
 
 
 def decided(metric: Labelled, decision: Decision) -> Score:
-    """Return the score 1 if the judge decided yes, and 0 if it decided no."""
+    """Return the score of ``metric``: 1 if the judge decided yes, and 0 if it decided no."""
     return measured(metric, float(decision.passing), explanation=decision.reason)
 
 
@@ -173,9 +176,10 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    """Return the task that puts the question ``kind`` to the judge, with the fields of ``sample``.
+    """Return a task that puts a question of ``kind`` about ``sample`` to the judge.
 
-    ``texts`` are further texts for the judge by name; they replace fields of the same name.
+    The judge sees the fields of ``sample`` that ``kind`` names. ``texts`` are further texts for the
+    judge, by name; they replace fields of the same name. ``examples`` are worked examples.
     """
     shown: dict[str, str | Sequence[str]] = {
         "question": sample.question,
@@ -187,9 +191,9 @@ def task_about(
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
-    """Ask all ``tasks`` at once and return the valid replies, or raise the first error.
+    """Put ``tasks`` to the judge at once and return the replies that are valid.
 
-    An error is raised only if no reply is valid.
+    If no reply is valid, raises the error of the first task.
     """
     replies = await ask.each(tasks)
     valid = [reply for reply in replies if not isinstance(reply, BaseException)]
@@ -199,9 +203,9 @@ async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
 
 
 def in_order(entries: Sequence[E], count: int) -> list[E] | None:
-    """Return one of ``entries`` for each text from 1 to ``count``, or None if a text has no entry.
+    """Return ``entries`` of a reply sorted by number; None if a number up to ``count`` is missing.
 
-    If a text has several entries, the first one counts.
+    If several entries have the same number, the first one counts.
     """
     found = {entry.index: entry for entry in reversed(entries)}
     numbers = range(1, count + 1)
@@ -209,17 +213,17 @@ def in_order(entries: Sequence[E], count: int) -> list[E] | None:
 
 
 def claims_in(judged: Iterable[JudgedStatement]) -> list[JudgedStatement]:
-    """Return the ``judged`` claims without the blank ones."""
+    """Return the claims in ``judged``, without claims that have a blank text."""
     return [claim for claim in judged if claim.statement.strip()]
 
 
 def share_of(judged: Sequence[Judged]) -> float:
-    """Return the mean probability of a yes: the share of yes verdicts if each verdict is 0 or 1."""
+    """Return the mean probability of yes; without probabilities, the share of yes verdicts."""
     return sum(one.probability for one in judged) / len(judged)
 
 
 def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return verdicts, and their probabilities if any is known, for ``Score.detail``."""
+    """Return the verdicts in ``judged`` for ``Score.detail``, with probabilities if known."""
     found: dict[str, Any] = {"verdicts": [one.verdict for one in judged]}
     if any(one.is_graded for one in judged):
         found["probabilities"] = [one.probability for one in judged]
@@ -227,16 +231,16 @@ def verdicts_of(judged: Sequence[Judged]) -> dict[str, Any]:
 
 
 def rating_of(rating: Graded) -> float:
-    """Return the mean of the scale under the judge's probabilities, or else the plain rating."""
+    """Return the mean rating under the judge's probabilities if known, else the plain rating."""
     return rating.rating if rating.expected is None else rating.expected
 
 
 def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "graded"]:
-    """Return how ``ratings`` were computed: ``integer``, ``logprobs`` or ``graded``.
+    """Return the string "integer", "logprobs" or "graded", which says how ``ratings`` were made.
 
-    ``integer``: as plain numbers, because at least one rating has no probabilities. ``logprobs``:
-    as means under the probabilities that were wanted. ``graded``: as means under probabilities that
-    the judge gives without being asked.
+    - "integer": ``ratings`` are plain numbers, because at least one has no probabilities.
+    - "logprobs": ``ratings`` are means weighted by probabilities, as ``wanted`` says.
+    - "graded": ``ratings`` are means weighted by probabilities that the judge gave unasked.
     """
     if any(rating.expected is None for rating in ratings):
         return "integer"
@@ -244,7 +248,7 @@ def how_rated(wanted: Rated, ratings: Sequence[Graded]) -> Literal[Rated, "grade
 
 
 def _rating_remark(wanted: Rated, ratings: Sequence[Graded]) -> Reason | None:
-    """Return ``no_logprobs`` if probabilities were wanted, but some rating has none."""
+    """Return "no_logprobs" if probabilities were ``wanted``, but a rating has none; else None."""
     return "no_logprobs" if wanted == "logprobs" != how_rated(wanted, ratings) else None
 
 
@@ -269,10 +273,10 @@ def grade_score(
 async def dual_score(
     metric: Labelled, tasks: Sequence[Task[G]], ask: AskLike, *, top: float
 ) -> Score:
-    """Ask ``tasks`` of one or two judges and return the mean rating divided by ``top``.
+    """Put ``tasks`` (one or two prompts) to the judge; score the mean rating divided by ``top``.
 
-    ``top`` is the highest rating. The score is ``partial`` if one of two judges gave no valid
-    rating. If no judge gave a valid rating, raises the first judge's error.
+    ``top`` is the highest possible rating. If only one of two replies is a valid rating, the score
+    has the remark ``partial``. If no reply is valid, raises the error of the first task.
     """
     ratings = await valid_replies(tasks, ask)
     values = [rating_of(rating) for rating in ratings]

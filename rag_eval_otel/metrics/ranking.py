@@ -43,9 +43,9 @@ def relevant_of(sample: Sample) -> frozenset[str]:
 
 
 def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
-    """Return the rank of the first occurrence of each id of ``wanted`` in ``retrieved``, ascending.
+    """Return the ranks (from 1, ascending) at which ids of ``wanted`` first occur in ``retrieved``.
 
-    Ids that were not retrieved have no rank in the list.
+    An id that was not retrieved adds no rank to the list.
     """
     first: dict[str, int] = {}
     for rank, one in enumerate(retrieved, start=1):
@@ -55,7 +55,7 @@ def hit_ranks(retrieved: Sequence[str], wanted: Collection[str]) -> list[int]:
 
 
 def _without_ids(metric: Labelled, sample: Sample) -> Score | None:
-    """Return the score of a sample that lacks relevant or retrieved ids, or None if it has both."""
+    """Return the score if ``sample`` has no relevant ids or no retrieved ids, else None."""
     if not relevant_of(sample):
         return undefined(metric.name, "missing_reference")
     if not sample.ranked_ids:
@@ -105,7 +105,7 @@ class HitRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MRR:
-    """The reciprocal rank of the first relevant document, or 0 if none was retrieved.
+    """The reciprocal rank of the first relevant document; 0 if no relevant one was retrieved.
 
     The mean over samples is the mean reciprocal rank. With ``mode="granular"``, the score is the
     mean of the reciprocal ranks of all relevant documents that were retrieved. The range is [0, 1].
@@ -235,8 +235,8 @@ class AveragePrecision:
     nothing was retrieved, the score is 0 (``no_context``).
 
     Source: ``AveragePrecision`` of LlamaIndex 0.14, ``DocumentMAPEvaluator`` of haystack-ai 3.4.1.
-    Unlike there, a document that was retrieved more than once is counted once, so that the score is
-    at most 1.
+    Unlike in these libraries, a document that was retrieved more than once is counted once, so that
+    the score is at most 1.
     """
 
     k: int | None = None
@@ -276,9 +276,9 @@ class NDCG:
     Special cases: If there is no relevant id, the score is undefined (``missing_reference``). If
     nothing was retrieved, the score is 0 (``no_context``).
 
-    Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike
-    there, a document that was retrieved more than once is counted once in both sums, so that the
-    score is at most 1.
+    Source: ``NDCG`` of LlamaIndex 0.14, ``DocumentNDCGEvaluator`` of haystack-ai 3.4.1. Unlike in
+    these libraries, a document that was retrieved more than once is counted once in both sums, so
+    that the score is at most 1.
     """
 
     k: int | None = None

@@ -145,8 +145,8 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     """Return the metrics that ``wanted`` names or contains.
 
     ``wanted`` has names of metrics, names of sets, metrics, or functions of a sample. Raises
-    `ConfigError` for an unknown name, for an object that is not a metric, for two metrics of one
-    name, and for an empty list.
+    `ConfigError` for an unknown name, for an object that is not a metric, for two metrics with the
+    same name, and if ``wanted`` is empty.
     """
     found: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
@@ -165,7 +165,7 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
 def with_thresholds(
     metrics: Iterable[Metric], thresholds: Mapping[str, float]
 ) -> tuple[Metric, ...]:
-    """Return ``metrics`` with the ``thresholds`` that are given by name of the metric.
+    """Return ``metrics``, changed to the ``thresholds`` (a mapping from names of metrics).
 
     Raises `ConfigError` for a threshold of a metric that is not in ``metrics``, and for a threshold
     outside the metric's range.
@@ -178,9 +178,9 @@ def with_thresholds(
 
 
 def require_measured(told: str, name: str, measured: Collection[str]) -> None:
-    """Raise `ConfigError` unless the metric ``name`` is in ``measured``.
+    """Raise `ConfigError` unless ``name`` is one of ``measured``, the names of measured metrics.
 
-    ``told`` says in the message what there is for the metric, such as "a threshold".
+    ``told`` is what the user set for the metric, such as "a threshold", for the error message.
     """
     if name not in measured:
         near = get_close_matches(name, measured, n=1)
@@ -204,7 +204,7 @@ def _with_threshold(metric: Metric, threshold: float) -> Metric:
 
 
 def bounds_of(metric: Metric) -> tuple[float, float]:
-    """Return the lowest and the highest score of ``metric``, or infinities if it states none."""
+    """Return the lowest and the highest score of ``metric``; infinite if it states no range."""
     scale = getattr(metric, "scale", None) or getattr(metric, "levels", None)
     if scale:
         return float(min(scale)), float(max(scale))

@@ -51,7 +51,7 @@ _BANDS = (
     (0.4, "The answer is somewhat related, but misses key aspects of the question."),
     (0.0, "The answer does not address the question."),
 )
-"""The lowest relevancy score of each band, and the explanation of the scores in the band."""
+"""Lowest scores of four ranges of relevancy, each with the explanation of its scores."""
 
 
 def _check_strictness(strictness: int) -> None:
@@ -61,7 +61,7 @@ def _check_strictness(strictness: int) -> None:
 
 
 def band(value: float) -> str:
-    """Return the explanation of a relevancy score ``value`` in [0, 1]: the sentence of its band."""
+    """Return a sentence that explains the relevancy score ``value`` (0 to 1)."""
     return next((text for low, text in _BANDS if value >= low), _BANDS[-1][1])
 
 
@@ -76,8 +76,8 @@ class AnswerRelevancy:
         score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
 
     The range is [-1, 1]; negative cosines are rare and are not clipped. The metric needs question
-    and answer. It takes ``strictness`` judge requests, or 1 with fusion (if questions may share a
-    request), and 1 embedding request.
+    and answer. It takes as many judge requests as ``strictness`` says (with ``fusion="on"``: 1),
+    and 1 embedding request.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If every reply of the judge says that the
@@ -139,9 +139,9 @@ class AnswerRelevancy:
 async def draw_questions(
     answer: str, count: int, ask: AskLike, *, examples: Examples
 ) -> list[ReverseQuestion]:
-    """Ask the judge for ``count`` questions to which ``answer`` would be a reply.
+    """Ask the judge ``count`` times for a question to which ``answer`` would be a reply.
 
-    Returns the valid replies. If no reply is valid, raises the first error.
+    Returns the judge's replies that are valid. If no reply is valid, raises the first error.
     """
     shown = {"answer": answer}
     tasks = [REVERSE_QUESTION.task(shown, draw=i, examples=examples) for i in range(count)]
@@ -198,7 +198,7 @@ class ReverseRelevancy:
         score = mean similarity
 
     The range is [0, 1]. The metric needs question and answer. It takes ``strictness`` + 1 judge
-    requests, or 2 with fusion (if questions may share a request).
+    requests. With ``fusion="on"``, all questions are generated in 1 request, so that it takes 2.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). If the judge generates only blank questions,
@@ -206,7 +206,7 @@ class ReverseRelevancy:
     ``strictness``, the score has the remark ``partial``. If the judge leaves out a similarity, the
     score is undefined (``judge_incomplete``). A ``strictness`` below 1 raises `ConfigError`.
 
-    Source: the article that describes multi-method relevancy, reverse generation. Unlike there, the
+    Source: the article that describes multi-method relevancy, method "reverse". Unlike there, the
     score is undefined if the judge generates no question (there: 0), and a similarity that does not
     parse is an error (there: .5).
     """
@@ -256,7 +256,7 @@ class DirectRelevancy:
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``).
 
-    Source: the article that describes multi-method relevancy, direct assessment. Unlike there, the
+    Source: the article that describes multi-method relevancy, method "direct". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
     """
 
@@ -296,10 +296,10 @@ class DecompositionRelevancy:
     is undefined (``no_questions``). If the judge leaves out a sub-question in its second reply, the
     score is undefined (``judge_incomplete``).
 
-    Source: the article that describes multi-method relevancy, decomposition. There, each line of
-    the judge's text is a sub-question, also a line of introduction; here the judge replies with a
-    list that matches a schema. Unlike there, the number of sub-questions is limited, and the score
-    is undefined without sub-questions (there: 0).
+    Source: the article that describes multi-method relevancy, method "decomposition". There, each
+    line of the judge's text is a sub-question, also a line of introduction; here the judge replies
+    with a list that matches a schema. Unlike there, the number of sub-questions is limited, and the
+    score is undefined without sub-questions (there: 0).
     """
 
     threshold: float | None = 0.5
@@ -354,8 +354,8 @@ class IntentRelevancy:
     is no answer, the score is 0 (``empty_answer``). If the intent is blank, the score is undefined
     (``judge_incomplete``).
 
-    Source: the article that describes multi-method relevancy, intent. Unlike there, the judge is
-    asked again if it replies with prose or with a number out of range (there: .5).
+    Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
+    judge is asked again if it replies with prose or with a number out of range (there: .5).
     """
 
     threshold: float | None = 0.5
@@ -398,11 +398,12 @@ class MultiMethodRelevancy:
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    The range is [0, 1]. The metric needs question and answer. It takes 9 judge requests, or 3 with
-    fusion (if questions may share a request). ``weights`` maps names of parts to their weights; a
-    part without a weight is not measured. The ``detail`` of the score has the value of each part,
-    the reason of each part without a value, and the coverage "addressed/sub-questions". The
-    ``explanation`` is one of four sentences, by the height of the score.
+    The range is [0, 1]. The metric needs question and answer. It takes 9 judge requests. With
+    ``fusion="on"``, parts share requests, so that it takes 3. ``weights`` maps names of parts to
+    their weights; a part without a weight is not measured. The ``detail`` of the score has the
+    value of each part, the reason of each part without a value, and the coverage
+    "addressed/sub-questions". The ``explanation`` is one of four sentences, by the height of the
+    score.
 
     Special cases: If there is no question, the score is undefined (``missing_question``). If there
     is no answer, the score is 0 (``empty_answer``). Parts without a value are left out, and the

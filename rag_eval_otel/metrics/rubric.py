@@ -37,7 +37,7 @@ _FIVE: Mapping[float, str] = {
 
 
 def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
-    """Return the levels of ``rubric`` as numbers with their meanings, in ascending order.
+    """Return a dict from the levels of ``rubric``, as ascending numbers, to their meanings.
 
     A key of ``rubric`` is a number, or a text that contains one number (``"0.5"``,
     ``"score1_description"``). Raises `ConfigError` for any other key, for a level that is given
@@ -60,7 +60,7 @@ def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
 
 
 def _level(key: object) -> float | None:
-    """Return ``key`` as a number, or the only number in its text; None without such a number."""
+    """Return ``key`` if it is a number, else the number in its text; None unless there is one."""
     if isinstance(key, int | float):
         return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
     numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
@@ -87,7 +87,7 @@ class Rubric:
     ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None if there is only one level.
     ``explanation`` is the judge's feedback. ``inputs`` are the fields of the sample that the judge
     sees, if the sample has them. With ``rating="logprobs"``, the score is the mean of the levels,
-    weighted by the probabilities that the judge gives them. The metric takes 1 judge request.
+    weighted by the probabilities that the judge gives the levels. The metric takes 1 judge request.
 
     Special cases: If the sample has none of the ``inputs``, the score is undefined
     (``missing_input``). If the server returns no probabilities, the plain level counts
@@ -171,9 +171,10 @@ class InstanceRubric:
 async def _grade(
     metric: Rubric | InstanceRubric, sample: Sample, ask: AskLike, *, levels: Mapping[float, str]
 ) -> Score:
-    """Ask the judge for one of ``levels`` and return the level as the score.
+    """Ask the judge which of ``levels`` fits ``sample``, and return this level as the score.
 
-    The judge sees each of the metric's ``inputs`` that ``sample`` has.
+    ``levels`` maps numbers to meanings. The judge sees each field in ``metric.inputs`` that
+    ``sample`` has.
     """
     texts = {name: shown_text(sample, name) for name in metric.inputs}
     shown = {name: text for name, text in texts.items() if text}
@@ -189,7 +190,7 @@ async def _grade(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guideline:
-    """Whether the answer follows ``guidelines`` in plain words: 1 or 0 (LlamaIndex).
+    """Whether the answer follows ``guidelines``, in your own words: 1 or 0 (LlamaIndex).
 
     The metric needs question and answer. It takes 1 judge request. ``explanation`` is the judge's
     feedback.
