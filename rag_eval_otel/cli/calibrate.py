@@ -117,7 +117,7 @@ def _rows(file: str) -> Iterator[tuple[str, Any]]:
 
 
 def _threshold(name: str) -> float | None:
-    """Return the threshold of the built-in metric ``name``; None for any other metric."""
+    """Return the default threshold of the built-in metric ``name``; None for other metrics."""
     plain = name.removesuffix(FULL)
     made = METRICS[plain]() if plain in METRICS else None
     return getattr(made, "threshold", None)

@@ -58,8 +58,8 @@ def read_series(
     A stream is a metric version of one service. The file is a table of scores, or spans and log
     records as OTLP JSON. ``metric`` selects one metric. ``stratum`` names a column of the table;
     scores with equal values in this column are compared with each other. If the times of a stream
-    run backwards, the scores of the stream are sorted by time.
-    Raises `ConfigError` if the file cannot be read or has no scores.
+    run backwards, the scores of the stream are sorted by time. Raises `ConfigError` if the file
+    cannot be read or has no scores.
     """
     found: dict[Stream, Series] = {}
     for row in read_scores(path, metric=metric, stratum=stratum):
@@ -86,7 +86,7 @@ def read_series(
 def _order(series: Series) -> None:
     """Sort the scores of ``series`` by time if every score has a time.
 
-    A warning is logged if the order was wrong, or if there is a long gap between two times.
+    Log a warning if the scores were not in order of time, or if there is a long gap without scores.
     """
     times = [point.time for point in series.points if point.time is not None]
     if len(times) < len(series.points):

@@ -1,7 +1,7 @@
 """Check that the judge, the embedder and the OTLP endpoints answer.
 
-Each gets one small request with a time limit. An OTLP endpoint gets an export request without
-content, which adds nothing to the backend.
+Judge, embedder and endpoints each get one small request with a time limit. An OTLP endpoint gets
+an export request without content, which adds nothing to the backend.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Reply:
 class Endpoint:
     """The OTLP endpoint to which one signal (traces, metrics or logs) is exported.
 
-    ``source`` is the environment variable that sets the endpoint. It is empty for the default
-    endpoint.
+    ``source`` is the environment variable that sets the endpoint, or an empty string if no variable
+    sets it.
     """
 
     signal: Signal
@@ -200,9 +200,9 @@ def missing_exporters(environ: Mapping[str, str]) -> list[tuple[Signal, str]]:
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
     """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set.
 
-    A variable for this signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
-    the variable for all signals. Over HTTP, a path such as ``/v1/traces`` is added to the endpoint
-    for all signals. The endpoint for one signal is used unchanged.
+    A variable for one signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, has precedence over
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``, which is for all signals. Over HTTP, a path such as
+    ``/v1/traces`` is added to an endpoint for all signals, and not to an endpoint for one signal.
     """
     path = f"/v1/{signal}" if protocol == "http" else ""
 

@@ -266,10 +266,7 @@ _ROOT_SAMPLER: Final = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRat
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Add up the reports that the pipelines of a program wrote.
-
-    A *turn* is one question of a user and its answer.
-    """
+    """Sums of the counts in ``notes``, the reports of the scoring pipelines of a program."""
 
     notes: Sequence[Note]
 
@@ -277,7 +274,8 @@ class Totals:
     def turns(self) -> Mapping[str, int]:
         """The number of turns by outcome and reason.
 
-        A turn is one question of a user and its answer. A turn that was recorded twice counts once.
+        A turn is one question of a user and its answer. If two instrumentations have recorded a
+        turn, it counts once.
         """
         return {key: n for key, n in self.of("turn").items() if key != _REPEATED}
 

@@ -281,7 +281,7 @@ def _program(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the report as a dict for JSON. It contains no API key and no header."""
+    """Return the report as a dict for JSON. The report contains no API key and no header."""
     return {
         "status": diagnosis.status,
         "versions": dict(diagnosis.versions),

@@ -79,8 +79,8 @@ class Stats:
 class Handle:
     """An attached scoring pipeline, with its LangChain callback, counts, flush and shutdown.
 
-    `instrument` makes handles. ``processor`` is the span processor of the pipeline. It is None if
-    the tracer provider takes no span processors.
+    `instrument` makes handles. ``processor`` is the span processor of the pipeline, or None if the
+    tracer provider takes no span processors.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Handle:
         self._hook.install(self.callback)
 
     def remove_langchain_hook(self) -> None:
-        """Undo `install_langchain_hook`. Runs under way are still recorded and scored.
+        """Stop scoring runs without a callback. Runs under way are still recorded and scored.
 
         `shutdown` calls this method.
         """

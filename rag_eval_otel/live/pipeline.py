@@ -161,13 +161,13 @@ class Pipeline:
     # --- spans of other instrumentations, on the application's thread -----------------------------
 
     def attach(self, next_processor: NextProcessor) -> None:
-        """Send spans that waited for scores to ``next_processor`` from now on."""
+        """Export spans through ``next_processor`` from now on."""
         self._next = next_processor
         self.buffer.is_fed = True
 
     @property
     def has_spans(self) -> bool:
-        """Whether a span processor feeds this pipeline."""
+        """Whether a span processor passes spans to this pipeline, so that spans can be scored."""
         return self._next is not None
 
     def take(self, span: ReadableSpan) -> Fate:
@@ -214,7 +214,7 @@ class Pipeline:
             self._next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
-        """Export a copy of ``span`` with the scores or the reason in ``ending``."""
+        """Export a copy of ``span`` with the scores in ``ending``, or the reason for no scores."""
         with self._release_edge:
             if ending.status is not None:
                 self.instruments.tally.add("released", ending.status)
@@ -252,10 +252,10 @@ class Pipeline:
         self.sweeper.wake()
 
     def _use_of(self, tree: RunTree) -> TreeUse:
-        """Return whether RAG turns are looked for in ``tree`` alone, or in the trace around it.
+        """Return ``read`` to look for RAG turns in ``tree`` alone, ``joined`` for the whole trace.
 
         A tree without a model call after a retrieval may be part of a turn of the current span. If
-        another instrumentation made that span, the spans of that instrumentation decide.
+        another instrumentation made that span, the result is ``read``.
         """
         if tree.root.error is not None or tree.lost:
             return "read"
@@ -274,7 +274,7 @@ class Pipeline:
     # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
 
     def sweep(self) -> None:
-        """Give the LangChain run trees and the traces that are complete by now to the evaluator."""
+        """Submit the LangChain run trees and the traces that are complete by now for scoring."""
         with self._release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
@@ -282,7 +282,7 @@ class Pipeline:
             self._submit_all(self.buffer.sweep())
 
     def submit_ended(self) -> None:
-        """Give the traces in which no span is open to the evaluator, without waiting longer."""
+        """Submit the traces in which no span is open for scoring, and wait for no more spans."""
         self._submit_all(self.buffer.flush())
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
@@ -317,7 +317,7 @@ class Pipeline:
             self._release_held(trace, ending)
 
     def _find_turns(self, trace: Trace) -> tuple[list[Turn], SkipReason | None]:
-        """Return the RAG turns in ``trace``; if it has none, an empty list and the reason."""
+        """Return the RAG turns in ``trace``, and if there is none, the reason to write on spans."""
         for name, count in Counter(map(dialect_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, count)
@@ -408,7 +408,7 @@ class Pipeline:
         return self._flush_next(left) and is_released
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait up to ``timeout`` seconds for scores, export all spans, and keep none back again.
+        """Wait up to ``timeout`` seconds for scores, export all spans, and stop keeping spans back.
 
         Spans without scores have another ``timeout`` seconds to be exported in chunks. Evaluations
         for which no span waits are cancelled after ``timeout`` seconds.
@@ -469,7 +469,7 @@ class _HeldSpan:
 
 @dataclass(slots=True, eq=False)
 class _TraceJob:
-    """A job of the evaluator that finds the turns of one trace. Each turn is then a job itself."""
+    """A background job that finds the RAG turns in one trace. Each turn is then another job."""
 
     pipeline: Pipeline
     trace: Trace

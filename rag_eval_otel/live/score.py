@@ -85,8 +85,8 @@ class Admission:
     def refusal(self, trace_id: int) -> SkipReason | None:
         """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
 
-        ``sample_rate``: the trace is not in the sample. ``budget``: the limit of turns a minute is
-        reached.
+        The result is ``sample_rate`` if the trace is not in the sample, and ``budget`` if the limit
+        of turns a minute is reached.
         """
         if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
             return "sample_rate"
@@ -203,7 +203,7 @@ class TurnScorer:
                 getattr(sink, "close", lambda: None)()
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Log each reason for failing scores once; the counters count every failure."""
+        """Log why scores in ``evaluation`` are missing, once for each reason."""
         if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
             self._logged.add(key)
             _log.warning(
@@ -218,7 +218,7 @@ class TurnScorer:
                 _log.warning("scores are failing (%s): %s; said once", score.reason, error)
 
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
-        """Count RAG turns that a shutdown cancelled, or whose evaluation raised an exception."""
+        """Count RAG turns that a shutdown has cancelled, or that an exception has ended."""
         for _ in range(turns):
             if why == "shutdown":
                 self.instruments.turn("dropped", "shutdown")

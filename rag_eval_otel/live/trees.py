@@ -150,7 +150,7 @@ class TreeJob:
             self._uncounted -= 1
 
     def _turn_job(self, run_id: Hashable, turn: Turn) -> TurnJob | None:
-        """Return the job that scores ``turn``; None if the turn is not evaluated."""
+        """Return a job that scores ``turn``; for a refused turn, end the span and return None."""
         scorer, held = self._parts.scorer, _TurnSpan(self, run_id)
         around = get_current_span(self.tree.context).get_span_context()
         context = self._contexts.get(run_id, around)
@@ -390,7 +390,7 @@ def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
 
 
 def operation_of(run: Run) -> str | None:
-    """Return the GenAI operation name of ``run``; None for a chain that is not the root."""
+    """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
         is_chat = isinstance(run.asked, list)
         return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
@@ -412,7 +412,7 @@ def _calls_tools(run: Run) -> bool:
 
 
 def span_name(run: Run, operation: str | None) -> str:
-    """Return the name of a run's span: the operation, and the model or the name of the run."""
+    """Return the span name of ``run``: the operation, then the model or the name of the run."""
     target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
     return " ".join(str(part) for part in (operation, target) if part) or run.name
 

@@ -1,4 +1,4 @@
-"""A server on the loopback interface that speaks the OpenAI API and answers from a script.
+"""A server on the loopback interface that speaks the OpenAI API, with replies from the test.
 
 The module also has `LoopbackServer`, a small HTTP server that the OTLP receiver uses as well.
 """
@@ -34,7 +34,7 @@ _FORMATS = {  # by the richest response format of a server: all formats that the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """An HTTP response that a test prescribes; it is sent `delay` seconds after it was returned.
+    """An HTTP response that a test prescribes, and that the server sends after `delay` seconds.
 
     If `body` is a dict or list, it is sent as JSON. Bytes are sent unchanged. If a `Content-Length`
     header is larger than the body, the connection closes before the promised end of the response.
@@ -66,8 +66,9 @@ Answer: TypeAlias = "Callable[[str, Mapping[str, str], bytes], HttpReply]"
 class LoopbackServer(ThreadingHTTPServer):
     """An HTTP server for POST requests on a free port of 127.0.0.1, one thread a connection.
 
-    `answer(path, headers, body)` makes the response. Its header names are in lower case, and its
-    path has no query. The function is called from many threads at once.
+    `answer(path, headers, body)` gets a request and returns the response. The header names of the
+    request are in lower case, and `path` has no query. The function is called from many threads at
+    once.
     """
 
     daemon_threads = True
@@ -91,7 +92,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port and every connection at once, also those with an open request."""
+        """Close the port and every connection at once, also connections with an open request."""
         self.stopping.set()
         if self._thread.ident is not None:
             self.shutdown()
@@ -116,7 +117,7 @@ class LoopbackServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print errors of the script; ignore that a client has closed its connection."""
+        """Print the exception of a request, unless the client has closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -187,8 +188,8 @@ class ScriptedOpenAI:
     - `latency`, `embed_latency`: seconds that are added to every chat reply, or embedding reply.
     - `token_latency`: seconds that are added for each token of a chat reply.
     - `slots`: the most chat replies that the server makes at the same time.
-    - `secrets`: with `keep`, API keys are recorded unchanged. By default they are recorded as
-      `***`.
+    - `secrets`: with `keep`, API keys are recorded unchanged. By default, `***` is recorded in
+      place of an API key.
     - `tokens`: counts the tokens of a text for the usage. The default counts words.
     """
 

@@ -286,7 +286,7 @@ _R = TypeVar("_R", ReceivedSpan, ReceivedLog, ReceivedMetric)
 class OtlpReceiver:
     """A receiver of telemetry that stores what OTLP exporters send, for tests.
 
-    It receives within a `with` block, or between `start` and `stop`. Each start uses new ports. The
+    It listens within a `with` block, or between `start` and `stop`. Each start uses new ports. The
     stored records remain readable after the stop. The receiver is thread-safe.
     """
 
@@ -331,7 +331,7 @@ class OtlpReceiver:
 
     @property
     def http_endpoint(self) -> str:
-        """The base URL for HTTP exporters; append `/v1/traces` if the exporter does not do that."""
+        """The base URL for HTTP exporters, without a path such as `/v1/traces`."""
         return self._http.url
 
     def spans(self) -> list[ReceivedSpan]:
@@ -347,7 +347,7 @@ class OtlpReceiver:
         return self._of_type(ReceivedMetric)
 
     def clear(self) -> None:
-        """Delete the received records."""
+        """Delete the spans, log records and data points received so far."""
         with self._changed:
             self._received.clear()
 
@@ -399,7 +399,7 @@ class OtlpReceiver:
         return f"spans {spans}, logs {logs}, metrics {[m.name for m in self.metrics()]}"
 
     def _admit(self, records: Iterable[Received]) -> int:
-        """Store all records of one request, or none of them; return the HTTP status."""
+        """Store the records of one request, unless it is to be refused; return the HTTP status."""
         read = list(records)
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._paused)
