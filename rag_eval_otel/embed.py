@@ -31,7 +31,7 @@ _MATRIX = 2  # dimensions of an array of row vectors
 
 
 def cosine(one: Vectors, other: Vectors) -> float | None:
-    """Return the cosine of two vectors, in [-1, 1]; None if a vector is zero or not finite."""
+    """Return the cosine of two vectors, from -1 to 1; None if a vector is zero or not finite."""
     norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
     if not (norms > 0 and math.isfinite(norms)):
         return None
@@ -40,10 +40,10 @@ def cosine(one: Vectors, other: Vectors) -> float | None:
 
 
 def named_embedder(model: str, config: Config) -> OpenAIEmbedder:
-    """Return an embedder on ``model`` of the provider in ``config.embedder``.
+    """Return an embedder that asks ``model`` of the provider in ``config.embedder``.
 
-    If the embedder has no address of its own and the judge has the same provider (or no provider
-    that is known), the address and the key of the judge are used.
+    If ``config`` has no address for the embedder, and the judge has the same provider (or is not
+    given by provider and model), the address and the key of the judge are used.
     """
     provider = PROVIDERS[str(config.embedder).partition("/")[0]]
     judge = parts_of(config.judge) if isinstance(config.judge, str) else None
@@ -59,7 +59,7 @@ def offline_embedder(_model: str, _config: Config) -> HashingEmbedder:
 
 
 class OpenAIEmbedder:
-    """An embedder behind an OpenAI-compatible server; the parameters are those of `OpenAIJudge`."""
+    """An embedder behind an OpenAI-compatible server; `OpenAIJudge` explains the parameters."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class OpenAIEmbedder:
         api_version: str | None = None,
         key_variable: str = "OPENAI_API_KEY",
     ) -> None:
-        """Embed with ``model``; nothing is imported or connected before the first request."""
+        """Embed with ``model``; connect to the server with the first request only."""
         self.model = model
         self._client = OpenAIClient(
             base_url=base_url,
@@ -125,7 +125,8 @@ def _vector(value: str | Sequence[float]) -> Vectors:
 class LangChainEmbedder:
     """An embedder that calls LangChain ``Embeddings`` on at most ``max_threads`` worker threads.
 
-    The synchronous ``embed_documents`` is called, for the reason given in `LangChainJudge`.
+    The synchronous ``embed_documents`` is called, not ``aembed_documents``: LangChain's packages
+    share one asynchronous HTTP client in a process, which fails if two event loops use it.
     """
 
     def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
@@ -136,17 +137,17 @@ class LangChainEmbedder:
         self.model = model if isinstance(model, str) else type(embeddings).__name__
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; exceptions are passed on."""
+        """Return one vector (row) for each of ``texts``; exceptions of LangChain are raised."""
         return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:
-    """An offline embedder: hashes words, and the kind of thing that a question asks for.
+    """An offline embedder that hashes the words of a text into a vector.
 
-    Texts with content words in common have similar vectors, even more so if both are questions for
-    the same kind of thing (who, when, how many). The meaning of words has no effect. The embedder
-    is deterministic and needs no model. It is good for a first set-up, demos and tests, and does
-    not replace a trained model.
+    Texts with content words in common have similar vectors. The vectors of two questions are more
+    similar if both ask for the same kind of thing (who, when, how many). The embedder does not know
+    what words mean. It is deterministic and needs no model. It is good for a first set-up, demos
+    and tests, and does not replace a trained model.
     """
 
     model = "hashing"
@@ -157,8 +158,8 @@ class HashingEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) of unit length for each of ``texts``.
 
-        The vector of a text without letters or digits is zero. Only the first 100,000 characters of
-        a text count.
+        If a text has no letters or digits, its vector is zero. Only the first 100,000 characters of
+        a text are read.
         """
         rows = np.zeros((len(texts), self._dimensions))
         for i, text in enumerate(texts):
@@ -176,9 +177,10 @@ class HashingEmbedder:
 
 
 class Embed:
-    """Embeds the texts of one sample with few requests.
+    """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
 
-    Texts that wait at the same moment share a request, and equal texts are sent once.
+    Texts that wait at the same moment are sent in one request, and equal texts are sent once.
+    ``usage`` counts the requests.
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -189,7 +191,7 @@ class Embed:
         self._requests: set[asyncio.Task[Vectors]] = set()
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``, and pass on exceptions of the embedder."""
+        """Return one vector (row) for each of ``texts``; exceptions of the embedder are raised."""
         new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         loop = asyncio.get_running_loop()
         if new and not self._waiting:

@@ -27,11 +27,11 @@ class RagEvalError(Exception):
 
 
 class ConfigError(RagEvalError, ValueError):
-    """An option has a value that cannot be used; the message names the allowed values."""
+    """An option has a value that cannot be used; the message says which values are allowed."""
 
 
 class MissingDependencyError(RagEvalError, ImportError):
-    """An optional dependency is not installed; the message names the extra to install."""
+    """A package is not installed; the message names the extra of this library to install."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class FailedRowError(RagEvalError):
 
 
 class JudgeError(RagEvalError):
-    """A judge or embedder gave no usable answer; ``reason`` becomes the reason of the score."""
+    """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`."""
 
     reason: ClassVar[Reason] = "transport"
 
@@ -66,7 +66,7 @@ class JudgeAuthError(JudgeError):
 
 
 class JudgeRateLimitError(JudgeError):
-    """The rate limit of the judge was reached (429), also after the retries of the client."""
+    """The judge's server refused a request for its rate limit (429), after all retries."""
 
     reason = "rate_limited"
 
@@ -82,7 +82,7 @@ class JudgeRequestError(JudgeError):
 
 
 class JudgeUnavailableError(JudgeError):
-    """The judge was not asked, because requests failed repeatedly (open circuit breaker)."""
+    """The judge was not asked, because earlier requests failed (open circuit breaker)."""
 
     reason: ClassVar[Reason] = "circuit_open"
 
@@ -94,6 +94,6 @@ class BudgetSpentError(JudgeUnavailableError):
 
 
 class UnparsableReplyError(JudgeError):
-    """The judge answered, but the answer does not fit the question."""
+    """The judge replied, but its reply does not parse or does not fit the question."""
 
     reason = "unparsable"

@@ -74,25 +74,27 @@ async def evaluate(
     ``metrics`` contains metrics, names of metrics, names of sets, or functions of a sample.
     ``judge`` and ``embedder`` are objects, names as in `Config`, or LangChain models. By default,
     the environment names them, or they are ``lexical`` and ``hashing``. A judge or embedder that is
-    given by name is made once and then reused.
+    given by name is made once and then reused in later calls.
 
     The scores are in the order of ``metrics``. If a metric fails or takes more than ``timeout``
     seconds, its score has the status ``error`` or ``undefined`` and a reason; the other metrics go
     on.
 
-    - ``fusion``: whether questions of several metrics may share a request.
-    - ``repairs``: how often the judge is asked again for a reply that does not parse.
-    - ``cache``: replies of the judge to earlier questions, which are used again.
-    - ``embedding``: whether the evaluation keeps the embedding of the question.
-    - ``prompts``: a folder of files that replace the built-in prompts, or None for the folder that
-      the environment names.
-    - ``label_metrics``: the metrics that decide the overall label. By default, these are all
-      metrics, or with some judges those whose labels are reliable.
-    - ``explanations``: whether the judge gives reasons, which are most of a reply's tokens.
-    - ``clock``: returns the time in seconds, to measure the duration.
+    - ``fusion``: with ``"on"``, questions of several metrics may share a request to the judge.
+    - ``repairs``: how often the judge is asked again if its reply does not parse.
+    - ``cache``: replies of the judge to earlier questions. An equal question is not asked again.
+    - ``embedding``: with ``"keep"``, the evaluation has the vector of the question if a metric
+      embedded the question.
+    - ``prompts``: a folder of files that replace the built-in prompts. None means the folder in
+      ``RAG_EVAL_PROMPTS``, or the built-in prompts if this variable is not set.
+    - ``label_metrics``: the metrics that decide the overall pass or fail label. By default, all
+      metrics decide. With a judge that has ``label_metrics``, such as the offline judge, the
+      built-in metrics that it names decide, together with metrics that do not ask the judge.
+    - ``explanations``: with ``"on"``, the judge gives reasons, which are most of a reply's tokens.
+    - ``clock``: a function that returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
-    cannot be made, and for an incomplete folder of prompts; nothing else.
+    cannot be made, and for an incomplete folder of prompts. No other exception is raised.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     chosen = resolve_metrics(metrics)
@@ -115,7 +117,7 @@ async def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The options of `evaluate` after names were resolved; it scores any number of samples."""
+    """Scores samples; the fields are the options of `evaluate`, with objects instead of names."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -133,10 +135,10 @@ class Measurement:
     _known_versions: dict[str, list[str]] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
-    """The versions of the metrics, by the name of the model that answered."""
+    """The versions of all metrics' scores, by the name of the model that answered."""
 
     def __post_init__(self) -> None:
-        """Compute the versions of the metrics; raise `ConfigError` for a judge without a name."""
+        """Compute the versions of scores; raise `ConfigError` if the judge has no ``model``."""
         model = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
@@ -145,7 +147,7 @@ class Measurement:
         self._versions(model)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Redact the texts of ``sample`` and return the scores of the redacted sample."""
+        """Return the scores of ``sample``, after private texts in it were redacted."""
         if self.redactor.patterns:
             sample = self.redactor.sample(sample)
         ask, embed = self._ask(), Embed(self.embedder)
@@ -195,7 +197,7 @@ class Measurement:
         return labelling_of(self.metrics, self.judge) if named is None else named
 
     def _versions(self, model: str) -> list[str]:
-        """Return the versions of the metrics for scores from replies of ``model``."""
+        """Return the version of each metric's scores if ``model`` answers."""
         known = self._known_versions.get(model)
         if known is None:
             named = partial(
@@ -212,10 +214,10 @@ class Measurement:
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:
-    """Return which of ``metrics`` decide the evaluation's pass or fail label; None: all.
+    """Return the names of metrics that decide the overall pass or fail label; None: all metrics.
 
-    ``judge`` may name the built-in metrics whose labels are reliable with it. Metrics that do not
-    ask the judge, and metrics that are not built in, always count.
+    If ``judge`` has an attribute ``label_metrics``, the built-in metrics that it names decide.
+    Metrics that do not ask the judge, and metrics that are not built in, decide in any case.
     """
     told: frozenset[str] | None = getattr(judge, "label_metrics", None)
     if told is None:
@@ -225,9 +227,9 @@ def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | No
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:
-    """Return the metrics that the user ``named`` to decide the evaluation's pass or fail label.
+    """Return ``named``, the metrics that the user chose for the overall pass or fail label.
 
-    Returns None if no metric is named, so that all metrics count. Raises `ConfigError` for a name
+    Returns None if ``named`` is empty; then all metrics decide. Raises `ConfigError` for a name
     that is not in ``metrics``.
     """
     if isinstance(named, str):
@@ -245,7 +247,7 @@ def _name_of(embedder: Embedder) -> str:
 
 
 def _revised(model: str, judge: Judge) -> str:
-    """Return the judge's name in versions of scores: ``model``, and the revision if it has one."""
+    """Return ``model``, followed by the attribute ``revision`` of ``judge`` if there is one."""
     revision = getattr(judge, "revision", None)
     return model if revision is None else f"{model}.{revision}"
 
@@ -254,9 +256,10 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons =
     """Return the version of the scores of ``metric``: ``<metric>/<hash>/<way>/<model>``.
 
     The hash covers the class and the parameters of the metric (apart from the threshold, which only
-    decides the label) and the texts of its prompts. The way is ``fused`` or ``single``. It is
-    followed by ``-short`` if this library, not the judge, split the answer into claims, and by
-    ``-reasons`` if the judge gave reasons. Scores of different versions must not be compared.
+    decides the label) and the texts of its prompts. The way is ``fused`` if questions may share a
+    request, else ``single``. It is followed by ``-short`` if this library, not the judge, split the
+    answer into claims, and by ``-reasons`` if the judge gave reasons. Scores of different versions
+    must not be compared.
     """
     frame = [
         "frame",
@@ -296,7 +299,7 @@ async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
 
 
 def _checked(score: object) -> Score:
-    """Return ``score``, or raise `TypeError` if a metric returned something else."""
+    """Return ``score``, which a metric returned; raise `TypeError` if it is not a `Score`."""
     if not isinstance(score, Score):
         msg = f"measure() must return a Score, not {type(score).__name__}"
         raise TypeError(msg)
@@ -309,7 +312,7 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 
 def _reason_of(error: Exception) -> Reason:
-    """Return the reason of a score if asking the judge raised ``error`` of another library."""
+    """Return the reason for a failed score from ``error``, an exception of another library."""
     status = getattr(error, "status_code", None) or _aws_status(error)
     if isinstance(status, int):
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
@@ -324,7 +327,7 @@ def _reason_of(error: Exception) -> Reason:
 
 
 def _aws_status(error: Exception) -> object:
-    """Return the HTTP status in an error of AWS's client library, or None."""
+    """Return the HTTP status in ``error`` of botocore (the AWS client), or None."""
     response = getattr(error, "response", None)
     told = response.get("ResponseMetadata") if isinstance(response, dict) else None
     return told.get("HTTPStatusCode") if isinstance(told, dict) else None
@@ -337,7 +340,7 @@ def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:
 
 
 def failed_evaluation(metrics: Sequence[Metric], reason: Reason) -> Evaluation:
-    """Return an evaluation in which every metric failed for ``reason``; no judge is asked."""
+    """Return an evaluation in which each score has the status ``error`` and ``reason``."""
     return Evaluation(
         scores=tuple(Score(name=m.name, status="error", reason=reason) for m in metrics)
     )

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from rag_eval_otel.registry import Registry
 
 SchemaMode = Literal["json_schema", "json_object", "text"]
-"""How a reply is made JSON: by a strict schema, as a JSON object, or by the prompt alone."""
+"""How a request asks for JSON: by a strict schema, as a JSON object, or in the prompt only."""
 
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
-"""The name of the request's field that limits the length of a reply."""
+"""The name of the field in a request that limits the tokens of the reply."""
 
 
 _OFFLINE_JUDGE = "rag_eval_otel.judge.lexical:named_judge"
@@ -31,21 +31,22 @@ _OPENAI_EMBEDDER = "rag_eval_otel.embed:named_embedder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """How the models of a provider are reached.
+    """A provider of models: its endpoint, its environment variables, and its factories.
 
-    - ``judge``, ``embedder``: the factory of judges, and of embedders, as ``module:attribute``. The
-      text is empty if the provider has none.
+    - ``judge``, ``embedder``: the function that makes a judge, and the function that makes an
+      embedder, as ``module:attribute``; empty if the provider has no judges or no embedders.
     - ``base_url``: the OpenAI-compatible endpoint; None means the default of the client library.
     - ``keys``, ``addresses``: environment variables with the key, and with the address. The first
       variable that is set counts.
     - ``settings``: further environment variables that the client library reads.
-    - ``key``: the key that is sent if none is set, to servers that need no key.
-    - ``schema_mode``, ``seed``, ``limit``: how requests differ from requests to OpenAI.
+    - ``key``: the key that is sent if no variable is set, for servers that need no key.
+    - ``schema_mode``: how a request asks for JSON. ``seed``, ``limit``: what a request calls the
+      seed and the most tokens of a reply.
     - ``langchain``: the name of the provider for LangChain's ``init_chat_model``, if the provider
       has no OpenAI-compatible endpoint.
     - ``package``, ``extra``: the package that the provider needs, and the extra that installs it.
-    - ``families``: prefixes of model names. If a user leaves out the provider, the error proposes
-      it.
+    - ``families``: prefixes of the provider's model names. If a user writes such a model name
+      without the provider, the error message proposes the provider.
     - ``model``: what error messages call a model's name, such as "deployment".
     """
 
@@ -67,9 +68,9 @@ class Provider:
     model: str = "model"
 
     def address(self, given: str | None) -> str | None:
-        """Return the endpoint for the address ``given``, which may lack the scheme and the path.
+        """Return the URL of the endpoint; add scheme and path if ``given``, an address, lacks them.
 
-        Without an address, return the default endpoint of the provider.
+        If no address is given, return the default endpoint of the provider.
         """
         if not given or self.base_url is None:
             return given or self.base_url
@@ -161,7 +162,7 @@ _SYNONYMS = {
     "hf": "local",
     "mistralai": "mistral",
 }
-"""Other names of the built-in providers, which error messages correct."""
+"""Wrong names of built-in providers, with the right names, which error messages propose."""
 
 Part = Literal["judge", "embedder"]
 OFFLINE: Mapping[Part, str] = {"judge": "lexical", "embedder": "hashing"}
@@ -178,11 +179,14 @@ REGISTRIES: Mapping[Part, Registry] = {
         },
     ),
 }
-"""The factories of judges and embedders, by name of the provider."""
+"""The functions that make judges and embedders, by name of the provider."""
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:
-    """Split ``name`` into provider and model; None for an offline or unknown judge or embedder."""
+    """Split ``name``, as in ``openai/gpt-4o``, into provider and model; None if it has no model.
+
+    The result is also None if the provider is not known.
+    """
     provider, _, model = name.partition("/")
     if not model:
         return None
@@ -193,20 +197,20 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def is_known(part: Part, name: str) -> bool:
-    """Return True if there is a judge or an embedder, as ``part`` says, of this ``name``."""
+    """Return True if ``name`` is a valid name of a judge or an embedder, as ``part`` says."""
     provider, _, model = name.partition("/")
     return name == OFFLINE[part] or (bool(model) and provider in REGISTRIES[part])
 
 
 def forms(part: Part) -> list[str]:
-    """Return the forms that names of judges or embedders have, such as ``openai/<model>``."""
+    """Return the forms of names of judges (or embedders), such as ``openai/<model>``."""
     offline, *providers = REGISTRIES[part].names()
     models = {name: PROVIDERS[name].model for name in providers if name in PROVIDERS}
     return [offline, *(f"{name}/<{models.get(name, 'model')}>" for name in providers)]
 
 
 def nearest(part: Part, name: str) -> str | None:
-    """Return the right name that is most like the wrong ``name``, or None if none is like it."""
+    """Return the valid name that is most like the wrong ``name``, or None if none is similar."""
     head, _, model = name.replace(":", "/", 1).partition("/")
     if not model:
         family = _family(part, head)
@@ -223,7 +227,7 @@ def nearest(part: Part, name: str) -> str | None:
 
 
 def _family(part: Part, model: str) -> str | None:
-    """Return the provider whose models have names like ``model``, or None."""
+    """Return the name of the provider that has models with the prefix of ``model``, or None."""
     for provider in _ALL:
         if model.startswith(provider.families) and provider.name in REGISTRIES[part].built_in:
             return provider.name

@@ -1,4 +1,4 @@
-"""Read thresholds of metrics from options, environment variables and files, and write them."""
+"""Read thresholds of metrics from options, variables and files, and write a thresholds file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def thresholds_of(given: object, *, where: str) -> dict[str, float]:
 
     ``given`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=0.5``.
     Raises `ConfigError` for anything else, for a value that is not a number, and for a file that
-    cannot be read. The message begins with ``where``, the option or variable that was read. Whether
-    a metric has such a name is not checked here.
+    cannot be read. The message begins with ``where``, the option or variable that was read. The
+    names of metrics are not checked.
     """
     if isinstance(given, Mapping):
         return {str(name): _number(value, name, where=where) for name, value in given.items()}
@@ -66,7 +66,8 @@ def _number(value: object, name: object, *, where: str) -> float:
 def read_thresholds(path: Path) -> dict[str, float]:
     """Return the thresholds in the table ``thresholds`` of the TOML file at ``path``.
 
-    Raises `ConfigError`, which names the file, if the file cannot be read or holds anything else.
+    Raises `ConfigError`, which names the file, if the file cannot be read, has another table, or
+    has a value that is not a number.
     """
     try:
         found: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
@@ -83,6 +84,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
 def written_thresholds(found: Iterable[tuple[str, float, str]]) -> str:
     """Return the text of a thresholds file with a line for each metric in ``found``.
 
-    Each entry of ``found`` is the name, the threshold and a remark, which becomes a comment.
+    Each entry of ``found`` has the name of a metric, its threshold, and a remark. The remark
+    becomes a comment in the line.
     """
     return _HEAD + "".join(f"{name} = {value:.6g}  # {told}\n" for name, value, told in found)

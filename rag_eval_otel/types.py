@@ -1,7 +1,7 @@
-"""The records of the library, and the protocols of embedders and sinks.
+"""The data classes of the library (`Sample`, `Score`, `Evaluation`) and its protocols.
 
 A turn, in this library, is one question of a user and its answer. This module imports no
-OpenTelemetry, LangChain, HTTP client, environment or clock.
+OpenTelemetry, LangChain or HTTP client, and reads neither environment nor clock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 
 def require_text(name: str, value: object) -> None:
-    """Raise `TypeError` unless ``value`` is a string; the message calls it ``name``."""
+    """Raise `TypeError` unless ``value`` is a string; ``name`` is its name in the message."""
     if not isinstance(value, str):
         msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
         raise TypeError(msg)
 
 
 def checked_ids(name: str, value: object) -> tuple[str, ...]:
-    """Return the ids in ``value`` as strings; raise `TypeError` if it is not a sequence."""
+    """Return the ids in ``value``, a sequence, as strings; raise `TypeError` for anything else."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
         raise TypeError(msg)
@@ -35,10 +35,10 @@ def checked_ids(name: str, value: object) -> tuple[str, ...]:
 
 
 def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
-    """Return the grades in ``value`` as floats, if they fit a number ``ids`` of relevant ids.
+    """Return ``value``, the grades of relevant documents, as floats; check them first.
 
-    There must be one grade for each id, or none at all. Raises `ValueError` for a grade that is not
-    a finite number from 0, and for a wrong number of grades.
+    ``ids`` is the number of relevant documents. Raises `ValueError` for a grade that is not a
+    finite number of 0 or more, and if the number of grades is neither 0 nor ``ids``.
     """
     grades = tuple(value)
     for grade in grades:
@@ -63,16 +63,16 @@ def checked_texts(name: str, value: object) -> dict[Any, str]:
 
 
 ScoreStatus = Literal["ok", "undefined", "error"]
-"""``ok``: there is a number. ``undefined``: there is none by definition. ``error``: it failed."""
+"""``ok``: the score has a number. ``undefined``: no number by definition. ``error``: it failed."""
 
 Label = Literal["pass", "fail"]
 Fusion = Literal["on", "off"]
 Reasons = Literal["off", "on"]
 """Whether a judge is asked to give reasons beside its verdicts and ratings."""
 Form = Literal["short", "full"]
-"""How an answer is split into claims: ``short``, into sentences; ``full``, by the judge."""
+"""Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
 Embedding = Literal["keep", "drop"]
-"""Whether an evaluation keeps the embedding of its question, if a metric computed it."""
+"""Whether an evaluation has the vector of its question, if a metric embedded the question."""
 
 Reason = Literal[
     # undefined: the sample does not allow a number
@@ -140,7 +140,7 @@ HoldStatus = Literal[
 """The values of ``rag.evaluation.status`` on the exported span of a question and its answer."""
 
 ContextsFromPrompt = Literal["off", "on"]
-"""Whether contexts are read from a prompt, after a heading, if there is no retrieval."""
+"""Whether contexts are read from the prompt of a chat model if a trace has no retrieval."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
 """Where contexts were read in a trace: a retrieval, the result of a tool, or the prompt."""
@@ -166,12 +166,13 @@ class Passage:
 class Sample:
     """One question of a user with the retrieved contexts and the answer, as metrics see it.
 
-    - ``contexts``: strings or `Passage`s in rank order. Empty texts and sequences mean that there
-      was nothing; each metric says what it does then.
+    - ``contexts``: strings or `Passage`s in rank order. An empty question, answer or sequence of
+      contexts means that there is none; each metric says which score it then gives.
     - ``reference``: the right answer (ground truth). Live traces have none.
+    - ``retrieved_ids``: the ids of the retrieved documents in rank order.
     - ``relevant_ids``: the ids that should have been retrieved, or a mapping from these ids to
-      their grades. The grades are then in ``grades``. Live traces have none.
-    - ``rubric``: the levels of the sample's own scale, with their meanings.
+      grades of relevance, which are then in ``grades``. Live traces have none.
+    - ``rubric``: a scale for this sample only: a mapping from numbers to their meanings.
     - ``extra``: further texts by name, for metrics of your own.
 
     Raises `TypeError` or `ValueError`, which name the field, for a value that cannot be used.
@@ -255,10 +256,12 @@ class Score:
 
     - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
     - ``normalized``: the value brought to [0, 1], if the metric has another scale.
-    - ``label``: pass or fail, by the metric's ``threshold``.
-    - ``explanation``, ``detail``: may quote the user's texts. They are exported only if that is
-      wanted.
-    - ``version``: how the score was measured. Scores of different versions must not be compared.
+    - ``reason``: why there is no value, or a remark on the value.
+    - ``label``: ``"pass"`` if the value reaches the metric's ``threshold``, else ``"fail"``.
+    - ``explanation``, ``detail``: the judge's reasons and verdicts. They may quote the user's texts
+      and are exported only if an option says so.
+    - ``version``: a text that changes with metric, prompts and judge. Scores of different versions
+      must not be compared.
     """
 
     name: str
@@ -289,7 +292,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The requests and tokens of judge and embedder. Two usages can be added with ``+``.
+    """How many requests and tokens judge and embedder took. Add two usages with ``+``.
 
     ``cached_tokens`` are the part of ``prompt_tokens`` that the provider had in its cache.
     """
@@ -321,13 +324,13 @@ class Evaluation:
     - ``judge``: the model that answered: ``"lexical"`` for the offline judge, None if no judge
       answered.
     - ``duration``: the seconds from the start to the last score.
-    - ``span``: the evaluated span, if there is one. ``lag``: the seconds from its end to its
-      scores.
-    - ``about``: what is known of the user and the conversation: ``session.id``, ``user.id``,
-      ``gen_ai.conversation.id`` and chosen metadata.
+    - ``span``: the evaluated span, if there is one. ``lag``: the seconds from the end of the span
+      to its scores.
+    - ``about``: attributes of the user and the conversation: ``session.id``, ``user.id``,
+      ``gen_ai.conversation.id``, and metadata that the user of the library chose.
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
     - ``question_embedding``: the vector of the question by ``embedder``, if a metric embedded it.
-    - ``label_metrics``: the names of the metrics that decide the label; None means all metrics.
+    - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     """
 
     scores: tuple[Score, ...]
@@ -377,7 +380,7 @@ class Evaluation:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the judge answered, but its replies gave no metric a number."""
+        """Whether the judge answered, but no metric could compute a number from its replies."""
         return self.status == "unscored" and any(
             score.reason in _JUDGES_FAULT for score in self.scores
         )
@@ -386,7 +389,7 @@ class Evaluation:
     def label(self) -> Label | None:
         """``fail`` if at least one metric failed its threshold, else ``pass``; None without labels.
 
-        Only ``label_metrics`` count, if at least one of them was measured.
+        If at least one of ``label_metrics`` was measured, only these metrics count.
         """
         named = [score for score in self.scores if score.name in (self.label_metrics or ())]
         labels = {score.label for score in named or self.scores if score.label}
@@ -397,7 +400,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
-    """The replies to one judge request: a reply or an error for each task, in their order."""
+    """A judge's replies to a request: ``parts`` has a reply or an error for each task, in order."""
 
     parts: tuple[object, ...]
     model: str
@@ -408,8 +411,9 @@ class Replies:
 class Ending:
     """How the evaluation of a turn (a question and its answer) ended, for the span of the turn.
 
-    ``status`` is None if there was nothing to evaluate. ``reason`` says why a turn was skipped or
-    has no scores. ``contexts`` says where the contexts were read.
+    ``status`` becomes ``rag.evaluation.status`` of the span; None if there was nothing to evaluate.
+    ``reason`` says why the turn was skipped or has no scores. ``contexts`` says whether the
+    contexts were read from a retrieval, a tool or the prompt.
     """
 
     status: HoldStatus | None = None
@@ -419,11 +423,11 @@ class Ending:
 
 
 UNTOUCHED = Ending()
-"""The ending of a span that is exported unchanged."""
+"""The `Ending` of a span that is exported without any attributes of an evaluation."""
 
 
 class Embedder(Protocol):
-    """Computes the vectors of texts."""
+    """Computes vectors (embeddings) of texts for metrics."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a float array of shape ``(len(texts), dim)``; raise `JudgeError` on failure."""
@@ -445,7 +449,7 @@ class Sink(Protocol):
 
 
 class MetricLike(Protocol):
-    """A metric, as an option takes it. `Metric` is the full protocol."""
+    """The type of a metric in annotations of options. `Metric` is the full protocol."""
 
     @property
     def name(self) -> str: ...
@@ -458,7 +462,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """A judge, as an option takes it. `Judge` is the full protocol."""
+    """The type of a judge in annotations of options. `Judge` is the full protocol."""
 
     @property
     def model(self) -> str: ...
@@ -467,21 +471,21 @@ class JudgeLike(Protocol):
 
 
 class ChatModel(Protocol):
-    """A LangChain chat model, as an option takes it."""
+    """The type of a LangChain chat model in annotations of options."""
 
     @property
     def invoke(self) -> Callable[..., Any]: ...
 
 
 class TextEmbeddings(Protocol):
-    """LangChain ``Embeddings``, as an option takes them."""
+    """The type of LangChain ``Embeddings`` in annotations of options."""
 
     @property
     def embed_documents(self) -> Callable[..., Any]: ...
 
 
 class DriftSettings(Protocol):
-    """Settings of drift detection, as an option takes them. See `drift.DriftOptions`."""
+    """The type of settings of drift detection in annotations; see `drift.DriftOptions`."""
 
     @property
     def make_detector(self) -> Callable[..., Any]: ...
