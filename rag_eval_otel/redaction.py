@@ -17,7 +17,7 @@ MARK: Final = "[redacted]"
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Replace every match of the regular expressions in ``patterns`` by `MARK`, in their order."""
+    """Replace each match of the regular expressions in ``patterns`` by ``[redacted]``."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
 
@@ -74,7 +74,7 @@ class Redactor:
 def redactor(patterns: Sequence[str]) -> Redactor:
     """Return a `Redactor` for the regular expressions in ``patterns``.
 
-    Raise `ConfigError` if one of them is not a regular expression, or matches the empty text.
+    Raise `ConfigError` if a pattern is not a regular expression, or if it matches the empty text.
     """
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         msg = f"redact must be a sequence of regular expressions, not {patterns!r}"

@@ -8,7 +8,8 @@ The evidence of a window is a likelihood ratio: the probability of the scores in
 answers than allowed are bad, divided by their probability if exactly as many as allowed are bad.
 Such a ratio is an e-value. Each window starts a sequential test at another time. The maximum over
 the windows is never above the e-Shiryaev-Roberts statistic. So while the target is met, the maximum
-exceeds ``every`` at most once in ``every`` scores, at any traffic and for any mix of metrics.
+exceeds a number such as 100,000 at most once in 100,000 scores, at any traffic and for any mix of
+metrics. The option ``every`` sets this number.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
     ``slo`` is the fraction of answers that should be good, 0.5 to 0.9999. An answer is bad if its
-    score is at or below ``tau``. This is a bucket bound of the score histogram: 0.05, 0.1, ...
-    0.95. While the target is met, there is at most one false alarm in ``every`` scores.
-    ``interval`` is the evaluation interval of the rules, such as ``1m``. ``traces`` is the address
-    that shows the bad answers of a service in the tracing backend. It contains ``{service}`` and
-    ``{metric}`` in place of the names. Other braces and blanks are written ``%7B``, ``%7D``,
-    ``%20``.
+    score is at or below ``tau``, a bucket bound of the score histogram: 0.05, 0.1, ... 0.95. If
+    ``every`` is 100,000, there is at most one false alarm in 100,000 scores while the target is
+    met. ``interval`` is the evaluation interval of the rules, such as ``1m``. ``traces`` is the
+    address of a page of the tracing backend that shows the bad answers of a service. The address
+    contains ``{service}`` and ``{metric}`` in place of the names. Other braces and blanks in the
+    address are written ``%7B``, ``%7D``, ``%20``.
 
     ``thresholds`` maps the name of a metric to a threshold in [0, 1] that replaces ``tau``; the
     nearest bucket bound is used. If ``label_metrics`` names metrics, only these metrics raise

@@ -54,8 +54,8 @@ class CanaryMonitor:
 
     The texts of the canary set stay the same. So if their scores change after the baseline, the
     judge has changed. The monitor then passes an alarm with the cause ``judge`` to ``report``.
-    There is at most one false alarm of a metric in ``every`` scores. `cause` returns the cause of
-    an alarm on live scores. The class is thread-safe.
+    ``every`` limits false alarms: 100,000 means at most one in 100,000 scores of a metric. `cause`
+    returns the cause of an alarm on live scores. The class is thread-safe.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class Holdback:
     ) -> bool:
         """Pass all stored spans and run trees on for export, with ``status`` in place of scores.
 
-        ``flush(seconds)`` is called after each 256 of them, so that the queue of the next span
+        ``flush(seconds)`` is called after every 256 items, so that the queue of the next span
         processor does not overflow. The method also waits for spans that other threads are passing
         on. Return False if other threads have not finished by ``deadline``.
         """

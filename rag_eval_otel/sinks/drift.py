@@ -42,7 +42,10 @@ _SAVE_INTERVAL = 100  # evaluations after which the state is saved
 
 
 class DriftTelemetry:
-    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence."""
+    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence.
+
+    The gauge shows how strong the evidence is that the scores of a metric have changed.
+    """
 
     def __init__(
         self,
