@@ -47,7 +47,7 @@ class Detector(Protocol):
         """
 
     def update(self, value: Any, *, stratum: str | None = None) -> bool:
-        """Add ``value``, a score or an embedding, and return True if it raises an alarm.
+        """Add ``value``, a score or an embedding, and return True if ``value`` raises an alarm.
 
         ``stratum`` names the kind of input that the value belongs to, such as a route.
         """

@@ -341,7 +341,7 @@ class Evidence:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the evidence by the evidence in ``state``, which `to_state` returned.
+        """Continue with the evidence in ``state``, which `to_state` returned earlier.
 
         Raises KeyError, TypeError or ValueError if ``state`` is invalid, and then changes nothing.
         """

@@ -105,11 +105,11 @@ class EmbeddingDrift:
         return None if row is None or self._map is None else self._map.nearness(row)
 
     def update(self, embedding: Vectors | Sequence[float], *, stratum: str | None = None) -> bool:
-        """Add the embedding of a question and return True if it raises an alarm.
+        """Add the embedding of a question and return True if the embedding raises an alarm.
 
-        ``stratum`` names the kind of question, such as a route, as in `BettingDetector.update`. An
-        embedding is ignored if it is zero, not finite, not a row of numbers, or of another length
-        than the first embedding.
+        ``stratum`` names the kind of question, such as a route. The question is then compared with
+        the first questions of the same kind. An embedding is ignored if it is zero, not finite, not
+        a row of numbers, or of another length than the first embedding.
         """
         self.drift_detected = False
         row = self._unit(embedding)
@@ -245,10 +245,12 @@ class _Map:
         return min(1.0, max(0.0, float(np.max(self.centres @ row.astype(np.float32)))))
 
     def features(self, row: Vectors) -> list[float]:
-        """Return the five features of ``row``, an embedding of length 1, as numbers in [0, 1].
+        """Return the five numbers that are compared with the first questions, for one embedding.
 
-        They are the similarity to the most similar centre, and the rank along each main direction.
-        If there are fewer than four directions, .5 replaces the missing ranks.
+        ``row`` is the embedding, scaled to length 1. The numbers are in [0, 1]. The first is the
+        similarity to the most similar centre of a group of questions. The other four are ranks
+        along the main directions of the embeddings. If there are fewer than four directions, .5
+        replaces the missing ranks.
         """
         along = self.directions @ (row - self.mean)
         ranks = [_rank(ranks, x) for ranks, x in zip(self.ranks, along, strict=True)]

@@ -180,7 +180,7 @@ class DriftMonitor:
         return reports
 
     def _new_baseline(self, stream: Stream) -> Iterator[NewBaseline]:
-        """Yield a `NewBaseline` if the last scores of the metric had another version."""
+        """Yield a `NewBaseline` if the scores of the same metric had another version before."""
         key = (stream.service, stream.name)
         previous = self._versions.pop(key, stream.version)
         self._versions[key] = stream.version
