@@ -74,9 +74,10 @@ E = TypeVar("E", bound=Indexed)
 
 
 def check_options(metric: Metric) -> None:
-    """Raise `ConfigError` for values that an option of ``metric`` does not allow, or examples.
+    """Raise `ConfigError` for an option or an example of ``metric`` that cannot be used.
 
-    Examples are refused if their inputs or outputs do not fit a question of ``metric``.
+    An option must have one of its allowed values. The inputs and outputs of an example must fit a
+    question that ``metric`` puts to the judge.
     """
     kind = type(metric)
     for name, choices in _choices(kind).items():
@@ -149,7 +150,7 @@ def measured(
 
 
 def label_of(value: float | None, threshold: float | None) -> Label | None:
-    """Return "pass" if ``value`` is at least ``threshold``, else "fail"; None without the two."""
+    """Return "pass" if ``value`` reaches ``threshold``, else "fail"; None if either is None."""
     if value is None or threshold is None:
         return None
     return "pass" if value >= threshold else "fail"

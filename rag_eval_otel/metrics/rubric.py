@@ -60,7 +60,7 @@ def parse_levels(rubric: Mapping[Any, Any]) -> dict[float, str]:
 
 
 def _level(key: object) -> float | None:
-    """Return ``key`` if it is a number, else the number in its text; None unless there is one."""
+    """Return ``key`` as a number, or the only number in its text; None if there is not one."""
     if isinstance(key, int | float):
         return None if isinstance(key, bool) or not math.isfinite(key) else float(key)
     numbers = re.findall(r"-?(?:\d*\.)?\d+", str(key))
