@@ -288,6 +288,9 @@ class _Noting:
     def refusal(self, _trace_id: int) -> None:
         """Return None, so that every turn is read."""
 
+    def close(self) -> None:
+        """Do nothing, because there are no sinks."""
+
     def submit(self, job: Job) -> bool:
         if isinstance(job, TurnJob):
             self.found.append(Outcome(result=self._read(job.turn), turn=job.turn))
