@@ -128,7 +128,8 @@ def _backed(score: Score) -> str | None:
 def _is_near(score: Score, rating: int) -> bool:
     """Return True if ``score`` is nearer to ``rating``, from 0 to 2, than to any other rating.
 
-    If two judge replies disagree, their mean is near no rating.
+    The value of ``score`` is from 0 to 1, so that 0, 0.5 and 1 stand for the ratings 0, 1 and 2. A
+    value halfway between two ratings is near neither of them.
     """
     return score.value is not None and abs(score.value - rating / 2) < _HALF_A_STEP
 

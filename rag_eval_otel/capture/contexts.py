@@ -271,10 +271,10 @@ def _shows_any(messages: Messages, texts: Iterable[str]) -> bool:
 
 
 def _widened(turn: Turn, shown: Sequence[_Placed], messages: Messages) -> dict[Passage, _Shown]:
-    """Replace a passage in ``shown`` by a longer text around the passage if the LLM was shown it.
+    """Replace passages in ``shown`` by longer texts that contain them.
 
-    Such longer texts are in the metadata of documents, or are documents that a reranker returned.
-    ``messages`` are the messages that the LLM was shown.
+    A passage is replaced only if ``messages``, the prompt of the LLM, contain the longer text. The
+    longer texts are in the metadata of documents, or are documents that a reranker returned.
     """
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     reranked = [

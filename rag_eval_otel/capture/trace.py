@@ -171,14 +171,14 @@ AnyView: TypeAlias = "SdkSpan | Bystander"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """When a trace is complete, in seconds, and how much memory traces may take.
+    """The waiting times, in seconds, before a trace is read, and the limits of stored traces.
 
-    A trace is complete ``root_quiet`` after the end of its last span. If its root has not ended, or
-    if its spans are exported late, it is complete after ``slow_quiet``, and at the latest
-    ``max_age`` after its first span. A question with its answer below an open span is complete
-    after ``quiet``. Over ``max_traces`` or ``max_bytes`` the oldest traces are removed. A single
-    trace is removed if it has more than ``max_spans`` spans or takes more than a quarter of
-    ``max_bytes``.
+    A trace is read ``root_quiet`` after the end of its last span. If its root has not ended, or if
+    its spans are exported late, ``slow_quiet`` counts instead. A trace is read at the latest
+    ``max_age`` after its first span. If the spans of a turn (a question with its answer) have ended
+    below an open span, they are read ``quiet`` after the last of them. Over ``max_traces`` or
+    ``max_bytes`` the oldest traces are removed. A single trace is removed if it has more than
+    ``max_spans`` spans or takes more than a quarter of ``max_bytes``.
     """
 
     quiet: float = 0.5

@@ -247,9 +247,8 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 def holders_of(tree: StepTree, retrieval: Step) -> Iterable[Step]:
     """Return the steps of the trace that contain ``retrieval``, nearest first.
 
-    These are the steps above the retrieval. The application may have recorded documents on a step
-    of another kind, such as a chain. Then this step is ``retrieval``, and it is also the first of
-    the returned steps.
+    These are the parent step, its parent, and so on. If ``retrieval`` is no retrieval call, but a
+    step (such as a chain) on which the application recorded documents, ``retrieval`` comes first.
     """
     explicit = retrieval.kind not in RETRIEVALS
     return tree.path(retrieval) if explicit else tree.ancestors(retrieval)

@@ -74,9 +74,9 @@ class Kind(Generic[R]):
       it is used instead of the text in the file.
     - ``reply``: the pydantic model of the reply.
     - ``inputs``: the names of the texts that the question may show to the judge.
-    - ``blind_to``: fields of the sample (question, contexts or answer) that must not be in the
-      request, not even for another question in it. Other fields, such as a reference, are in a
-      request only if all questions in the request show them.
+    - ``blind_to``: fields of the sample (question, contexts or answer) that the judge must not see.
+      One judge request may have several questions. This question never shares a request with a
+      question that shows one of these fields.
     - ``voice``: 1 or 2 if a metric asks the same question with two prompts of different wording, as
       two independent judges; else 0.
     - ``each``: the name of an input that is a list of texts, if the reply has one entry for each

@@ -230,7 +230,7 @@ class ReplayedSpan(ReadableSpan):
         self.fill(view)
 
     def fill(self, view: RecordedSpan) -> None:
-        """Replace all values of this span by the values of ``view``."""
+        """Set name, times, attributes and all else of this SDK span from the recorded span."""
         attributes = _Attributes(view.attributes)
         attributes.max_value_len = view.value_limit
         super().__init__(
