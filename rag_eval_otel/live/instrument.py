@@ -37,6 +37,7 @@ from rag_eval_otel.runtime.providers import (
     global_or_new_tracer_provider,
     logger_provider_or_global,
 )
+from rag_eval_otel.sinks.drift import DriftSink
 from rag_eval_otel.sinks.factory import build_sinks, check_targets, find_sinks
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Sink
@@ -107,7 +108,7 @@ class Handle:
         )
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
-        atexit.register(self._drain)
+        atexit.register(self._drain)  # before meter and logger providers that are older shut down
         pipeline.instruments.watch_held(pipeline.count_held)
 
     @cached_property
@@ -187,9 +188,12 @@ class Handle:
         ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
-        if "_searches" in vars(self):
-            self._searches.remove()
+        if searches := vars(self).get("_searches"):
+            searches.remove()
         self._drain(timeout)
+        for sink in self._pipeline.scorer.sinks:
+            if isinstance(sink, DriftSink):
+                sink.stop_gauge()  # at exit, the last collection of metrics still needs it
         if self._log_tap is not None:
             self._log_tap.close(self._log_listener)
         if self._attachment is not None and self._attachment.owner is self:
@@ -197,12 +201,7 @@ class Handle:
         atexit.unregister(self._drain)
 
     def _drain(self, timeout: float | None = None) -> None:
-        """Finish and score all RAG turns, export the waiting spans, and keep no span back again.
-
-        At exit, this method runs before the meter and logger providers of the application shut
-        down, if these providers existed before this handle. So the last scores still become events
-        and metrics.
-        """
+        """Finish and score all RAG turns, export the waiting spans, and keep no span back again."""
         self._pipeline.drain(timeout)
 
 

@@ -210,7 +210,14 @@ class DriftSink:
             self._file.save(self.monitor.to_state())
 
     def close(self) -> None:
-        """Stop the gauge of evidence, and write the state of all drift detectors a last time."""
+        """Write the state of all drift detectors a last time.
+
+        The gauge still reports the evidence, because the meter provider may shut down, and collect
+        its last metrics, after this sink is closed. `stop_gauge` ends the reports.
+        """
         atexit.unregister(self.save)
-        self._telemetry.stop()
         self.save()
+
+    def stop_gauge(self) -> None:
+        """Stop reporting the evidence of drift in the gauge."""
+        self._telemetry.stop()

@@ -77,3 +77,33 @@ def test_scores_arrive_though_the_program_ends_at_once(ending: str) -> None:
         roots = [s for s in receiver.spans() if s.parent_span_id is None]
     assert [root.attributes["rag.evaluation.status"] for root in roots] == ["scored"]
     assert roots[0].attributes["rag.evaluation.judge"].startswith("judge")
+
+
+METRICS_AT_EXIT = """
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+set_meter_provider(MeterProvider([PeriodicExportingMetricReader(ConsoleMetricExporter())]))
+from apps.parts import rag
+from rag_eval_otel import RagEvalCallbackHandler
+from rag_eval_otel.drift import DriftOptions
+handler = RagEvalCallbackHandler(drift=DriftOptions(targets={"faithfulness": 0.9}))
+rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]})
+"""
+
+
+@pytest.mark.slow
+def test_the_last_collection_of_metrics_has_the_evidence_of_drift() -> None:
+    """The pipeline ends before the meter provider of the application collects a last time."""
+    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
+    environment = {**os.environ, "PYTHONPATH": paths, "OTEL_TRACES_EXPORTER": "none"}
+    ended = subprocess.run(  # our own script
+        [sys.executable, "-c", METRICS_AT_EXIT],
+        env=environment,
+        timeout=60,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "rag.evaluation.drift.log10_evidence" in ended.stdout
+    assert "rag.evaluation.score" in ended.stdout

@@ -135,8 +135,10 @@ def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
     assert set(backend.evidence()) == {"3"}
 
 
-def test_a_closed_sink_reports_no_evidence_and_saves_its_state(tmp_path: Path) -> None:
-    """The state is not saved again at exit."""
+def test_a_closed_sink_saves_its_state_and_reports_evidence_until_its_gauge_stops(
+    tmp_path: Path,
+) -> None:
+    """The last collection of metrics comes after `close`. The state is not saved again at exit."""
     path = tmp_path / "drift.json"
     backend = Backend(state=path)
     backend.score(*[1.0] * 100, 0.0)
@@ -144,10 +146,13 @@ def test_a_closed_sink_reports_no_evidence_and_saves_its_state(tmp_path: Path) -
     before = backend.evidence()["1"]
     assert before > 0
     first.close()
+    assert backend.evidence()["1"] == before
+    first.stop_gauge()
     backend.sink = backend.made()
     backend.score(*[1.0] * 200)
     assert 0 <= backend.evidence()["1"] < before
     backend.sink.close()
+    backend.sink.stop_gauge()
     assert not backend.points("rag.evaluation.drift.log10_evidence")
     saved = path.read_text(encoding="utf-8")
     assert json.loads(saved)["streams"][0]["detector"]["count"] == 301
