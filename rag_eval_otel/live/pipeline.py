@@ -228,7 +228,7 @@ class Pipeline:
     def finished(self, tree: RunTree) -> None:
         """Keep back a LangChain run tree whose root has ended, and have it read and scored."""
         use: TreeUse = "read"
-        with self._end_edge:
+        with self._trees.edge:
             use = self._use_of(tree)
         job = TreeJob(tree, self._trees, use)
         why: HoldStatus | None = None
@@ -268,7 +268,8 @@ class Pipeline:
         if dialect_of(view) not in {None, "native"}:
             return "read"
         taken = self.buffer.join(tree, view)
-        self._follow_up(taken)
+        with self._trees.edge:  # an error must not have a tree that has joined a trace read twice
+            self._follow_up(taken)
         return "read" if taken.trace is None else "joined"
 
     # --- complete traces: on the sweeper's thread, then on the evaluator's ------------------------
