@@ -70,6 +70,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return every node in ``tree``; ten tests ask for them."""
+    return tuple(ast.walk(tree))
+
+
 def place(path: Path) -> str:
     """Return the module's path within the package, as the lists above spell it."""
     return path.relative_to(PACKAGE).as_posix()
@@ -86,7 +92,7 @@ def dotted_name(path: Path) -> str:
 
 def imported_names(tree: ast.AST, package: str = "") -> Iterator[str]:
     """Yield every name that is imported anywhere in ``tree``, as far as it is spelled out."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -105,19 +111,28 @@ def mentions(tree: ast.AST, name: str) -> bool:
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name)
         or (isinstance(node, ast.Constant) and node.value == name)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
     )
+
+
+def dotted(node: ast.AST) -> str:
+    """Return ``a.b.c`` for the node of this expression, and "" for another kind of expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
 
 
 def touches(tree: ast.AST, names: set[str]) -> bool:
     """Tell whether any of the dotted ``names`` is used or imported in ``tree``."""
-    used = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    used = (dotted(node) for node in nodes_of(tree) if isinstance(node, ast.Attribute))
     return not names.isdisjoint([*used, *imported_names(tree)])
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
     """Yield every function and method."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, Function):
             yield node
 
@@ -154,7 +169,7 @@ def catches_all(node: ast.AST) -> bool:
     """Tell whether ``node`` is a broad except clause or a broad `suppress`."""
     if isinstance(node, ast.ExceptHandler):
         return is_broad(node.type)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+    if isinstance(node, ast.Call) and dotted(node.func).endswith("suppress"):
         return any(is_broad(kind) for kind in node.args)
     return False
 
@@ -169,6 +184,7 @@ def broad_excepts(node: ast.AST, function: str = "<module>") -> Iterator[str]:
         yield from broad_excepts(child, function)
 
 
+@cache
 def without_type_checking(tree: ast.Module) -> ast.Module:
     """Return ``tree`` without the statements under a module-level ``if TYPE_CHECKING:``."""
     body = [
@@ -282,10 +298,10 @@ def test_every_test_says_what_it_shows() -> None:
 
 def asserts(test: Function) -> bool:
     """Return whether a test asserts, or calls a helper whose name says that it does."""
-    calls = [ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)]
-    names = [call.rpartition(".")[2] for call in calls]
-    return any(isinstance(node, ast.Assert) for node in ast.walk(test)) or any(
-        name.startswith(ASSERTING) for name in names
+    nodes = list(ast.walk(test))
+    calls = [dotted(node.func) for node in nodes if isinstance(node, ast.Call)]
+    return any(isinstance(node, ast.Assert) for node in nodes) or any(
+        call.rpartition(".")[2].startswith(ASSERTING) for call in calls
     )
 
 

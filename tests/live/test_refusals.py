@@ -147,6 +147,8 @@ def test_a_held_span_says_why(made: Callable[[App], Any], reason: str) -> None:
     """The span that waited for scores leaves with the reason why there are none."""
     with attached() as app:
         chain = made(app)
+        app.pipeline.submit_ended()
+        assert app.pipeline.hold.wait_empty(100)  # a flush waits only five seconds
         assert app.handle.flush()
         own = chain.get_span_context().span_id
         (left,) = [one for one in app.exported() if one.context.span_id == own]
