@@ -190,9 +190,11 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
     """With ``spans='none'`` the span around a chain carries its scores; of two it carries none."""
     exporter, sink = InMemorySpanExporter(), Collected()
     provider = provider_with(exporter)
-    handle = instrument(tracer_provider=provider, sinks=[sink], **options(spans="none"))
-    # Only the flush hands traces on: a busy machine exceeds the quiet times of the sweeper.
-    pipeline_of(handle).buffer._limits = TraceLimits(  # noqa: SLF001
+    settings = options(spans="none", hold_seconds=100)
+    handle = instrument(tracer_provider=provider, sinks=[sink], **settings)
+    pipeline = pipeline_of(handle)
+    # No sweep hands traces on: a busy machine exceeds the quiet times.
+    pipeline.buffer._limits = TraceLimits(  # noqa: SLF001
         quiet=60.0, root_quiet=60.0, slow_quiet=60.0
     )
     for name, count in (("one", 1), ("two", 2)):
@@ -200,6 +202,8 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
             for _ in range(count):
                 rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    pipeline.submit_ended()
+    assert pipeline.hold.wait_empty(100)  # a flush waits for scores for five seconds only
     assert handle.flush()
     found = {
         span.name: (span.attributes or {}).get("rag.evaluation.status")
