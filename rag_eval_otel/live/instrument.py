@@ -108,7 +108,7 @@ class Handle:
         )
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
-        atexit.register(self._drain)  # before meter and logger providers that are older shut down
+        atexit.register(self._drain)  # runs before older meter and logger providers shut down
         pipeline.instruments.watch_held(pipeline.count_held)
 
     @cached_property
@@ -193,7 +193,7 @@ class Handle:
         self._drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
-                sink.stop_gauge()  # at exit, the last collection of metrics still needs it
+                sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
         if self._log_tap is not None:
             self._log_tap.close(self._log_listener)
         if self._attachment is not None and self._attachment.owner is self:

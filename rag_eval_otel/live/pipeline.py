@@ -268,7 +268,7 @@ class Pipeline:
         if dialect_of(view) not in {None, "native"}:
             return "read"
         taken = self.buffer.join(tree, view)
-        with self._trees.edge:  # an error must not have a tree that has joined a trace read twice
+        with self._trees.edge:  # even after an error, a tree in a trace is not read alone, too
             self._follow_up(taken)
         return "read" if taken.trace is None else "joined"
 

@@ -81,17 +81,18 @@ def ollama_embeddings(url: str) -> Any:
 async def _many(call: Callable[[], Awaitable[object]]) -> list[object]:
     """Make 500 calls, 16 at once; return results and exceptions.
 
-    A call without a reply after a minute is made once more: on one overloaded machine the HTTP
+    One call without a reply after a minute is made once more: on one overloaded machine the HTTP
     client of an application waited forever for a reply that the server had sent.
     """
     slots = asyncio.Semaphore(AT_ONCE)
+    repeats = [call]
 
     async def one() -> object:
         async with slots:
             try:
                 return await asyncio.wait_for(call(), PATIENCE)
             except asyncio.TimeoutError:
-                return await call()
+                return await asyncio.wait_for(repeats.pop()(), PATIENCE)  # a second one fails
 
     return await asyncio.gather(*(one() for _ in range(CALLS)), return_exceptions=True)
 
