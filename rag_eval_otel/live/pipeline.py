@@ -37,7 +37,8 @@ from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.hold import Holdback, Key
-from rag_eval_otel.live.score import Admission, TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.score import TurnJob, TurnScorer, build_measurement
 from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, Sweeper
@@ -127,9 +128,7 @@ class Pipeline:
             ),
             instruments=self.instruments,
             sinks=sinks,
-            admission=Admission(
-                sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute
-            ),
+            admission=Admission.of(config),
             metadata_keys=config.metadata_keys,
             errors=config.errors,
         )

@@ -7,11 +7,9 @@ for example to write an event or a metric.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-import zlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,10 +23,10 @@ from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_embedder, build_judge
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Releasable
+from rag_eval_otel.live.sampling import Admission
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
-from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
@@ -46,69 +44,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rag_eval_otel")
 
-_MINUTE = 60.0
 _INTENDED = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
 """Reasons that are not logged: the configuration wants them, or the turn is scored elsewhere."""
-
-
-class Admission:
-    """Decide for each RAG turn (a question and its answer) whether the turn is evaluated.
-
-    ``sample_rate`` is the fraction of traces whose turns are evaluated. ``max_per_minute`` is the
-    largest number of turns that are evaluated in a minute; None means no limit.
-    """
-
-    def __init__(
-        self,
-        *,
-        sample_rate: float = 1.0,
-        max_per_minute: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.admits_all = sample_rate >= 1 and max_per_minute is None
-        self._rate = sample_rate
-        self._per_minute = max_per_minute
-        self._clock = clock
-        self._left = max_per_minute or 0.0
-        self._at = clock()
-        self._reset_lock()
-        call_in_child(self._reset_lock)
-
-    def _reset_lock(self) -> None:
-        """Create the lock of this object.
-
-        A forked child creates a new lock, because no thread of the child could unlock a lock that
-        was locked during the fork.
-        """
-        self._lock = threading.RLock()
-
-    def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
-
-        The result is ``sample_rate`` if the trace is not in the sample, and ``budget`` if the limit
-        of turns a minute is reached.
-        """
-        if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
-            return "sample_rate"
-        return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
-
-    def _spend(self, per_minute: float) -> bool:
-        with self._lock:
-            now = self._clock()
-            earned = (now - self._at) * per_minute / _MINUTE
-            self._left, self._at = min(max(per_minute, 1.0), self._left + earned), now
-            if self._left < 1:
-                return False
-            self._left -= 1
-            return True
-
-
-def _sampling_point(trace_id: int) -> float:
-    """Return a number in [0, 1) for ``trace_id``, the same number at each call.
-
-    The number does not depend on the bits of the trace id that trace samplers use.
-    """
-    return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
 class TurnScorer:
