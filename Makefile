@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check e2e bench clean
+.PHONY: help demo test check e2e faults bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,11 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
 	$(BIN)/nox
+
+faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
+	@mkdir -p build
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/faults --faults-json build/faults.json
+	$(BIN)/python tests/faults/reliability.py build/faults.json > docs/reliability.md
 
 bench: $(VENV)/.dev  ## Measure against the peers
 	$(BIN)/nox --session bench
