@@ -1,6 +1,6 @@
 """`Config`: read every option from keyword arguments or from environment variables.
 
-This is the only module that reads the environment. Each option is a field of `Config`. The variable
+Each option is a field of `Config`. The variable
 of an option is ``RAG_EVAL_`` and the field's name in capitals. Standard ``OTEL_*`` variables have
 their standard meaning. A *turn* is one question of a user and its answer.
 """
@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
+from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
@@ -39,14 +40,9 @@ Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 VectorStores = Literal["on", "off"]
-Signal = Literal["traces", "metrics", "logs"]
 ErrorMode = Literal["swallow", "raise"]
-KeySource = Literal["variable", "code", "none"]
 _log = logging.getLogger("rag_eval_otel")
 
-PREFIX = "RAG_EVAL_"
-DOCTOR = "RAG_EVAL_DOCTOR"
-"""The variable that switches on reports for ``rag-eval-otel doctor``; it is not an option."""
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "span_only", "span_and_event"})
 
@@ -163,7 +159,7 @@ class Config:
         for name in _ITEMS:
             _check_sequence(name, getattr(self, name))
         redactor(self.redact)
-        thresholds = thresholds_of(self.thresholds, where=f"thresholds ({_variable('thresholds')})")
+        thresholds = thresholds_of(self.thresholds, where=f"thresholds ({variable('thresholds')})")
         object.__setattr__(self, "thresholds", thresholds)
         _check_model("judge", self.judge)
         _check_model("embedder", self.embedder)
@@ -183,7 +179,7 @@ class Config:
     ) -> Config:
         """Return a `Config` with the options of the environment; ``options`` take precedence."""
         environ = os.environ if environ is None else environ
-        given = {name: environ.get(_variable(name)) for name in _PARSERS}
+        given = {name: environ.get(variable(name)) for name in _PARSERS}
         found = {name: _parse(name, value) for name, value in given.items() if value}
         found.setdefault("capture_content", _standard_content(environ))
         found.setdefault("sdk_disabled", environ.get("OTEL_SDK_DISABLED", "").lower() == "true")
@@ -249,7 +245,7 @@ def error_mode(environ: Mapping[str, str] | None = None) -> ErrorMode:
     """
     environ = os.environ if environ is None else environ
     default = "raise" if "PYTEST_CURRENT_TEST" in environ else "swallow"
-    given = environ.get(_variable("errors"), "").strip() or default
+    given = environ.get(variable("errors"), "").strip() or default
     return "raise" if given == "raise" else "swallow"
 
 
@@ -263,7 +259,7 @@ def _refuse_unknown(options: Mapping[str, object]) -> None:
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
     """Log a warning for each ``RAG_EVAL_`` variable whose name looks like a typo."""
-    known = [DOCTOR, *(_variable(name) for name in _PARSERS)]
+    known = [DOCTOR, *(variable(name) for name in _PARSERS)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
             _log.warning("%s is no variable of rag_eval_otel%s", name, meant)
@@ -294,7 +290,7 @@ def _warn_of_hashing(judge: str) -> None:
         "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
         judge,
-        _variable("embedder"),
+        variable("embedder"),
     )
 
 
@@ -345,14 +341,10 @@ _TEXTS = (
 )
 
 
-def _names(value: str, separator: str = ",") -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(separator) if name.strip())
-
-
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(_ITEMS, _names),
+    **dict.fromkeys(_ITEMS, names_in),
     "thresholds": str.strip,
-    "redact": partial(_names, separator="\n"),
+    "redact": partial(names_in, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
     **dict.fromkeys((*_CHOICES, *_TEXTS, "prices"), str.strip),
@@ -362,16 +354,12 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _variable(name: str) -> str:
-    return PREFIX + name.upper()
-
-
 def _parse(name: str, value: str) -> Any:
     try:
         return _PARSERS[name](value)
     except ValueError as error:
         allowed = _range(name) if name in _RANGES else "JSON"
-        msg = f"{_variable(name)} must be {allowed}, not {value!r}"
+        msg = f"{variable(name)} must be {allowed}, not {value!r}"
         raise ConfigError(msg) from error
 
 
@@ -383,7 +371,7 @@ def _check_choices(config: Config) -> None:
     for name, allowed in _CHOICES.items():
         value = getattr(config, name)
         if value not in allowed and not (name == "drift" and hasattr(value, "make_detector")):
-            msg = f"{name} ({_variable(name)}) must be one of {', '.join(allowed)}, not {value!r}"
+            msg = f"{name} ({variable(name)}) must be one of {', '.join(allowed)}, not {value!r}"
             raise ConfigError(msg)
 
 
@@ -399,7 +387,7 @@ def _check_range(name: str, value: object) -> None:
     low, high = _RANGES[name]
     number = int if name in _WHOLE else (int, float)
     if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:
-        msg = f"{name} ({_variable(name)}) must be {_range(name)}, not {value!r}"
+        msg = f"{name} ({variable(name)}) must be {_range(name)}, not {value!r}"
         raise ConfigError(msg)
 
 
@@ -430,70 +418,7 @@ def _check_model(part: Part, value: object) -> None:
         return
     close = nearest(part, value) if isinstance(value, str) else None
     msg = (
-        f"{part} ({_variable(part)}) must be {', '.join(map(repr, forms(part)))}, an object with an"
+        f"{part} ({variable(part)}) must be {', '.join(map(repr, forms(part)))}, an object with an"
         f" async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
     )
     raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)
-
-
-def first_set(names: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of the first variable in ``names`` that is set and not empty, or None."""
-    environ = os.environ if environ is None else environ
-    return next((environ[name] for name in names if environ.get(name)), None)
-
-
-def exporter_names(signal: Signal, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the exporters that the ``OTEL_*`` variables name for ``signal``, as entry point names.
-
-    ``otlp`` becomes the entry point for a protocol. The protocol is gRPC by default, but HTTP if
-    the endpoint has the port 4318, or if the variables name HTTP.
-    """
-    environ = os.environ if environ is None else environ
-    wanted = _names(environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp")
-    otlp = "otlp_proto_http" if _speaks_http(signal, environ) else "otlp_proto_grpc"
-    return tuple(otlp if name == "otlp" else name for name in wanted if name != "none")
-
-
-def _speaks_http(signal: Signal, environ: Mapping[str, str]) -> bool:
-    def read(suffix: str) -> str:
-        special = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}")
-        return special or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "")
-
-    protocol = read("PROTOCOL")
-    if protocol:
-        return protocol.startswith("http")
-    return ":4318" in read("ENDPOINT")
-
-
-def otlp_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the OTLP endpoint for traces that the environment names, or None."""
-    environ = os.environ if environ is None else environ
-    special = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    return special or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
-
-
-def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
-    """Return the folder for the reports that `rag-eval-otel doctor` reads.
-
-    Return ``1`` if the report is to be printed to stderr, and ``""`` if no report is wanted.
-    """
-    environ = os.environ if environ is None else environ
-    return environ.get(DOCTOR, "").strip()
-
-
-def key_source(
-    key: str | None,
-    judge: object = "openai/",
-    environ: Mapping[str, str] | None = None,
-) -> KeySource:
-    """Return where the API key of ``judge`` comes from: ``code``, ``variable`` or ``none``.
-
-    ``key`` is the key that the configuration has.
-    """
-    environ = os.environ if environ is None else environ
-    found = parts_of(judge) if isinstance(judge, str) else None
-    names = found[0].keys if found else ("OPENAI_API_KEY",)
-    known = [environ.get(name) for name in (_variable("judge_api_key"), *names)]
-    if key and key not in known:
-        return "code"
-    return "variable" if any(known) else "none"

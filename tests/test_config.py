@@ -5,7 +5,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from rag_eval_otel.config import Config, ConfigOptions, Signal, exporter_names, otlp_endpoint
+from rag_eval_otel.config import Config, ConfigOptions
+from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge

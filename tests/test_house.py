@@ -45,7 +45,7 @@ PRIVATE_SDK_NAME = "_active_span_processor"
 PRIVATE_SDK_NAME_IN = {"runtime/providers.py"}
 
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
-ENVIRONMENT_IN = {"config.py", "doctor/report.py"}
+ENVIRONMENT_IN = {"config.py", "doctor/report.py", "environment.py"}
 
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),

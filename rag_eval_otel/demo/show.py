@@ -13,8 +13,9 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from rag_eval_otel import semconv
-from rag_eval_otel.config import Config, Signal, otlp_endpoint
+from rag_eval_otel.config import Config
 from rag_eval_otel.demo.app import TURNS, Turn, build_app
+from rag_eval_otel.environment import Signal, otlp_endpoint
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan

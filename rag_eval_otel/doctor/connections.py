@@ -24,7 +24,8 @@ from urllib.request import Request, urlopen
 import grpc  # type: ignore[import-untyped]
 from opentelemetry.util.re import parse_env_headers
 
-from rag_eval_otel.config import Config, Signal, exporter_names
+from rag_eval_otel.config import Config
+from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS, Judge

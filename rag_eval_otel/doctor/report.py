@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
-from rag_eval_otel.config import DOCTOR, Config
+from rag_eval_otel.config import Config
 from rag_eval_otel.doctor import findings as rules
 from rag_eval_otel.doctor.connections import (
     PARTS,
@@ -28,6 +28,7 @@ from rag_eval_otel.doctor.connections import (
     otlp_endpoints,
 )
 from rag_eval_otel.doctor.findings import Finding, Totals, finding, without_consequences
+from rag_eval_otel.environment import DOCTOR
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import Note, listed
 from rag_eval_otel.providers import parts_of

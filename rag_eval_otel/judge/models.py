@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from rag_eval_otel.config import Config, first_set
+from rag_eval_otel.config import Config
 from rag_eval_otel.embed import LangChainEmbedder
+from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import JudgeRequestError, JudgeUnavailableError, UnparsableReplyError
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge

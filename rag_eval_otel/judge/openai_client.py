@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import urlsplit
 
-from rag_eval_otel.config import Config, first_set
+from rag_eval_otel.config import Config
+from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import (
     ConfigError,
     JudgeAuthError,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from rag_eval_otel.config import KeySource, doctor_notes, key_source
+from rag_eval_otel.environment import KeySource, doctor_notes, key_source
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.installed import versions
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rag_eval_otel.config import Signal, exporter_names
+from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import ConfigError
 
 if TYPE_CHECKING:
