@@ -3,17 +3,19 @@
 #   make test PYTHON=python3.12        another interpreter
 #   make check VENV=/var/tmp/venv      another place for the environment
 #   make test PYTEST_ARGS="-k drift"   more arguments for pytest
+#   make soak SOAK_ARGS="--minutes 2"  other arguments for the soak
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+SOAK_ARGS ?= --minutes 30 --rate 100
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check e2e faults bench clean
+.PHONY: help demo test check e2e faults bench soak clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +47,9 @@ faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
 
 bench: $(VENV)/.dev  ## Measure against the peers
 	$(BIN)/nox --session bench
+
+soak: $(VENV)/.test  ## Score mixed traffic with outages for half an hour; nothing may be lost
+	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)
 
 clean:  ## Remove what make and the tools have made
 	rm -rf $(VENV) .nox .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache \

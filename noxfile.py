@@ -38,6 +38,7 @@ nox.options.sessions = [
     "collector",
     "phoenix",
     "report",
+    "soak",
     "pythons",
 ]
 
@@ -279,6 +280,12 @@ def report(session: nox.Session) -> None:
     test_beside(session)
 
 
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Score mixed traffic with outages for 90 seconds, and count every span and turn."""
+    test_beside(session)
+
+
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
     """Run the fast tests on another Python."""
@@ -291,5 +298,6 @@ def pythons(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure against the peers: all benchmarks, or those named on the command line."""
     session.install("--editable", ".", *PEERS, "river")
-    for script in session.posargs or existing("benchmarks/[!_]*.py"):
+    scripts = but(existing("benchmarks/[!_]*.py"), ["benchmarks/soak.py"])  # half an hour
+    for script in session.posargs or scripts:
         session.run("python", script)
