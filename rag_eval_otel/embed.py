@@ -17,7 +17,7 @@ from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
-from rag_eval_otel.runtime.background import SyncFirst
+from rag_eval_otel.runtime.workers import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ ENVIRONMENT_IN = {"config.py", "doctor/report.py", "environment.py"}
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),
     ("registry.py", "find"),
-    ("runtime/background.py", "_fulfil"),
+    ("runtime/workers.py", "_fulfil"),
     ("runtime/guard.py", "__exit__"),
 }
 """(module, function): exactly these catch errors of any kind, and count or hand on each."""

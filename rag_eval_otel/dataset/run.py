@@ -44,9 +44,9 @@ from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_threshol
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.results.rows import Row
-from rag_eval_otel.runtime.background import DaemonExecutor
 from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.workers import DaemonExecutor
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Replies, Sample
 

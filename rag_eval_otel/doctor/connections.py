@@ -29,7 +29,7 @@ from rag_eval_otel.environment import Signal, exporter_names
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS, Judge
-from rag_eval_otel.runtime.background import DaemonExecutor
+from rag_eval_otel.runtime.workers import DaemonExecutor
 from rag_eval_otel.types import Embedder
 
 Part = Literal["judge", "embedder"]

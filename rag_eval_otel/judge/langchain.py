@@ -11,7 +11,7 @@ from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.providers import PROVIDERS, Provider
-from rag_eval_otel.runtime.background import SyncFirst
+from rag_eval_otel.runtime.workers import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:

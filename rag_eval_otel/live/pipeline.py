@@ -216,7 +216,7 @@ class Pipeline:
         """Export a copy of ``span`` with the scores in ``ending``, or the reason for no scores."""
         with self._release_edge:
             if ending.status is not None:
-                self.instruments.tally.add("released", ending.status)
+                self.instruments.released(ending.status)
                 explanations = self.config.explanations
                 span = enrich(span, score_attributes(ending, explanations=explanations))
         with self._release_edge:

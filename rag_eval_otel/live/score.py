@@ -6,7 +6,6 @@ for example to write an event or a metric.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from rag_eval_otel.live.sampling import Admission
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
-from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
@@ -41,8 +40,6 @@ from rag_eval_otel.types import (
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-
-_log = logging.getLogger("rag_eval_otel")
 
 _INTENDED = frozenset({"budget", "duplicate", "not_sampled", "sample_rate"})
 """Reasons that are not logged: the configuration wants them, or the turn is scored elsewhere."""
@@ -76,7 +73,7 @@ class TurnScorer:
         self._recent = RecentTurns()
         self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
         self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
-        self._logged: set[str | None] = set()
+        self._log = LimitedLog()
         self._is_closed = False
 
     def refusal(self, trace_id: int) -> SkipReason | None:
@@ -90,12 +87,14 @@ class TurnScorer:
         return refusal
 
     def refuse(self, reason: SkipReason) -> None:
-        """Count a RAG turn as skipped because of ``reason``, and log the first turn of a reason."""
+        """Count a RAG turn as skipped because of ``reason``; log one such turn in a minute."""
         self.instruments.turn("skipped", reason)
-        if reason not in self._logged and reason not in _INTENDED:
-            self._logged.add(reason)
-            _log.warning(
-                "a RAG turn is not scored: %s; docs/doctor.md says what to do (logged once)", reason
+        if reason not in _INTENDED:
+            self._log.write(
+                f"skipped {reason}",
+                "a RAG turn is not scored: %s; docs/doctor.md says what to do (logged at most once"
+                " a minute)",
+                reason,
             )
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
@@ -140,19 +139,23 @@ class TurnScorer:
                 getattr(sink, "close", lambda: None)()
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Log why scores in ``evaluation`` are missing, once for each reason."""
-        if evaluation.is_useless and (key := f"unscored {evaluation.reason}") not in self._logged:
-            self._logged.add(key)
-            _log.warning(
-                "the judge %s answers, but no metric can use what it says (%s); said once",
+        """Log why scores in ``evaluation`` are missing, once a minute for each reason."""
+        if evaluation.is_useless:
+            self._log.write(
+                f"unscored {evaluation.reason}",
+                "the judge %s answers, but no metric can use what it says (%s); logged at most once"
+                " a minute",
                 evaluation.judge or self._measurement.judge.model,
                 evaluation.reason,
             )
-        for score in evaluation.scores:
-            if score.status == "error" and score.reason not in self._logged:
-                self._logged.add(score.reason)
-                error = score.detail.get("error", "no details")
-                _log.warning("scores are failing (%s): %s; said once", score.reason, error)
+        failed = [score for score in reversed(evaluation.scores) if score.status == "error"]
+        for reason, error in {one.reason: one.detail.get("error") for one in failed}.items():
+            self._log.write(
+                f"error {reason}",
+                "scores are failing (%s): %s; logged at most once a minute",
+                reason,
+                error or "no details",
+            )
 
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
         """Count RAG turns that a shutdown has cancelled, or that an exception has ended."""

@@ -254,7 +254,7 @@ class TreeJob:
         try:
             if ending.status is not None:
                 with parts.edge:
-                    parts.scorer.instruments.tally.add("released", ending.status)
+                    parts.scorer.instruments.released(ending.status)
                     scores = score_attributes(ending, explanations=parts.explanations)
                     span.set_attributes(scores)
             with parts.edge:

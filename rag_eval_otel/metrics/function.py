@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics.outcome import label_of, measured
-from rag_eval_otel.runtime.background import Workers
+from rag_eval_otel.runtime.workers import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 Measured: TypeAlias = "float | bool | Score"

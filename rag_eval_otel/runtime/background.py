@@ -1,34 +1,26 @@
 """`BackgroundEvaluator`: run jobs on one daemon thread with an event loop.
 
-A job is, for example, the evaluation of one RAG answer. The module also has threads for blocking
-calls (`Workers`, `DaemonExecutor`) and for regular calls (`Sweeper`).
+A job is, for example, the evaluation of one RAG answer. `Sweeper` makes regular calls on a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import platform
+import sys
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import silence
+from rag_eval_otel.runtime.guard import LimitedLog, silence
+from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
-
-T = TypeVar("T")
-_AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = (
-    contextvars.ContextVar("rag_eval_otel_around", default=nullcontext)
-)
-"""Makes the context manager within which other threads run calls for the current thread."""
 
 GivenUp: TypeAlias = Literal["shutdown", "error"]
 """Why a job was not completed.
@@ -155,6 +147,7 @@ class BackgroundEvaluator:
             job.give_up("shutdown")
 
     def _start(self) -> bool:
+        _know_processor()
         # Made on this thread: once the interpreter exits, the new thread cannot start a thread.
         executor = DaemonExecutor(around=self._own_thread)
         thread = threading.Thread(
@@ -176,7 +169,7 @@ class BackgroundEvaluator:
     def _own_thread(self) -> Iterator[None]:
         """Suppress instrumentation on the current thread, and list the thread in ``threads``."""
         silence()
-        _AROUND.set(self._own_thread)
+        AROUND.set(self._own_thread)
         ident = threading.get_ident()
         self.threads.add(ident)
         try:
@@ -197,6 +190,18 @@ class BackgroundEvaluator:
                 self._pending.discard(job)
                 self._bytes -= job.size
                 self._changed.notify_all()
+
+
+def _know_processor() -> None:
+    """Under gevent, keep `platform.platform` from starting a child process.
+
+    The ``openai`` client calls it before the first request, and it runs ``uname -p``. The
+    `subprocess` of gevent forks, and until the child runs that program, fork handlers of other
+    libraries may run this process's greenlets in the child a second time.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("subprocess"):
+        vars(platform.uname()).setdefault("processor", "")
 
 
 class _Loop:
@@ -220,6 +225,7 @@ class _Loop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._poll_now = asyncio.Event()
         self._stopping = False
+        self._log = LimitedLog()
 
     def run(self, executor: DaemonExecutor) -> None:
         asyncio.set_event_loop(self._loop)
@@ -280,173 +286,9 @@ class _Loop:
         if task.cancelled():
             why = "shutdown"
         elif (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "a job failed", "exception": error})
+            self._log.write("job", "a job failed", error=error)
             why = "error"
         self._finished(job, why)
-
-
-class DaemonExecutor(ThreadPoolExecutor):
-    """An executor with at most ``max_workers`` threads, all of them daemons.
-
-    An ordinary executor rejects calls while Python exits. The threads of this executor are daemons
-    and still work then, so that the last RAG answers can be scored. One thread starts together with
-    the executor, because from Python 3.12 on no thread can be started while Python exits. Each
-    thread works within the context manager ``around()``. If a call is cancelled before it has
-    begun, the call is dropped at once, together with the objects that the call refers to.
-    """
-
-    def __init__(
-        self,
-        max_workers: int = 16,
-        *,
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        super().__init__(max_workers)
-        self._around = around
-        self._waiting: dict[Future[Any], Callable[[], Any]] = {}
-        self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
-        """One item for each submitted call, and one item for each thread that must end."""
-        # Reentrant: a garbage collection may cancel calls while the lock is held.
-        self._lock = threading.RLock()
-        self._workers = 0
-        self._busy = 0
-        self._grow()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` with its arguments on one of the threads; return a future."""
-        future: Future[Any] = Future()
-        with self._lock:
-            self._busy += 1
-            self._waiting[future] = partial(fn, *args, **kwargs)
-        future.add_done_callback(self._drop_cancelled)
-        if self._busy > self._workers:
-            self._grow()
-        self._turns.put("call")
-        return future
-
-    def _drop_cancelled(self, future: Future[Any]) -> None:
-        """Drop the call of ``future`` if it was cancelled before a thread has begun the call."""
-        with self._lock:
-            if self._waiting.pop(future, None) is not None:
-                self._busy -= 1
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Let the threads end after the submitted calls; return without waiting for the threads."""
-        for _ in range(self._workers):
-            self._turns.put("end")
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether at least one thread has started, so that submitted calls will run."""
-        return self._workers > 0
-
-    def _grow(self) -> None:
-        if self._workers >= self._max_workers:
-            return
-        thread = threading.Thread(target=self._work, name="rag-eval-otel-io", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is shutting down: the existing threads do the work
-            return
-        self._workers += 1
-
-    def _work(self) -> None:
-        with self._around():
-            while self._turns.get() == "call":
-                self._call_next()
-
-    def _call_next(self) -> None:
-        """Run the oldest submitted call, if there is a call that is not cancelled."""
-        with self._lock:
-            future = next(iter(self._waiting), None)
-            call = self._waiting.pop(future) if future is not None else None
-        if future is None or call is None:
-            return
-        _fulfil(future, call)
-        del future, call  # they may refer to the object whose deletion ends this thread
-        with self._lock:
-            self._busy -= 1
-
-
-def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(call())
-    except BaseException as error:  # noqa: BLE001  # raised where the result of the future is read
-        future.set_exception(error)
-
-
-class Workers:
-    """Run blocking calls for coroutines, on at most ``limit`` daemon threads.
-
-    The threads start with the first call and end with this object. A forked child starts its own
-    threads. A call runs in the context of its caller. If the caller runs on a thread of
-    `BackgroundEvaluator`, the thread of the call is listed as a thread of that evaluator, too.
-
-    If the caller is cancelled, a call that has begun runs to its end. A call that still waits for a
-    thread is dropped at once.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._reset()
-        call_in_child(self._reset)
-
-    def _reset(self) -> None:
-        """Forget the threads, because they do not exist in a forked child."""
-        self._lock = threading.Lock()
-        self._executor: DaemonExecutor | None = None
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
-        executor = self._started()
-        if not executor.has_threads:  # the interpreter is exiting: only the caller's thread is left
-            return call()
-        context, around = contextvars.copy_context(), _AROUND.get()
-        future: Future[T] = executor.submit(context.run, _call_within, around, call)
-        return await asyncio.wrap_future(future)
-
-    def _started(self) -> DaemonExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = DaemonExecutor(self._limit)
-                weakref.finalize(self, self._executor.shutdown).atexit = False
-            return self._executor
-
-
-class SyncFirst:
-    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
-
-    ``call`` is the blocking function of a client of another library, and ``acall`` is its
-    asynchronous function. An asynchronous function may be bound to another event loop, so the
-    blocking function is tried first.
-    """
-
-    def __init__(
-        self,
-        call: Callable[..., T],
-        acall: Callable[..., Awaitable[T]],
-        *,
-        max_threads: int = 16,
-    ) -> None:
-        self._call, self._acall = call, acall
-        self._workers = Workers(max_threads)
-        self._is_sync = True
-
-    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the client and return its result, or raise its exception."""
-        if self._is_sync:
-            try:
-                return await self._workers.run(lambda: self._call(*args, **kwargs))
-            except NotImplementedError:
-                self._is_sync = False
-        return await self._acall(*args, **kwargs)
-
-
-def _call_within(around: Callable[[], AbstractContextManager[None]], call: Callable[[], T]) -> T:
-    with around():
-        return call()
 
 
 class Sweeper:

@@ -1,12 +1,14 @@
 """Protect the application from this library.
 
-`Edge` catches the exceptions of this library. `silence` suppresses instrumentation, so that the
-library's own requests make no spans.
+`Edge` catches the exceptions of this library. `LimitedLog` limits how often a warning is logged.
+`silence` suppresses instrumentation, so that the library's own requests make no spans.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -40,18 +42,60 @@ def is_silent() -> bool:
 
 _log = logging.getLogger("rag_eval_otel")
 
+_MAX_KINDS = 256  # kinds of warnings whose last time is remembered
+
+
+class LimitedLog:
+    """Writes at most one warning of each kind within ``seconds``, and counts the warnings left out.
+
+    The next warning of the same kind says how many were left out, so that a second outage is seen
+    in the log. ``clock`` returns the time in seconds. Any number of threads may use one instance.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger = _log,
+        *,
+        seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._seconds = seconds
+        self._clock = clock
+        # kind to time of the last warning and number of warnings left out since then
+        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def write(
+        self, kind: str, message: str, *args: object, error: BaseException | None = None
+    ) -> None:
+        """Log ``message % args`` with the traceback of ``error``, unless ``kind`` was just logged.
+
+        A message that is left out is logged at debug level.
+        """
+        now = self._clock()
+        last, left_out = self._kinds.get(kind, (float("-inf"), 0))
+        if now - last < self._seconds:
+            self._kinds[kind] = (last, left_out + 1)
+            self._logger.debug(message, *args, exc_info=error)
+            return
+        self._kinds[kind] = (now, 0)
+        while len(self._kinds) > _MAX_KINDS:
+            self._kinds.popitem(last=False)
+        text = f"{message} ({left_out} more such messages were left out)" if left_out else message
+        self._logger.warning(text, *args, exc_info=error)
+
 
 class Edge:
     """A context manager that keeps exceptions of this library from the application.
 
     For each exception, ``on_error(place)`` is called, where ``place`` names a part of this library.
-    The first exception is logged as a warning with its traceback, later exceptions at debug level.
+    One exception in a minute is logged as a warning with its traceback, others at debug level.
     With ``mode="raise"``, for tests, exceptions are logged and raised. Exceptions that are not
     subclasses of `Exception` (KeyboardInterrupt, cancellation) are always raised, and not logged.
     Any number of threads may enter one instance at the same time.
     """
 
-    __slots__ = ("_logged", "_mode", "_on_error", "_place")
+    __slots__ = ("_log", "_mode", "_on_error", "_place")
 
     def __init__(
         self, place: str, *, on_error: Callable[[str], None], mode: ErrorMode = "swallow"
@@ -59,7 +103,7 @@ class Edge:
         self._place = place
         self._on_error = on_error
         self._mode = mode
-        self._logged = False
+        self._log = LimitedLog()
 
     def __enter__(self) -> None:
         """Do nothing, because all work is done when the ``with`` block ends."""
@@ -76,15 +120,10 @@ class Edge:
         with suppress(Exception):  # the application's meter may raise an exception
             self._on_error(self._place)
         with suppress(Exception):  # the application's log filters may raise an exception
-            self._log_it(error)
+            self._log.write(
+                self._place,
+                "rag_eval_otel failed in %s; the application is unaffected",
+                self._place,
+                error=error,
+            )
         return self._mode == "swallow"
-
-    def _log_it(self, error: Exception) -> None:
-        level = logging.DEBUG if self._logged else logging.WARNING
-        self._logged = True
-        _log.log(
-            level,
-            "rag_eval_otel failed in %s; the application is unaffected",
-            self._place,
-            exc_info=error,
-        )

@@ -18,7 +18,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sinks.attributes import span_context
-from rag_eval_otel.types import Evaluation, Reason, SkipReason
+from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
 Counted = Literal["turn", "source", "released", "failure"]
 """What a `Tally` counts.
@@ -188,6 +188,12 @@ class InstrumentSink:
             semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
         )
 
+        self._released = meter.create_counter(
+            semconv.RELEASED,
+            unit="{span}",
+            description="Exported spans that waited for scores, by status.",
+        )
+
     def emit(self, evaluation: Evaluation) -> None:
         """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
         context = span_context(evaluation.span)
@@ -215,6 +221,11 @@ class InstrumentSink:
             attributes[semconv.REASON] = reason
         self._turns.add(1, attributes)
         self.tally.add("turn", " ".join(attributes.values()))
+
+    def released(self, status: HoldStatus) -> None:
+        """Count a span that has waited for scores; ``status`` is written on the span."""
+        self.tally.add("released", status)
+        self._released.add(1, {semconv.STATUS: status})
 
     def internal_error(self, place: str) -> None:
         """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""

@@ -101,7 +101,7 @@ def test_what_has_nothing_of_a_turn_says_nothing() -> None:
 
 
 def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The reason is logged once for any number of turns, with the page that gives advice."""
+    """The reason is logged once a minute, however many turns, with the page that gives advice."""
     captured = capture()
     with caplog.at_level(logging.WARNING, "rag_eval_otel"):
         for _ in range(3):

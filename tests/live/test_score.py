@@ -61,7 +61,7 @@ def test_share_is_decided_by_trace() -> None:
 
 
 def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each reason for failing scores is logged once, however many turns it costs."""
+    """Each reason for failing scores is logged once a minute, however many turns it costs."""
     errors = [JudgeAuthError("HTTP 401: refused")] * 8 + [JudgeTransportError("reset")] * 99
     judge = FakeJudge(lambda _: errors.pop(0))
     with running(judge=judge) as app, caplog.at_level(logging.WARNING, "rag_eval_otel"):

@@ -18,12 +18,8 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.runtime.background import (
-    BackgroundEvaluator,
-    DaemonExecutor,
-    GivenUp,
-    Workers,
-)
+from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
+from rag_eval_otel.runtime.workers import DaemonExecutor, Workers
 
 
 async def _nothing() -> None:

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.testing import ManualClock
 
 
 def test_it_swallows_and_counts() -> None:
@@ -61,6 +62,34 @@ def test_the_first_error_is_logged_loudly(caplog: pytest.LogCaptureFixture) -> N
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
     assert "some place" in caplog.text
     assert all(record.exc_info for record in caplog.records)
+
+
+def test_a_second_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Within a minute a kind is logged once; a minute later again, with the number left out."""
+    clock = ManualClock()
+    log = LimitedLog(clock=clock)
+    for _ in range(4):
+        log.write("down", "the judge is down: %s", "refused")
+    log.write("other", "another kind")
+    clock.advance(60)
+    log.write("down", "the judge is down: %s", "reset")
+    clock.advance(60)
+    log.write("down", "the judge is down: %s", "again")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the judge is down: refused",
+        "another kind",
+        "the judge is down: reset (3 more such messages were left out)",
+        "the judge is down: again",
+    ]
+
+
+def test_a_log_remembers_a_bounded_number_of_kinds(caplog: pytest.LogCaptureFixture) -> None:
+    """Kinds made of texts of others cannot fill the memory; a kind that was dropped starts anew."""
+    log = LimitedLog(clock=ManualClock())
+    for kind in [*range(300), 0]:
+        log.write(str(kind), "kind")
+    assert len(caplog.records) == 301
+    assert len(log._kinds) == 256  # noqa: SLF001
 
 
 def test_threads_share_one() -> None:

@@ -1,0 +1,186 @@
+"""Run blocking calls of coroutines on daemon threads (`Workers`, `DaemonExecutor`, `SyncFirst`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Literal, TypeVar
+
+from rag_eval_otel.runtime.fork import call_in_child
+
+T = TypeVar("T")
+AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = contextvars.ContextVar(
+    "rag_eval_otel_around", default=nullcontext
+)
+"""Makes the context manager within which other threads run calls for the current thread."""
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An executor with at most ``max_workers`` threads, all of them daemons.
+
+    An ordinary executor rejects calls while Python exits. The threads of this executor are daemons
+    and still work then, so that the last RAG answers can be scored. One thread starts together with
+    the executor, because from Python 3.12 on no thread can be started while Python exits. Each
+    thread works within the context manager ``around()``. If a call is cancelled before it has
+    begun, the call is dropped at once, together with the objects that the call refers to.
+    """
+
+    def __init__(
+        self,
+        max_workers: int = 16,
+        *,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        super().__init__(max_workers)
+        self._around = around
+        self._waiting: dict[Future[Any], Callable[[], Any]] = {}
+        self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
+        """One item for each submitted call, and one item for each thread that must end."""
+        # Reentrant: a garbage collection may cancel calls while the lock is held.
+        self._lock = threading.RLock()
+        self._workers = 0
+        self._busy = 0
+        self._grow()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` with its arguments on one of the threads; return a future."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._busy += 1
+            self._waiting[future] = partial(fn, *args, **kwargs)
+        future.add_done_callback(self._drop_cancelled)
+        if self._busy > self._workers:
+            self._grow()
+        self._turns.put("call")
+        return future
+
+    def _drop_cancelled(self, future: Future[Any]) -> None:
+        """Drop the call of ``future`` if it was cancelled before a thread has begun the call."""
+        with self._lock:
+            if self._waiting.pop(future, None) is not None:
+                self._busy -= 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Let the threads end after the submitted calls; return without waiting for the threads."""
+        for _ in range(self._workers):
+            self._turns.put("end")
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether at least one thread has started, so that submitted calls will run."""
+        return self._workers > 0
+
+    def _grow(self) -> None:
+        if self._workers >= self._max_workers:
+            return
+        thread = threading.Thread(target=self._work, name="rag-eval-otel-io", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down: the existing threads do the work
+            return
+        self._workers += 1
+
+    def _work(self) -> None:
+        with self._around():
+            while self._turns.get() == "call":
+                self._call_next()
+
+    def _call_next(self) -> None:
+        """Run the oldest submitted call, if there is a call that is not cancelled."""
+        with self._lock:
+            future = next(iter(self._waiting), None)
+            call = self._waiting.pop(future) if future is not None else None
+        if future is None or call is None:
+            return
+        _fulfil(future, call)
+        del future, call  # they may refer to the object whose deletion ends this thread
+        with self._lock:
+            self._busy -= 1
+
+
+def _fulfil(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001  # raised where the result of the future is read
+        future.set_exception(error)
+
+
+class Workers:
+    """Run blocking calls for coroutines, on at most ``limit`` daemon threads.
+
+    The threads start with the first call and end with this object. A forked child starts its own
+    threads. A call runs in the context of its caller. If the caller runs on a thread of
+    `BackgroundEvaluator`, the thread of the call is listed as a thread of that evaluator, too.
+
+    If the caller is cancelled, a call that has begun runs to its end. A call that still waits for a
+    thread is dropped at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Forget the threads, because they do not exist in a forked child."""
+        self._lock = threading.Lock()
+        self._executor: DaemonExecutor | None = None
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
+        executor = self._started()
+        if not executor.has_threads:  # the interpreter is exiting: only the caller's thread is left
+            return call()
+        context, around = contextvars.copy_context(), AROUND.get()
+        future: Future[T] = executor.submit(context.run, _call_within, around, call)
+        return await asyncio.wrap_future(future)
+
+    def _started(self) -> DaemonExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = DaemonExecutor(self._limit)
+                weakref.finalize(self, self._executor.shutdown).atexit = False
+            return self._executor
+
+
+class SyncFirst:
+    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented.
+
+    ``call`` is the blocking function of a client of another library, and ``acall`` is its
+    asynchronous function. An asynchronous function may be bound to another event loop, so the
+    blocking function is tried first.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., T],
+        acall: Callable[..., Awaitable[T]],
+        *,
+        max_threads: int = 16,
+    ) -> None:
+        self._call, self._acall = call, acall
+        self._workers = Workers(max_threads)
+        self._is_sync = True
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the client and return its result, or raise its exception."""
+        if self._is_sync:
+            try:
+                return await self._workers.run(lambda: self._call(*args, **kwargs))
+            except NotImplementedError:
+                self._is_sync = False
+        return await self._acall(*args, **kwargs)
+
+
+def _call_within(around: Callable[[], AbstractContextManager[None]], call: Callable[[], T]) -> T:
+    with around():
+        return call()
