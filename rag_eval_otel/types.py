@@ -294,7 +294,8 @@ class Score:
 class Usage:
     """How many requests and tokens judge and embedder took. Add two usages with ``+``.
 
-    ``cached_tokens`` are the part of ``prompt_tokens`` that the provider had in its cache.
+    A request that was sent again counts again. ``cached_tokens`` are the part of ``prompt_tokens``
+    that the provider had in its cache. ``embedding_tokens`` are the tokens of embedded texts.
     """
 
     judge_requests: int = 0
@@ -302,6 +303,12 @@ class Usage:
     cached_tokens: int = 0
     completion_tokens: int = 0
     embedding_requests: int = 0
+    embedding_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens: of prompts, replies and embedded texts."""
+        return self.prompt_tokens + self.completion_tokens + self.embedding_tokens
 
     def __add__(self, other: Usage) -> Usage:
         names = [f.name for f in fields(self)]

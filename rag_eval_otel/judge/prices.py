@@ -21,17 +21,21 @@ _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The prices of one million tokens of a model: prompt, cached part of the prompt, and reply."""
+    """The prices of one million tokens of a model: prompt, cached part of the prompt, and reply.
+
+    The price of an embedder has only ``input``.
+    """
 
     input: float
-    output: float
+    output: float = 0.0
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
         """Return what the tokens in ``usage`` cost at these prices."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         kept = self.input if self.cached_input is None else self.cached_input
-        asked = (usage.prompt_tokens - cached) * self.input + cached * kept
+        read = usage.prompt_tokens - cached + usage.embedding_tokens
+        asked = read * self.input + cached * kept
         return (asked + usage.completion_tokens * self.output) / _MILLION
 
 

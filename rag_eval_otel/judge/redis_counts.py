@@ -1,0 +1,198 @@
+"""`RedisCounts`: share the counts of a budget among processes, in a Redis or Valkey server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.budget import CELLS, Taken, whole
+from rag_eval_otel.limits import Limit
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import LimitedLog, silence
+from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.workers import DaemonExecutor
+
+T = TypeVar("T")
+
+_THREADS = 4
+_MICRO = 1_000_000
+
+# For each limit: its key, and the arguments limit, width of a cell in microseconds, amount, and the
+# amount that was used while Redis was away. The clock is that of the server, so that all processes
+# have the same windows. Returns the number of the refused limit (0: none), then each cell and sum.
+_TAKE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local cells, refused, result = {}, 0, {0}
+local count = tonumber(ARGV[1])
+for i, key in ipairs(KEYS) do
+  local a = 4 * i - 2
+  local limit, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local amount, owed = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  local cell, sum = math.floor(now / width), owed
+  local found = redis.call('HGETALL', key)
+  for j = 1, #found, 2 do
+    if tonumber(found[j]) < cell - count then
+      redis.call('HDEL', key, found[j])
+    else
+      sum = sum + tonumber(found[j + 1])
+    end
+  end
+  cells[i] = string.format('%.0f', cell)
+  if owed > 0 then redis.call('HINCRBY', key, cells[i], string.format('%.0f', owed)) end
+  if refused == 0 and (sum >= limit or sum + amount > limit) then refused = i end
+  result[2 * i] = cell
+  result[2 * i + 1] = sum
+end
+result[1] = refused
+for i, key in ipairs(KEYS) do
+  local a = 4 * i - 2
+  if refused == 0 then
+    redis.call('HINCRBY', key, cells[i], ARGV[a + 2])
+    result[2 * i + 1] = result[2 * i + 1] + tonumber(ARGV[a + 2])
+  end
+  redis.call('PEXPIRE', key, string.format('%.0f', ARGV[a + 1] / 1000 * (count + 2)))
+end
+return result
+"""
+# For each limit: its key, and the arguments cell and difference.
+_CORRECT = """
+for i, key in ipairs(KEYS) do
+  if redis.call('HEXISTS', key, ARGV[2 * i - 1]) == 1 then
+    redis.call('HINCRBY', key, ARGV[2 * i - 1], ARGV[2 * i])
+  end
+end
+"""
+
+
+class RedisCounts:
+    """The counts of a budget in the Redis at ``url``, such as ``redis://host:6379/0#name``.
+
+    All processes with the same server, database and name (the part after ``#``) share the counts of
+    equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
+    over all processes.
+
+    A call waits at most ``timeout`` seconds for Redis. If Redis cannot be reached, `take` returns
+    None for ``retry`` seconds without a call, ``on_error()`` is called, and one line a minute is
+    logged. What the process uses meanwhile is added to the counts when Redis is back.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        limits: Sequence[Limit],
+        *,
+        timeout: float = 0.25,
+        retry: float = 5.0,
+        on_error: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect with the first call. Raises `MissingDependencyError` without ``redis``."""
+        redis = require("redis", "redis")
+        address, _, name = url.partition("#")
+        try:
+            self._client: Any = redis.Redis.from_url(
+                address, socket_timeout=timeout, socket_connect_timeout=timeout
+            )
+        except ValueError as error:
+            msg = f"budget_redis must be a URL such as redis://host:6379/0, not {address!r}"
+            raise ConfigError(msg) from error
+        self._errors = (redis.exceptions.RedisError, OSError, asyncio.TimeoutError)
+        self._take_script = self._client.register_script(_TAKE)
+        self._correct_script = self._client.register_script(_CORRECT)
+        tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
+        self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
+        self._limits = [whole(limit) for limit in limits]
+        self._widths = [round(limit.seconds * _MICRO / CELLS) for limit in limits]
+        self._timeout = timeout
+        self._retry = retry
+        self._on_error = on_error
+        self._clock = clock
+        self._down_until = float("-inf")
+        self._log = LimitedLog(clock=clock)
+        self.failures = 0
+        self._owed = [0] * len(limits)
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Forget lock and threads, because they do not exist in a forked child."""
+        self._lock = threading.Lock()
+        self._executor: DaemonExecutor | None = None
+
+    async def take(self, amounts: Sequence[int]) -> Taken | None:
+        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached."""
+        if self._clock() < self._down_until:
+            return None
+        owed = self._collect()
+        pairs = zip(self._limits, self._widths, amounts, owed, strict=True)
+        arguments = [CELLS, *(value for four in pairs for value in four)]
+        call = self._submit(lambda: self._take_script(keys=self._keys, args=arguments))
+        try:
+            # Twice the timeout: one for the connection and one for the reply.
+            found = await asyncio.wait_for(asyncio.wrap_future(call), 2 * self._timeout)
+        except self._errors as error:
+            self._failed(error)
+            self.add(owed)
+            return None
+        refused, *rest = found
+        return Taken(
+            refused=refused - 1 if refused else None,
+            cells=tuple(rest[::2]),
+            used=tuple(rest[1::2]),
+        )
+
+    def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
+        """Add ``differences`` to the amounts taken in ``cells``, in the background."""
+        arguments = [value for pair in zip(cells, differences, strict=True) for value in pair]
+
+        def call() -> None:
+            try:
+                self._correct_script(keys=self._keys, args=arguments)
+            except self._errors as error:
+                self._failed(error)
+                self.add([max(0, each) for each in differences])
+
+        self._submit(call)
+
+    def add(self, amounts: Sequence[int]) -> None:
+        """Add ``amounts`` to the counts with the next call of `take` that reaches Redis."""
+        with self._lock:
+            self._owed = [old + new for old, new in zip(self._owed, amounts, strict=True)]
+
+    def _collect(self) -> list[int]:
+        with self._lock:
+            owed, self._owed = self._owed, [0] * len(self._owed)
+            return owed
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self._down_until = self._clock() + self._retry
+        self._on_error()
+        self._log.write(
+            "redis",
+            "the budget's Redis cannot be reached (%s): this process counts alone until it is back,"
+            " so that all processes together may exceed the budget",
+            type(error).__name__,  # the message may have the address and its password
+        )
+
+    def _submit(self, call: Callable[[], T]) -> Future[T]:
+        with self._lock:
+            if self._executor is None:
+                self._executor = DaemonExecutor(_THREADS, around=_silent)
+                weakref.finalize(self, self._executor.shutdown).atexit = False
+            return self._executor.submit(call)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Trace none of the calls to Redis in a thread."""
+    silence()
+    yield

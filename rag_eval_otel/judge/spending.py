@@ -1,0 +1,207 @@
+"""Count what each request to judge and embedder takes, and divide it among the metrics that ask.
+
+`Meter` counts the attempts of one request, and lets each attempt pass the budget. `Ledger` divides
+the tokens of requests that several metrics share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+from rag_eval_otel.errors import JudgeTimeoutError
+from rag_eval_otel.judge.budget import Budget, Reservation
+from rag_eval_otel.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+Part = Literal["judge", "embedder"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt at a request. ``usage`` are the tokens that the server names; None: unknown."""
+
+    usage: Usage | None = None
+
+
+class Meter:
+    """Counts the attempts of one request to a judge or an embedder, as a context manager.
+
+    When the ``with`` block is entered, the first attempt passes ``budget`` (which may raise
+    `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
+    the budget, too. If the client does not call `attempt`, the tokens given to `tell` count.
+
+    ``model`` is the name under which prices are looked up, and ``size`` the number of bytes of the
+    prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
+    """
+
+    def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
+        self.usage = Usage()
+        self._budget = budget
+        self._model = model
+        self._size = size
+        self._part = part
+        self._unused: Reservation | None = None
+        self._told: Usage | None = None
+
+    async def __aenter__(self) -> Self:
+        self._unused = await self._reserve()
+        self._token = _METER.set(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        _METER.reset(self._token)
+        reservation, self._unused = self._unused, None
+        if reservation is not None and self._budget is not None:
+            # No attempt was counted: there was none, or the client does not call `attempt`.
+            unknown = isinstance(error, asyncio.CancelledError | JudgeTimeoutError)
+            self._budget.settle(reservation, None if unknown else self._told or Usage())
+
+    def tell(self, usage: Usage) -> None:
+        """Count ``usage``, which the judge names, if the client has counted no attempt."""
+        if not _requests(self.usage):
+            self._told = self.usage = usage
+
+    async def begin(self) -> Reservation | None:
+        """Return the budget's reservation for the next attempt, or None without a budget."""
+        reservation, self._unused = self._unused, None
+        return reservation or await self._reserve()
+
+    def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
+        """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
+        counted = _one(self._part, usage or Usage())
+        self.usage += counted
+        if reservation is not None and self._budget is not None:
+            self._budget.settle(reservation, None if usage is None else counted)
+
+    async def _reserve(self) -> Reservation | None:
+        if self._budget is None:
+            return None
+        return await self._budget.reserve(self._model, size=self._size, part=self._part)
+
+
+_METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=None)
+
+
+@asynccontextmanager
+async def attempt() -> AsyncIterator[Attempt]:
+    """Count one attempt at a request: one HTTP request. Each retry is an attempt of its own.
+
+    The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
+    counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
+    ``usage`` of the `Attempt` to the tokens in the server's reply. An attempt that fails takes no
+    tokens, except that the tokens after a timeout or a cancellation are unknown: the budget then
+    counts its estimate.
+    """
+    meter, one = _METER.get(), Attempt()
+    if meter is None:
+        yield one
+        return
+    reservation = await meter.begin()
+    unnamed: Usage | None = Usage()
+    try:
+        yield one
+    except (asyncio.CancelledError, JudgeTimeoutError):
+        unnamed = None
+        raise
+    finally:
+        meter.end(reservation, one.usage or unnamed)
+
+
+def _one(part: Part, usage: Usage) -> Usage:
+    if part == "embedder":
+        return replace(usage, judge_requests=0, embedding_requests=1)
+    return replace(usage, judge_requests=1, embedding_requests=0)
+
+
+def _requests(usage: Usage) -> int:
+    return usage.judge_requests + usage.embedding_requests
+
+
+# --- what each metric took ------------------------------------------------------------------------
+
+
+class Ledger:
+    """Divides the requests and tokens of one sample among its metrics.
+
+    A request is divided among its questions (or texts to embed) in proportion to their weights. A
+    question that several metrics ask is divided among them evenly. Tokens stay whole numbers, and
+    the shares add up to the usage exactly. A request that cannot be halved counts for one metric.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, dict[str, None]] = {}
+        self._spent: dict[Hashable, Usage] = {}
+
+    def ask(self, question: Hashable) -> None:
+        """Note that the current metric (see `measuring`) asks ``question``."""
+        metric = _METRIC.get()
+        if metric is not None:
+            self._asked.setdefault(question, {})[metric] = None
+
+    def spend(self, weights: Mapping[Hashable, int], usage: Usage) -> None:
+        """Divide ``usage`` among the questions in ``weights``, in proportion to their weights."""
+        for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
+            self._spent[question] = self._spent.get(question, Usage()) + share
+
+    def shares(self, metrics: Iterable[str]) -> dict[str, Usage]:
+        """Return what each of ``metrics`` took, by name."""
+        found = dict.fromkeys(metrics, Usage())
+        for question, usage in self._spent.items():
+            askers = [name for name in self._asked.get(question, ()) if name in found]
+            for name, share in zip(askers, shares(usage, [1] * len(askers)), strict=True):
+                found[name] += share
+        return found
+
+
+def shares(usage: Usage, weights: list[int]) -> list[Usage]:
+    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly.
+
+    If all weights are zero, the shares are equal.
+    """
+    weights = weights if any(weights) else [1] * len(weights)
+    # Cached tokens are divided apart from others, so that no share has more than its prompt.
+    fresh = replace(usage, prompt_tokens=usage.prompt_tokens - usage.cached_tokens)
+    names = [field.name for field in fields(Usage)]
+    columns = {name: _divided(getattr(fresh, name), weights) for name in names}
+    rows = [Usage(**{name: columns[name][i] for name in names}) for i in range(len(weights))]
+    return [replace(row, prompt_tokens=row.prompt_tokens + row.cached_tokens) for row in rows]
+
+
+def _divided(number: int, weights: list[int]) -> list[int]:
+    """Divide a whole ``number`` by ``weights``: each share is rounded, and the sum is exact."""
+    total, before = sum(weights), 0
+    ends = [number * part // total for part in accumulate(weights)]
+    found = []
+    for end in ends:
+        found.append(end - before)
+        before = end
+    return found
+
+
+_METRIC: ContextVar[str | None] = ContextVar("rag_eval_otel_metric", default=None)
+
+
+@contextmanager
+def measuring(metric: str) -> Iterator[None]:
+    """Attribute questions that are asked in the ``with`` block to the metric of this name."""
+    token = _METRIC.set(metric)
+    try:
+        yield
+    finally:
+        _METRIC.reset(token)

@@ -1,0 +1,341 @@
+"""Budgets in windows of time, on a clock that the tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+
+from rag_eval_otel.errors import BudgetSpentError, ConfigError, JudgeTimeoutError
+from rag_eval_otel.judge.budget import Budget, SlidingWindow, Taken
+from rag_eval_otel.judge.prices import Price, Prices
+from rag_eval_otel.judge.redis_counts import RedisCounts
+from rag_eval_otel.judge.spending import Ledger, Meter, attempt, measuring, shares
+from rag_eval_otel.limits import Limit, limits_of
+from rag_eval_otel.testing import ManualClock
+from rag_eval_otel.types import Usage
+
+PRICES = Prices(models={"m": Price(input=1.0, output=10.0)})
+
+
+def budget(text: str, **options: object) -> Budget:
+    """Return the budget that ``text`` describes."""
+    limits = limits_of(text, where="budget")
+    return Budget(limits, prices=PRICES, **options)  # type: ignore[arg-type]
+
+
+def admitted(one: Budget, times: int, usage: Usage | None = None) -> int:
+    """Make ``times`` requests one after the other; return how many pass."""
+
+    async def requests() -> int:
+        count = 0
+        for _ in range(times):
+            try:
+                reservation = await one.reserve("m", size=300)
+            except BudgetSpentError:
+                continue
+            one.settle(reservation, usage or Usage(judge_requests=1))
+            count += 1
+        return count
+
+    return asyncio.run(requests())
+
+
+def test_any_window_has_at_most_the_limit() -> None:
+    """With requests at all times, no window has more than the limit, and few have less."""
+    clock = ManualClock()
+    one = budget("600 requests/minute", clock=clock)
+    times: list[float] = []
+    for _ in range(20_000):
+        if admitted_now(one):
+            times.append(clock())
+        clock.advance(0.01)
+    most = max(sum(1 for at in times if start <= at < start + 60) for start in times[::7])
+    assert most <= 600
+    assert sum(1 for at in times if 60 <= at < 180) >= 2 * 594
+
+
+def admitted_now(one: Budget) -> bool:
+    """Make one request; return whether the budget lets it pass."""
+    coroutine = one.reserve("m", size=300)
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        one.settle(done.value, Usage(judge_requests=1))
+        return True
+    except BudgetSpentError:
+        return False
+    pytest.fail("a budget without Redis must not wait")
+
+
+def test_amounts_leave_the_window() -> None:
+    """The sum has what is younger than the window, and is corrected in the right cell."""
+    window = SlidingWindow(60)
+    cell = window.add(0.0, 5)
+    window.add(30.0, 1)
+    window.correct(cell, -2)
+    assert [window.sum(now) for now in (30.0, 60.0, 60.4, 90.4)] == [4, 4, 1, 0]
+    window.correct(cell, 10)
+    assert window.sum(90.4) == 0
+
+
+def test_an_error_names_the_limit_that_is_spent() -> None:
+    """Of several limits, the one that is reached is named; none is charged by a refusal."""
+    one = budget("5 requests/minute, 1 USD/day")
+    assert admitted(one, 9) == 5
+    with pytest.raises(BudgetSpentError, match="the budget of 5 requests/minute is spent"):
+        asyncio.run(one.reserve("m", size=300))
+    assert str(one.spent_limit) == "5 requests/minute"
+    assert [(str(limit), left) for limit, left in one.left()] == [
+        ("5 requests/minute", 0),
+        ("1 USD/day", 1),
+    ]
+
+
+def test_money_is_settled_with_the_real_tokens() -> None:
+    """A million prompt tokens for one dollar use up one dollar, whatever the estimate was."""
+    one = budget("3.01 USD/hour")
+    assert admitted(one, 9, Usage(judge_requests=1, prompt_tokens=1_000_000)) == 3
+
+
+def test_a_budget_of_money_needs_prices_in_its_currency() -> None:
+    """Another currency, or a model without a price, is an error that names the options."""
+    with pytest.raises(ConfigError, match=r"5 EUR/day is in EUR, but prices are in USD"):
+        budget("5 EUR/day")
+    one = budget("5 USD/day")
+    one.require_price("m", "judge")
+    with pytest.raises(ConfigError, match=r"needs the price of the judge 'x'.*option prices"):
+        one.require_price("x", "judge")
+    budget("5 requests/day").require_price("x", "judge")
+
+
+def test_estimates_follow_the_tokens_of_requests() -> None:
+    """After replies of 9,000 tokens, a limit of 10,000 tokens admits one request at a time."""
+    one = budget("100k tokens/minute")
+    assert admitted(one, 1, Usage(judge_requests=1, prompt_tokens=100, completion_tokens=9_000))
+    asyncio.run(one.reserve("m", size=300))
+    assert dict(one.left()) == {one.limits[0]: 100_000 - 9_100 - 9_100}
+
+
+def test_the_most_tokens_of_a_reply_bound_the_estimate() -> None:
+    """With the option ``max_tokens``, no estimate of a reply is longer."""
+    one = budget("100k tokens/minute", reply_tokens=50)
+    asyncio.run(one.reserve("m", size=300))
+    assert dict(one.left()) == {one.limits[0]: 100_000 - 150}
+
+
+def test_64_threads_get_exactly_the_limit() -> None:
+    """However many threads ask at once, a limit of requests is met, and never exceeded."""
+    one = budget("1000 requests/minute", clock=ManualClock())
+    with ThreadPoolExecutor(64) as pool:
+        found = list(pool.map(lambda _: admitted(one, 40), range(64)))
+    assert sum(found) == 1000
+
+
+# --- the meter ------------------------------------------------------------------------------------
+
+
+async def metered(one: Budget | None, *attempts: Usage | BaseException) -> Meter:
+    """Make one request with these ``attempts``, as a client with retries does."""
+    async with Meter(one, model="m", size=300, part="judge") as meter:
+        for result in attempts:
+            with suppress(JudgeTimeoutError, OSError):
+                async with attempt() as made:
+                    if isinstance(result, BaseException):
+                        raise result
+                    made.usage = result
+    return meter
+
+
+def test_each_attempt_counts() -> None:
+    """Three HTTP attempts of one request are three requests, for the budget as well."""
+    one = budget("10 requests/minute")
+    tokens = Usage(prompt_tokens=7, completion_tokens=2)
+    meter = asyncio.run(metered(one, OSError(), OSError(), tokens))
+    assert meter.usage == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
+    assert dict(one.left()) == {one.limits[0]: 7}
+
+
+def test_an_attempt_beyond_the_budget_is_not_made() -> None:
+    """A retry needs the budget, too."""
+    one = budget("2 requests/minute")
+    with pytest.raises(BudgetSpentError):
+        asyncio.run(metered(one, OSError(), OSError(), Usage()))
+    assert dict(one.left()) == {one.limits[0]: 0}
+
+
+def test_after_a_timeout_the_estimate_counts() -> None:
+    """Nobody knows what a request has cost that got no reply."""
+    one = budget("1000 tokens/minute")
+    asyncio.run(metered(one, JudgeTimeoutError()))
+    assert dict(one.left()) == {one.limits[0]: 1000 - 100 - 256}
+
+
+def test_a_judge_that_counts_no_attempts_is_believed() -> None:
+    """The usage in its replies counts; a request that it does not send costs nothing."""
+    one = budget("10 requests/minute")
+
+    async def asked(usage: Usage | None) -> Usage:
+        async with Meter(one, model="m", size=300, part="judge") as meter:
+            if usage is not None:
+                meter.tell(usage)
+        return meter.usage
+
+    assert asyncio.run(asked(Usage(judge_requests=2))) == Usage(judge_requests=2)
+    assert asyncio.run(asked(None)) == Usage()
+    assert dict(one.left()) == {one.limits[0]: 8}
+
+
+def test_without_a_meter_nothing_is_counted() -> None:
+    """A client may be used on its own."""
+
+    async def alone() -> None:
+        async with attempt() as made:
+            made.usage = Usage(judge_requests=1)
+
+    assert asyncio.run(alone()) is None
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+def test_shares_add_up_exactly() -> None:
+    """Tokens are divided by weight into whole numbers that lose nothing."""
+    usage = Usage(judge_requests=1, prompt_tokens=100, cached_tokens=64, completion_tokens=7)
+    for weights in ([1, 1, 1], [5, 0, 3], [0, 0], [997, 1]):
+        found = shares(usage, weights)
+        assert sum(found, Usage()) == usage
+        assert all(each.cached_tokens <= each.prompt_tokens for each in found)
+    assert shares(usage, []) == []
+
+
+def test_a_question_of_two_metrics_is_divided_among_them() -> None:
+    """A shared question costs each of its metrics half, and a question of one metric all."""
+    ledger = Ledger()
+    for metric, question in (("a", "both"), ("b", "both"), ("b", "own")):
+        with measuring(metric):
+            ledger.ask(question)
+    ledger.ask("nobody's")
+    ledger.spend({"both": 30, "own": 10}, Usage(prompt_tokens=400))
+    ledger.spend({"nobody's": 1}, Usage(prompt_tokens=9))
+    found = ledger.shares(["a", "b", "c"])
+    assert {name: each.prompt_tokens for name, each in found.items()} == {
+        "a": 150,
+        "b": 250,
+        "c": 0,
+    }
+
+
+# --- Redis ----------------------------------------------------------------------------------------
+
+SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    """Run a Redis server and return its URL."""
+    if SERVER is None:
+        pytest.skip("neither redis-server nor valkey-server is installed")
+    port = free_port()
+    command = [SERVER, "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if "eady to accept connections" in line:
+                break
+        threading.Thread(target=server.stdout.read, daemon=True).start()
+        yield f"redis://127.0.0.1:{port}/0"
+        server.kill()
+
+
+LIMITS = "100 requests/day, 1 USD/day"
+LONG = 60.0  # seconds to wait for Redis on a busy machine
+
+
+def shared(url: str, text: str = LIMITS, **options: object) -> Budget:
+    """Return a budget that shares its counts in Redis."""
+    limits = limits_of(text, where="budget")
+    counts = RedisCounts(url, limits, timeout=LONG, **options)  # type: ignore[arg-type]
+    return Budget(limits, prices=PRICES, shared=counts)
+
+
+def test_processes_share_a_budget_in_redis(redis_url: str) -> None:
+    """Two budgets with one Redis admit together what one admits alone; another name is apart."""
+    one, other = shared(redis_url), shared(redis_url)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda each: admitted(each, 80), (one, other)))
+    assert sum(found) == 100
+    assert str(one.spent_limit or other.spent_limit) == "100 requests/day"
+    assert admitted(shared(f"{redis_url}#other"), 3) == 3
+
+
+def test_estimates_are_settled_in_redis(redis_url: str) -> None:
+    """A second process sees the real tokens of requests, not their estimates."""
+    one = shared(redis_url, "1000 tokens/day")
+    assert admitted(one, 1, Usage(judge_requests=1, prompt_tokens=600)) == 1
+    client = redis.Redis.from_url(redis_url)
+    for _ in range(6_000):
+        (key,) = client.keys()  # type: ignore[misc]
+        if client.hvals(key) == [b"600"]:
+            break
+        threading.Event().wait(0.01)
+    assert client.hvals(key) == [b"600"]
+    client.close()
+
+
+def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The outage is logged once and counted, and Redis is not asked again for a while."""
+    clock, errors = ManualClock(), list[str]()
+    limits = limits_of("3 requests/minute", where="budget")
+    counts = RedisCounts(
+        f"redis://127.0.0.1:{free_port()}/0",
+        limits,
+        clock=clock,
+        timeout=LONG,
+        on_error=lambda: errors.append("redis"),
+    )
+    one = Budget(limits, shared=counts)
+    assert admitted(one, 5) == 3
+    assert counts.failures == len(errors) == 1
+    clock.advance(6)
+    assert admitted(one, 1) == 0
+    assert counts.failures == 2
+    assert caplog.text.count("the budget's Redis cannot be reached (ConnectionError)") == 1
+
+
+def test_what_is_used_during_an_outage_is_added_later(redis_url: str) -> None:
+    """When Redis is back, the other processes learn of the requests that were made without it."""
+    limits = limits_of("100 requests/day", where="budget")
+    one = RedisCounts(redis_url, limits, timeout=LONG)
+    one.add([40])
+    two = RedisCounts(redis_url, limits, timeout=LONG)
+
+    async def taken() -> list[Taken | None]:
+        return [await one.take([1]), await two.take([1])]
+
+    first, second = asyncio.run(taken())
+    assert first is not None
+    assert second is not None
+    assert (first.used, second.used) == ((41,), (42,))
+
+
+def test_a_wrong_address_of_redis_is_refused() -> None:
+    """The error names the option."""
+    with pytest.raises(ConfigError, match=r"budget_redis must be a URL such as redis://host"):
+        RedisCounts("here", [Limit(amount=1, unit="requests", seconds=60)])
