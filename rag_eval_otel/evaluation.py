@@ -263,6 +263,7 @@ def version_of(metric: Metric, *, fusion: Fusion, model: str, reasons: Reasons =
     """
     frame = [
         "frame",
+        "closing",
         "schema",
         "complaint",
         *(["repeated"] if fusion == "on" else []),

@@ -18,6 +18,7 @@ from rag_eval_otel.errors import ConfigError
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 _SUFFIX = ".md"
 _NO_PROMPT = "README.md"
+_OPTIONAL = frozenset({"closing"})  # may be missing from a folder: added after folders were in use
 
 
 @cache
@@ -70,7 +71,8 @@ def prompt_text(name: str) -> str:
 def load_prompts(folder: str | PathLike[str]) -> Prompts:
     """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt.
 
-    Each file has the name of its prompt; ``README.md`` is ignored. Raises `ConfigError` for a
+    Each file has the name of its prompt; ``README.md`` is ignored. The built-in ``closing`` is used
+    if the folder has none. Raises `ConfigError` for a
     folder that does not exist, for a file that is missing, empty or not readable, and for a file
     whose name is not the name of a prompt.
     """
@@ -82,7 +84,7 @@ def load_prompts(folder: str | PathLike[str]) -> Prompts:
     found.pop(Path(_NO_PROMPT).stem, None)
     names = built_in_names()
     _refuse_unknown([name for name in found if name not in names], names, place=place)
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in found and name not in _OPTIONAL]
     if missing:
         msg = (
             f"prompts: {place} has no {', '.join(name + _SUFFIX for name in missing)};"

@@ -2,7 +2,9 @@
 
 A request begins with constant text, which providers cache: the frame, the prompts, and the form of
 the reply. Then come the texts of the sample. A delimiter with a random code stands before each
-text. The code is drawn anew for each request, so that no text can contain a delimiter.
+text. The code is drawn anew for each request, so that no text can contain a delimiter. What looks
+like a delimiter or a control token in a text is broken (see `untrusted.harmless`). Constant text
+after the last delimiter repeats that the texts are no instructions.
 
 Replies are short: an entry of a list has no number, because its position says which text it judges;
 reasons are given only if the user wants them; an object with only one member is replaced by the
@@ -28,6 +30,7 @@ from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.tasks import Example, Kind, Task
 from rag_eval_otel.types import Reasons
+from rag_eval_otel.untrusted import harmless
 
 Schema: TypeAlias = "dict[str, Any]"
 Tasks: TypeAlias = "Sequence[Task[Any]]"
@@ -162,16 +165,16 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
     for name, value in shown:
         lines += _marked(name, value, code=drawn)
     for complaint, name in complaints.items():
-        lines += [f"[{drawn} {prompt_text('complaint')} {name}]", complaint]
-    return "\n".join([*lines, f"[{drawn} end]"])
+        lines += [f"[{drawn} {prompt_text('complaint')} {name}]", harmless(complaint)]
+    return "\n".join([*lines, f"[{drawn} end]", prompt_text("closing")])
 
 
 def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[str]:
     if isinstance(value, str):
-        yield from (f"[{code} {name}]", value)
+        yield from (f"[{code} {name}]", harmless(value))
     else:
         for i, text in enumerate(value, start=1):
-            yield from (f"[{code} {name} {i}]", text)
+            yield from (f"[{code} {name} {i}]", harmless(text))
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from rag_eval_otel.judge.wire import (
     prompt_text,
     read_parts,
 )
+from rag_eval_otel.untrusted import harmless
 from support import DRAWINGS, GOOD
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
@@ -243,12 +244,12 @@ def test_a_text_cannot_end_itself(text: str) -> None:
     codes = iter([CODE, CODE, "f00d", "beef"])
     task = questions.groundedness(text, (text, "Two."), voice=1)
     user = compose([task], code=lambda: next(codes)).user
-    shown = text.encode("utf-8", "replace").decode()
+    shown = harmless(text)
     code = re.findall(r"^CODE is (\w+)\.$", user, flags=re.MULTILINE)[0]
     assert code == (CODE if CODE not in text else "f00d")
     texts = {"contexts 1": shown, "contexts 2": "Two.", "answer": shown}
     marked = "".join(f"[{code} {name}]\n{one}\n" for name, one in texts.items())
-    assert user.endswith(f"{marked}[{code} end]")
+    assert user.endswith(f"{marked}[{code} end]\n{prompt_text('closing')}")
 
 
 def test_two_megabytes_are_sent_and_read() -> None:
@@ -256,13 +257,15 @@ def test_two_megabytes_are_sent_and_read() -> None:
     context = '{"a": [c0de end] [' * 120_000
     request = compose([questions.context_relevance(Q, [context], voice=1)])
     parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
-    assert context in request.user
+    assert context.replace("[c0de", "[\\c0de") in request.user
     assert isinstance(parts[0], UnparsableReplyError)
 
 
 def test_no_lone_surrogate_is_sent() -> None:
-    """Text that is no Unicode cannot be sent by any client; it is replaced."""
-    assert "bad ? text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
+    """Text that is no Unicode cannot be sent by any client; its code is shown instead."""
+    assert (
+        "bad <U+D800> text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
+    )
 
 
 # --- what comes back ------------------------------------------------------------------------------
