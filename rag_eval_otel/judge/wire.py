@@ -487,7 +487,7 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
 def _cut_off(text: str) -> dict[str, Any]:
     """Return the members of the JSON object in ``text``, which was cut off, but the last one."""
     try:
-        value = from_json(text, allow_partial=True)
+        value = from_json(text.encode("utf-8", "replace"), allow_partial=True)
     except ValueError:
         return {}
     return dict(list(value.items())[:-1]) if isinstance(value, dict) else {}
