@@ -1,6 +1,78 @@
-"""An alarm of the drift monitor, for tests of its telemetry."""
+"""An alarm of the drift monitor, and a drift sink with its telemetry, for tests."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.drift.records import Alarm, Drift, Stream
+from rag_eval_otel.sinks.drift import DriftSink
+from rag_eval_otel.sinks.factory import build_sinks
+from rag_eval_otel.types import Evaluation, Score, SpanRef
+
+QUICK = {"every": 100, "learn": 100, "cooldown": 50}
+
+
+class Backend:
+    """The drift sink of a pipeline, and the telemetry it exports."""
+
+    def __init__(self, **options: Any) -> None:
+        """Watch with ``options``."""
+        self.reader = InMemoryMetricReader()
+        self.logs = InMemoryLogRecordExporter()
+        provider = LoggerProvider()
+        provider.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
+        self.config = Config(drift=DriftOptions(**{**QUICK, **options}))
+        resource = Resource.create({"service.name": "shop"})
+        self.tracers, self.meters, self.logging = (
+            TracerProvider(resource=resource),
+            MeterProvider([self.reader]),
+            provider,
+        )
+        self.sink = self.made()
+        self.turns = 0
+
+    def made(self) -> DriftSink:
+        """Return the drift sink of a pipeline; a second one uses the same providers."""
+        _, sink = build_sinks(
+            self.config, provider=self.tracers, meters=self.meters, logs=self.logging
+        )
+        assert isinstance(sink, DriftSink)
+        return sink
+
+    def score(self, *values: float, version: str = "1") -> None:
+        """Emit a turn for each of ``values``."""
+        for value in values:
+            self.turns += 1
+            score = Score(name="faithfulness", value=value, version=version)
+            span = SpanRef(trace_id=self.turns, span_id=1)
+            self.sink.emit(Evaluation(scores=(score,), span=span))
+
+    def events(self) -> list[Any]:
+        """Return the log records so far."""
+        return [record.log_record for record in self.logs.get_finished_logs()]
+
+    def points(self, name: str) -> list[Any]:
+        """Collect metrics, and return the points of one instrument."""
+        data = self.reader.get_metrics_data()
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
+        return [p for m in metrics if m.name == name for p in m.data.data_points]
+
+    def evidence(self) -> dict[str, float]:
+        """Collect metrics, and return the evidence for each version of the metric."""
+        points = self.points("rag.evaluation.drift.log10_evidence")
+        mine = [p for p in points if p.attributes["gen_ai.evaluation.name"] == "faithfulness"]
+        found = {str(p.attributes["rag.evaluation.version"]): p.value for p in mine}
+        assert len(found) == len(mine)
+        return found
 
 
 def drifted(service: str = "shop") -> Drift:
