@@ -11,10 +11,13 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from typing import Any, TextIO, cast
 
 from rag_eval_otel import __version__
 from rag_eval_otel.errors import RagEvalError
+from rag_eval_otel.untrusted import visible
 
 _COMMANDS: Mapping[str, str] = {
     "demo": "run a small offline RAG app, and show its traces with their scores",
@@ -38,16 +41,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(given).parse_args(given)
     try:
-        status: int = options.run(options)
+        with redirect_stdout(cast("TextIO", _Terminal(sys.stdout))):
+            status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the pipe. Without this, Python would write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except RagEvalError as error:
-        sys.stderr.write(f"rag-eval-otel: {error}\n")
+        sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n")
         return 2
     return status
+
+
+class _Terminal:
+    """A text stream that shows control and hidden characters by their codes (``<U+001B>``).
+
+    Texts of users and judges could otherwise move the cursor of the terminal, or hide output.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:

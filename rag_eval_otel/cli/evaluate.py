@@ -24,6 +24,7 @@ from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.results.files import check_output
+from rag_eval_otel.untrusted import visible
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -151,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
         config = _config(options)
         exported = _export(options, cache, config=config)
     except FailedRowError as error:
-        sys.stderr.write(f"rag-eval-otel: {error}\n{_kept(cache)}\n")
+        sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")

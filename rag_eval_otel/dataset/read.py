@@ -303,9 +303,15 @@ def _listed(text: str) -> list[Any]:
 
 
 def _decoded(text: str) -> Any:
-    """Parse ``text`` as JSON or as a Python literal; return None if ``text`` is neither."""
+    """Parse ``text`` as JSON or as a Python literal; return None if ``text`` is neither.
+
+    Raise ValueError if lists or objects are nested too deeply to be parsed.
+    """
     try:
         return json.loads(text)
+    except RecursionError:
+        msg = f"is nested too deeply: {text[:40]!r}; pass a list of texts"
+        raise ValueError(msg) from None
     except ValueError:
         pass
     try:

@@ -14,6 +14,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.replies import Decision, Graded, Judged, JudgedStatement, Reply
 from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
+from rag_eval_otel.untrusted import says_nothing
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
@@ -103,9 +104,17 @@ def edge_score(metric: Labelled, sample: Sample, **scores: float | None) -> Scor
 
     ``scores`` maps the name of a field to the score of a sample without this field, or to None if
     the score is then undefined. The fields are checked in the order of ``scores``.
+
+    If ``metric`` asks a judge, an answer without content (":", "Thought process:") gets the score
+    of a missing answer, for the reason ``noncommittal``, or ``no_claims`` if there is no number.
     """
     for name, value in scores.items():
-        if not shown_text(sample, name):
+        text = _text_of(sample, name)
+        if name == "answer" and text and _asks(metric) and says_nothing(sample.answer):
+            if value is None:
+                return undefined(metric.name, "no_claims")
+            return measured(metric, value, reason="noncommittal")
+        if not text:
             reason = MISSING[name]
             if value is None:
                 return undefined(metric.name, reason)
@@ -113,11 +122,20 @@ def edge_score(metric: Labelled, sample: Sample, **scores: float | None) -> Scor
     return None
 
 
+def _asks(metric: Labelled) -> bool:
+    return bool(getattr(metric, "asks", ()))
+
+
 def shown_text(sample: Sample, name: str) -> str | tuple[str, ...]:
     """Return the field ``name`` of ``sample`` as the judge sees it; empty if it is blank or absent.
 
-    ``name`` is a key of `MISSING` or of ``sample.extra``.
+    ``name`` is a key of `MISSING` or of ``sample.extra``. An answer without content is empty.
     """
+    text = _text_of(sample, name)
+    return "" if name == "answer" and says_nothing(sample.answer) else text
+
+
+def _text_of(sample: Sample, name: str) -> str | tuple[str, ...]:
     if name == "contexts":
         return sample.context_texts
     text = getattr(sample, name) if name in MISSING else sample.extra.get(name)

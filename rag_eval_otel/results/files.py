@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def _csv_row(path: Path, header: list[str], cells: list[str], line: int) -> dict
     if len(cells) != len(header):
         msg = f"{path}, line {line}: has {len(cells)} cells, but the header {len(header)}"
         raise ConfigError(msg)
-    return {name: cell or None for name, cell in zip(header, cells, strict=True)}
+    return {name: _unquoted(cell) or None for name, cell in zip(header, cells, strict=True)}
 
 
 def _parquet(path: Path) -> Iterator[Record]:
@@ -206,6 +207,21 @@ _WAYS_OUT: Mapping[str, str] = {
     ".json": " (JSON Lines: one object a line, no list around them)",
     ".tsv": " (separated by commas)",
 }
+
+
+# A spreadsheet runs a cell of a CSV file as a formula if it begins with one of these signs, unless
+# there is an apostrophe before the sign.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def _quoted(cell: object) -> object:
+    """Return ``cell`` with an apostrophe before it if a spreadsheet would run it as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def _unquoted(cell: str) -> str:
+    """Return ``cell`` without the apostrophe that `_quoted` has put before it."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 # --- writing files --------------------------------------------------------------------------------
@@ -262,7 +278,9 @@ def _csv_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics)))
         writer.writeheader()
-        yield lambda row: writer.writerow(row.to_flat())
+        yield lambda row: writer.writerow(
+            {name: _quoted(cell) for name, cell in row.to_flat().items()}
+        )
 
 
 @contextmanager

@@ -63,6 +63,24 @@ def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[s
     assert not out.err
 
 
+def test_no_text_controls_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escape sequences of a judge's name, a column or a metric are printed by their codes."""
+    hostile = "\x1b[2J\x1b]0;owned\x07\u202e"
+    rows = [{"question": "q", hostile: "a"}]
+    data = write(tmp_path / "data.jsonl", rows)
+    assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
+    command = import_module("rag_eval_otel.cli.evaluate")
+    monkeypatch.setattr(command, "_shown", lambda *_: f"judge {hostile}")
+    data = write(tmp_path / "data.jsonl", asked_rows(1))
+    assert main(["evaluate", str(data)]) == 0
+    out, err = capsys.readouterr()
+    assert "judge <U+001B>[2J<U+001B>]0;owned<U+0007><U+202E>" in out
+    assert "<U+001B>[2J" in err or "\\x1b[2J" in err
+    assert not set("\x1b\x07\u202e") & set(out + err)
+
+
 def test_options_are_heard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
