@@ -20,6 +20,7 @@ from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
 from rag_eval_otel.redaction import redactor
+from rag_eval_otel.sampling import SamplingRule, rules_of
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import (
     ChatModel,
@@ -107,6 +108,15 @@ class Config:
     # Sampling
     sample_rate: float = 1.0
     """The fraction of turns that are evaluated, 0 to 1. The trace id decides for each turn."""
+    sampling_rules: str | os.PathLike[str] | Sequence[SamplingRule | Mapping[str, Any]] = ()
+    """Rates for turns by route, model, metadata or attributes: rules, or a ``.json`` file."""
+    cascade: str | JudgeLike | None = None
+    """The judge that scores all turns before ``judge`` scores a sample, such as ``lexical``."""
+    suspicious_rate: float | None = None
+    """In a cascade, the fraction of turns with bad first scores that are evaluated.
+
+    The default is four times the rate of other turns.
+    """
     max_turns_per_minute: float | None = None
     """The most turns evaluated a minute. Further turns are skipped with the reason ``budget``."""
 
@@ -162,6 +172,11 @@ class Config:
         thresholds = thresholds_of(self.thresholds, where=f"thresholds ({variable('thresholds')})")
         object.__setattr__(self, "thresholds", thresholds)
         _check_model("judge", self.judge)
+        rules = rules_of(
+            self.sampling_rules, where=f"sampling_rules ({variable('sampling_rules')})"
+        )
+        object.__setattr__(self, "sampling_rules", rules)
+        _check_cascade(self)
         _check_model("embedder", self.embedder)
         extra: object = self.extra_body
         if extra is not None and not isinstance(extra, Mapping):
@@ -172,6 +187,11 @@ class Config:
     def passing_scores(self) -> Mapping[str, float]:
         """The lowest score that passes, for each metric, after ``thresholds`` has been read."""
         return cast("Mapping[str, float]", self.thresholds)
+
+    @property
+    def chosen_rules(self) -> tuple[SamplingRule, ...]:
+        """The sampling rules in order, after ``sampling_rules`` has been read."""
+        return cast("tuple[SamplingRule, ...]", self.sampling_rules)
 
     @classmethod
     def from_env(
@@ -217,6 +237,9 @@ class ConfigOptions(TypedDict, total=False):
     label_metrics: Sequence[str]
     drift: Literal["on", "off"] | DriftSettings
     sample_rate: float
+    sampling_rules: str | os.PathLike[str] | Sequence[SamplingRule | Mapping[str, Any]]
+    cascade: str | JudgeLike | None
+    suspicious_rate: float | None
     max_turns_per_minute: float | None
     hold_seconds: float
     max_held: int
@@ -308,6 +331,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 _INF = float("inf")
 _RANGES: Mapping[str, tuple[float, float]] = {
     "sample_rate": (0, 1),
+    "suspicious_rate": (0, 1),
     "max_turns_per_minute": (0, _INF),
     "judge_timeout": (0.001, _INF),
     "judge_retries": (0, 100),
@@ -322,7 +346,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (1, _INF),
     "batch_size": (1, _INF),
 }
-_MAY_BE_NONE = frozenset({"max_turns_per_minute", "temperature", "seed", "max_tokens"})
+_MAY_BE_NONE = frozenset(
+    {"max_turns_per_minute", "suspicious_rate", "temperature", "seed", "max_tokens"}
+)
 _ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
 _WHOLE = frozenset(
     {
@@ -343,7 +369,7 @@ _TEXTS = (
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(_ITEMS, names_in),
-    "thresholds": str.strip,
+    **dict.fromkeys(("thresholds", "sampling_rules", "cascade"), str.strip),
     "redact": partial(names_in, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
@@ -381,6 +407,20 @@ def _check_sequence(name: str, value: object) -> None:
         raise ConfigError(msg)
 
 
+def _check_cascade(config: Config) -> None:
+    """Check that every turn has a chance to be chosen, so that the sample represents all turns."""
+    if config.cascade is None:
+        return
+    _check_model("judge", config.cascade, option="cascade")
+    if config.cascade == config.judge:
+        msg = f"cascade ({variable('cascade')}) and judge must differ, not both {config.judge!r}"
+        raise ConfigError(msg)
+    rates = (config.sample_rate, *(rule.rate for rule in config.chosen_rules))
+    if min(rates) <= 0 or config.suspicious_rate == 0:
+        msg = "with a cascade, sample_rate, suspicious_rate and the rates of rules must be above 0"
+        raise ConfigError(msg)
+
+
 def _check_range(name: str, value: object) -> None:
     if value is None and name in _MAY_BE_NONE:
         return
@@ -408,7 +448,7 @@ _LANGCHAIN: Mapping[Part, str] = {
 }
 
 
-def _check_model(part: Part, value: object) -> None:
+def _check_model(part: Part, value: object, option: str = "") -> None:
     if isinstance(value, str):
         if is_known(part, value):
             return
@@ -416,9 +456,10 @@ def _check_model(part: Part, value: object) -> None:
         callable(getattr(value, method, None)) for method in _METHODS[part]
     ):
         return
+    option = option or part
     close = nearest(part, value) if isinstance(value, str) else None
     msg = (
-        f"{part} ({variable(part)}) must be {', '.join(map(repr, forms(part)))}, an object with an"
-        f" async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
+        f"{option} ({variable(option)}) must be {', '.join(map(repr, forms(part)))}, an object with"
+        f" an async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
     )
     raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rag_eval_otel.sampling import Sampling
+
 Vectors: TypeAlias = "NDArray[np.float64]"
 EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
@@ -336,6 +338,7 @@ class Evaluation:
     - ``about``: attributes of the user and the conversation: ``session.id``, ``user.id``,
       ``gen_ai.conversation.id``, and metadata that the user of the library chose.
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
+    - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``question_embedding``: the vector of the question by ``embedder``, if a metric embedded it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     """
@@ -350,6 +353,8 @@ class Evaluation:
     answer_length: int | None = None
     embedder: str | None = None
     label_metrics: frozenset[str] | None = None
+    sampling: Sampling | None = None
+    offline: Evaluation | None = None
     question_embedding: Vectors | None = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Score:
@@ -450,9 +455,6 @@ class Sink(Protocol):
 
     def emit(self, evaluation: Evaluation) -> None:
         """Record ``evaluation``. An exception is counted and logged, and not raised again."""
-
-
-# Protocols of objects as options take them; other modules have the full protocols.
 
 
 class MetricLike(Protocol):

@@ -89,10 +89,10 @@ class NotingScorer(TurnScorer):
 
     turns: list[tuple[SpanContext, Turn]]
 
-    async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
+    async def score(self, turn: Turn, span: SpanContext, *, ended: int, **more: Any) -> Ending:
         """Note ``turn``."""
         self.turns.append((span, turn))
-        return await super().score(turn, span, ended=ended)
+        return await super().score(turn, span, ended=ended, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 
 GIVEN: dict[str, tuple[str, object]] = {
@@ -34,6 +35,12 @@ GIVEN: dict[str, tuple[str, object]] = {
     "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
     "drift": ("off", "off"),
     "sample_rate": ("0.25", 0.25),
+    "sampling_rules": (
+        ' [{"match": {"route": "/chat"}, "rate": 0.5}] ',
+        (SamplingRule(match={"route": "/chat"}, rate=0.5),),
+    ),
+    "cascade": (" local/nli ", "local/nli"),
+    "suspicious_rate": ("0.5", 0.5),
     "max_turns_per_minute": ("90", 90.0),
     "hold_seconds": ("0", 0.0),
     "max_held": ("7", 7),
@@ -69,6 +76,7 @@ CHOICES = {
 
 RANGES = {
     "sample_rate": ("1.5", "a number between 0 and 1"),
+    "suspicious_rate": ("2", "a number between 0 and 1"),
     "max_turns_per_minute": ("-1", "a number at least 0"),
     "judge_timeout": ("0", "a number at least 0.001"),
     "judge_retries": ("101", "a whole number between 0 and 100"),
@@ -182,6 +190,28 @@ def test_no_ceiling_is_the_default() -> None:
     assert Config(max_turns_per_minute=None).max_turns_per_minute is None
     with pytest.raises(ConfigError, match="sample_rate"):
         Config(sample_rate=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"cascade": "lexical"}, "must differ"),
+        ({"cascade": "lexcal", "judge": "openai/x"}, r"cascade \(RAG_EVAL_CASCADE\) .*'lexical'\?"),
+        ({"cascade": FakeJudge(lambda _: None), "sample_rate": 0.0}, "above 0"),
+        ({"cascade": FakeJudge(lambda _: None), "suspicious_rate": 0.0}, "above 0"),
+        (
+            {
+                "cascade": FakeJudge(lambda _: None),
+                "sampling_rules": [{"match": {"route": "/"}, "rate": 0}],
+            },
+            "above 0",
+        ),
+    ],
+)
+def test_in_a_cascade_every_turn_can_be_chosen(options: Any, told: str) -> None:
+    """A cascade needs a second judge, and rates above 0: else the sample leaves out a part."""
+    with pytest.raises(ConfigError, match=told):
+        Config(**options)
 
 
 def test_metrics_are_a_sequence() -> None:

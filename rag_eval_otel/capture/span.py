@@ -381,11 +381,16 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
     return found
 
 
+ROUTES: Final = ("http.route", "url.path", "http.target")
+"""The attributes with the route of a web request, the most general first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bystander:
-    """A span that is no part of RAG, as a `SpanView` without attributes, events and log records.
+    """A span that is no part of RAG, as a `SpanView` without events and log records.
 
-    The span is kept because its parent id connects other spans of the trace.
+    The span is kept because its parent id connects other spans of the trace. Of its attributes,
+    only the route of a web request is kept, for sampling rules.
     """
 
     context: SpanContext
@@ -414,6 +419,7 @@ class Bystander:
             start=view.start,
             end=view.end,
             error=view.error,
+            attributes={name: view.attributes[name] for name in ROUTES if name in view.attributes},
         )
 
     @property

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from opentelemetry import context as otel_context
@@ -37,8 +38,8 @@ from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.hold import Holdback, Key
-from rag_eval_otel.live.sampling import Admission
-from rag_eval_otel.live.score import TurnJob, TurnScorer, build_measurement
+from rag_eval_otel.live.sampling import Admission, attributes_around
+from rag_eval_otel.live.score import TurnJob, TurnScorer, build_measurement, build_offline
 from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, Sweeper
@@ -121,6 +122,7 @@ class Pipeline:
         config = self.config
         return TurnScorer(
             build_measurement(config),
+            offline=build_offline(config),
             evaluator=BackgroundEvaluator(
                 concurrency=config.concurrency,
                 capacity=config.max_held,
@@ -347,11 +349,8 @@ class Pipeline:
         context = INVALID_SPAN_CONTEXT if view is None else view.context
         ended = (view.end if view is not None else turn.anchor.end) or 0
         job = TurnJob(self.scorer, turn, context, ended, held)
-        refusal = self.scorer.refusal(trace.trace_id)
-        if refusal is None:
+        if job.admit(trace.trace_id, partial(attributes_around, turn, trace.spans)):
             self.scorer.submit(job)
-        else:
-            job.release(Ending("skipped", refusal))
 
     def give_up(self, trace: Trace, why: GivenUp) -> None:
         self.scorer.count_given_up(why, _count_turns(trace))

@@ -1,6 +1,7 @@
-"""`Admission`: decide for each RAG turn whether the turn is evaluated.
+"""`Admission`: decide for each RAG turn whether the turn is evaluated, and with which probability.
 
-A *turn* is one question of a user and its answer.
+A *turn* is one question of a user and its answer. In a *cascade*, the offline judge evaluates all
+turns, and the judge evaluates a sample, with more of the turns whose offline scores are bad.
 """
 
 from __future__ import annotations
@@ -8,31 +9,55 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.types import SkipReason
+from rag_eval_otel.sampling import Facts, Sampling, SamplingRule, probability_of
+from rag_eval_otel.types import Evaluation, SkipReason
 
 _MINUTE = 60.0
+_SUSPICIOUS = 4.0  # how much more often a suspicious turn is chosen, by default
+
+_MODELS: Final = (
+    *("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
+    *("ls_model_name", "model"),
+)
+_FEEDBACK: Final = ("feedback", "user_feedback", "feedback.score", "user.feedback")
+_BAD_WORDS: Final = frozenset({"bad", "negative", "down", "thumbs_down", "dislike", "no"})
+_BAD_NUMBER = 0.5  # below it, a number is bad feedback: 0 or 1, -1 or 1
 
 
 class Admission:
     """Decide for each RAG turn (a question and its answer) whether the turn is evaluated.
 
-    ``sample_rate`` is the fraction of traces whose turns are evaluated. ``max_per_minute`` is the
-    largest number of turns that are evaluated in a minute; None means no limit.
+    - ``sample_rate``: the fraction of traces whose turns are evaluated.
+    - ``rules``: the rates of turns with certain attributes, in place of ``sample_rate``.
+    - ``max_per_minute``: the most turns that are evaluated in a minute. None: no limit.
+    - ``suspicious_rate``: in a cascade, the rate of turns with bad offline scores. None: four times
+      the rate that the turn would have otherwise.
+    - ``has_cascade``: whether the offline judge evaluates all turns first.
     """
 
     def __init__(
         self,
         *,
         sample_rate: float = 1.0,
+        rules: Sequence[SamplingRule] = (),
         max_per_minute: float | None = None,
+        suspicious_rate: float | None = None,
+        has_cascade: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.admits_all = sample_rate >= 1 and max_per_minute is None
+        self.has_cascade = has_cascade
         self._rate = sample_rate
+        self._rules = rules
+        self._suspicious_rate = suspicious_rate
         self._per_minute = max_per_minute
         self._clock = clock
         self._left = max_per_minute or 0.0
@@ -42,7 +67,13 @@ class Admission:
 
     @classmethod
     def of(cls, config: Config) -> Admission:
-        return cls(sample_rate=config.sample_rate, max_per_minute=config.max_turns_per_minute)
+        return cls(
+            sample_rate=config.sample_rate,
+            rules=config.chosen_rules,
+            max_per_minute=config.max_turns_per_minute,
+            suspicious_rate=config.suspicious_rate,
+            has_cascade=config.cascade is not None,
+        )
 
     def _reset_lock(self) -> None:
         """Create the lock of this object.
@@ -52,15 +83,49 @@ class Admission:
         """
         self._lock = threading.RLock()
 
-    def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
+    def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
+        """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
-        The result is ``sample_rate`` if the trace is not in the sample, and ``budget`` if the limit
-        of turns a minute is reached.
+        The reason is ``sample_rate`` if the turn is not in the sample, and ``budget`` if the limit
+        of turns a minute is reached. In a cascade, each turn is evaluated by the offline judge, and
+        the result has the probability for the judge. `is_judged` then decides.
         """
-        if self._rate < 1 and _sampling_point(trace_id) >= self._rate:
-            return "sample_rate"
-        return None if self._per_minute is None or self._spend(self._per_minute) else "budget"
+        if self._rate >= 1 and not self._rules:
+            sampling = Sampling()
+        else:
+            # With the rate 0 and no rules, scoring is off, also for turns with errors.
+            is_off = self._rate <= 0 and not self._rules
+            probability = (
+                0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
+            )
+            sampling = self._sampling(trace_id, probability)
+            if not self.has_cascade and sampling_point(trace_id) >= probability:
+                return "sample_rate"
+        return "budget" if not self.has_cascade and self.is_over_budget() else sampling
+
+    def judged(self, trace_id: int, sampling: Sampling, offline: Evaluation) -> Sampling | None:
+        """Return how a turn of a cascade was chosen for the judge; None if it was not chosen.
+
+        ``sampling`` is the result of `draw`. A turn is suspicious if the label of its ``offline``
+        scores is not ``pass``. The probability depends on nothing else, and is known
+        before the judge is asked.
+        """
+        probability = sampling.probability
+        if offline.label != "pass":
+            rate = self._suspicious_rate
+            more = min(1.0, probability * _SUSPICIOUS) if rate is None else rate
+            probability = max(probability, more)
+        if sampling_point(trace_id) >= probability:
+            return None
+        return self._sampling(trace_id, probability)
+
+    def _sampling(self, trace_id: int, probability: float) -> Sampling:
+        is_targeted = 0 < self._rate <= sampling_point(trace_id)
+        return Sampling(probability=probability, is_targeted=is_targeted)
+
+    def is_over_budget(self) -> bool:
+        """Count one turn, and return True if the limit of turns a minute is reached."""
+        return self._per_minute is not None and not self._spend(self._per_minute)
 
     def _spend(self, per_minute: float) -> bool:
         with self._lock:
@@ -73,9 +138,60 @@ class Admission:
             return True
 
 
-def _sampling_point(trace_id: int) -> float:
+def sampling_point(trace_id: int) -> float:
     """Return a number in [0, 1) for ``trace_id``, the same number at each call.
 
-    The number does not depend on the bits of the trace id that trace samplers use.
+    The number does not depend on the bits of the trace id that trace samplers use. A turn is chosen
+    if the number is below the probability of the turn.
     """
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
+
+
+# --- what the rules match -------------------------------------------------------------------------
+
+
+def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
+    """Return what sampling rules can match: attributes of spans, metadata, route, model, errors.
+
+    ``attributes`` are those of the spans of ``turn`` and of the spans around them, nearest first.
+    """
+    found: defaultdict[str, list[object]] = defaultdict(list)
+    for one in attributes:
+        for name, value in one.items():
+            found[name].append(value)
+    steps = tuple(_steps(turn))
+    for step in steps:
+        for name, value in step.metadata.items():
+            found[f"metadata.{name}"].append(value)
+    bare = {name.removeprefix("metadata."): values for name, values in found.items()}
+    facts: dict[str, Sequence[object]] = dict(found)
+    for name, names in (("route", (*ROUTES, "route")), ("model", _MODELS)):
+        values = [value for one in names for value in bare.get(one, ())]
+        facts[name] = tuple(value for value in values if value is not None)
+    facts["error"] = (any(step.error is not None for step in steps),)
+    given = [value for one in _FEEDBACK for value in bare.get(one, ())]
+    facts["feedback"] = tuple({"bad" if _is_bad(value) else "good" for value in given})
+    if "bad" in facts["feedback"]:
+        facts["feedback"] = ("bad",)
+    return facts
+
+
+def attributes_around(turn: Turn, spans: Mapping[Any, SpanView]) -> Iterator[Mapping[str, Any]]:
+    """Yield the attributes of the spans of ``turn``, then those of spans that are no part of RAG.
+
+    ``spans`` are the spans of the trace by id.
+    """
+    own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
+    yield from (view.attributes for view in own.values())
+    yield from (view.attributes for view in spans.values() if isinstance(view, Bystander))
+
+
+def _steps(turn: Turn) -> Iterator[Step]:
+    for steps in (turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools):
+        yield from steps
+
+
+def _is_bad(feedback: object) -> bool:
+    if isinstance(feedback, bool | int | float):
+        return feedback < _BAD_NUMBER
+    return str(feedback).strip().lower().replace("-", "_").replace(" ", "_") in _BAD_WORDS

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.capture.sample import extract, why_none
@@ -22,15 +23,17 @@ from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_embedder, build_judge
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Releasable
-from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.sampling import Admission, facts_of
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.sampling import Facts, Sampling
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
     Evaluation,
+    Reason,
     Sample,
     Sink,
     SkipReason,
@@ -49,6 +52,7 @@ class TurnScorer:
     """Evaluate RAG turns in the background, and pass the scores to ``sinks``.
 
     A turn is one question of a user and its answer. Each turn is counted once, with its outcome.
+    In a cascade, ``offline`` measures all turns, and ``measurement`` a sample of them.
     ``metadata_keys`` names the metadata of a turn that goes to the sinks together with the scores.
     ``errors`` says whether an error of a sink is logged or raised.
     """
@@ -57,6 +61,7 @@ class TurnScorer:
         self,
         measurement: Measurement,
         *,
+        offline: Measurement | None = None,
         evaluator: BackgroundEvaluator,
         instruments: InstrumentSink,
         sinks: Sequence[Sink] = (),
@@ -65,6 +70,7 @@ class TurnScorer:
         errors: ErrorMode,
     ) -> None:
         self._measurement = measurement
+        self._offline = offline
         self.evaluator = evaluator
         self.instruments = instruments
         self.sinks = (*sinks, instruments)
@@ -76,15 +82,16 @@ class TurnScorer:
         self._log = LimitedLog()
         self._is_closed = False
 
-    def refusal(self, trace_id: int) -> SkipReason | None:
-        """Return why a RAG turn in this trace is not evaluated, or None if it is evaluated.
+    def admit(self, trace_id: int, facts: Callable[[], Facts]) -> Sampling | SkipReason:
+        """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
-        A turn that is not evaluated is counted as skipped.
+        ``facts()`` returns what sampling rules can match. A turn that is not evaluated is counted
+        as skipped.
         """
-        refusal = None if self._admission.admits_all else self._admission.refusal(trace_id)
-        if refusal is not None:
-            self.instruments.turn("skipped", refusal)
-        return refusal
+        found = self._admission.draw(trace_id, facts)
+        if not isinstance(found, Sampling):
+            self.instruments.turn("skipped", found)
+        return found
 
     def refuse(self, reason: SkipReason) -> None:
         """Count a RAG turn as skipped because of ``reason``; log one such turn in a minute."""
@@ -165,23 +172,26 @@ class TurnScorer:
             else:
                 self.instruments.turn("error", "internal")
 
-    async def score(self, turn: Turn, span: SpanContext, *, ended: int) -> Ending:
+    async def score(
+        self, turn: Turn, span: SpanContext, *, ended: int, chosen: Chosen | None = None
+    ) -> Ending:
         """Evaluate ``turn``, pass the scores to the sinks, and return what to write on the span.
 
         The result has the scores, or the reason why there are none. ``span`` identifies the span of
-        the turn. ``ended`` is the time in ns at which the turn ended.
+        the turn. ``ended`` is the time in ns at which the turn ended. ``chosen`` says how the turn
+        was chosen.
         """
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
-        result = await self._evaluation(turn, ref, ended=ended)
+        result = await self._evaluation(turn, ref, ended=ended, chosen=chosen or Chosen())
         if not isinstance(result, Evaluation):
             self.refuse(result)
             return Ending("skipped", result)
         return replace(self._emit(result), contexts=turn.contexts_source)
 
     async def _evaluation(
-        self, turn: Turn, span: SpanRef, *, ended: int
+        self, turn: Turn, span: SpanRef, *, ended: int, chosen: Chosen
     ) -> Evaluation | SkipReason:
         with self._edge:
             if turn.is_complete:
@@ -191,15 +201,29 @@ class TurnScorer:
                 return sample
             if self._recent.is_repeated(sample, turn):
                 return "duplicate"
-            evaluation = await self._measurement.of(sample)
-            return replace(
-                evaluation,
+            evaluation = await self._measured(sample, chosen)
+            located = partial(
+                replace,
                 span=span,
                 lag=_seconds_since(ended),
                 about=about(_metadata(turn), self._metadata_keys),
                 answer_length=len(sample.answer),
             )
+            offline = evaluation.offline
+            return located(evaluation, offline=None if offline is None else located(offline))
         return failed_evaluation(self._measurement.metrics, "internal")
+
+    async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation:
+        """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
+        if self._offline is None:
+            return replace(await self._measurement.of(sample), sampling=chosen.sampling)
+        offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
+        sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline)
+        if sampling is None:
+            return offline
+        if self._admission.is_over_budget():
+            return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
+        return replace(await self._measurement.of(sample), sampling=sampling, offline=offline)
 
     def _emit(self, result: Evaluation) -> Ending:
         """Pass the evaluation ``result`` to the sinks, and return what to write on the span."""
@@ -209,8 +233,17 @@ class TurnScorer:
             with self._sink_edge:
                 sees_embedding = getattr(sink, "takes_question_embeddings", False)
                 sink.emit(result if sees_embedding else shown)
-        reason = shown.reason if shown.status == "unscored" else None
+        reason: SkipReason | Reason | None = shown.sampling.reason if shown.sampling else None
+        reason = shown.reason if shown.status == "unscored" else reason
         return Ending(shown.status, reason, evaluation=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """How a turn of the trace ``trace_id`` was chosen for evaluation."""
+
+    trace_id: int = 0
+    sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
@@ -226,6 +259,20 @@ class TurnJob:
     span: SpanContext
     ended: int
     held: Releasable | None
+    chosen: Chosen = Chosen()
+
+    def admit(self, trace_id: int, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
+        """Return True if the turn is to be evaluated; otherwise count it and release its span.
+
+        ``attributes()`` returns the attributes of the spans of the turn and around it.
+        """
+        facts = partial(_facts, self.turn, attributes)
+        found = self.scorer.admit(trace_id, facts)
+        if isinstance(found, Sampling):
+            self.chosen = Chosen(trace_id, found)
+            return True
+        self.release(Ending("skipped", found))
+        return False
 
     @property
     def size(self) -> int:
@@ -235,7 +282,9 @@ class TurnJob:
         """Do nothing, because the whole evaluation waits for the judge and so is in `run`."""
 
     async def run(self) -> None:
-        self.release(await self.scorer.score(self.turn, self.span, ended=self.ended))
+        self.release(
+            await self.scorer.score(self.turn, self.span, ended=self.ended, chosen=self.chosen)
+        )
 
     def give_up(self, why: GivenUp) -> None:
         self.scorer.count_given_up(why)
@@ -244,6 +293,10 @@ class TurnJob:
     def release(self, ending: Ending) -> None:
         if self.held is not None:
             self.held.release(ending)
+
+
+def _facts(turn: Turn, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> Facts:
+    return facts_of(turn, attributes())
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
@@ -313,3 +366,19 @@ def build_measurement(config: Config) -> Measurement:
         label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
     )
+
+
+def build_offline(config: Config) -> Measurement | None:
+    """Return a `Measurement` with the first judge of a cascade; None if there is no cascade."""
+    if config.cascade is None:
+        return None
+    offline = replace(
+        config,
+        judge=config.cascade,
+        embedder="hashing",
+        judge_base_url=None,
+        judge_api_key=None,
+        cascade=None,
+        drift="off",
+    )
+    return build_measurement(offline)

@@ -159,11 +159,9 @@ class TreeJob:
             held.release(UNTOUCHED)
             return None
         trace_id = context.trace_id or zlib.crc32(repr(turn.anchor.id).encode())  # any number does
-        refusal = scorer.refusal(trace_id)
-        if refusal is not None:
-            held.release(Ending("skipped", refusal))
-            return None
-        return TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
+        job = TurnJob(scorer, turn, context, turn.path[-1].end or time.time_ns(), held)
+        outer = getattr(get_current_span(self.tree.context), "attributes", None) or {}
+        return job if job.admit(trace_id, lambda: [outer]) else None
 
     def give_up(self, why: GivenUp) -> None:
         """Count the RAG turns of this job as dropped or failed, and end their spans."""

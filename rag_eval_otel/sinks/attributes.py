@@ -7,7 +7,7 @@ here return a changed copy of the span.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from opentelemetry.attributes import BoundedAttributes
@@ -52,7 +52,8 @@ def score_attributes(
     """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn.
 
     ``ending`` says what became of the evaluation of the turn. If ``explanations`` is "on", the
-    explanations of the scores are included, each cut to 1,024 characters.
+    explanations of the scores are included, each cut to 1,024 characters. The attributes of scores
+    by the offline judge of a cascade are called ``rag.evaluation.offline.<metric>.score`` etc.
     """
     found: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
@@ -64,7 +65,14 @@ def score_attributes(
         found[semconv.EVALUATION_LABEL] = evaluation.label
         found[semconv.EVALUATION_JUDGE] = evaluation.judge
         found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
-        for score in evaluation.scores:
+        if evaluation.sampling is not None:
+            probability = float(evaluation.sampling.probability)
+            found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
+        is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
+        offline = evaluation if is_offline else evaluation.offline
+        for score in offline.scores if offline is not None else ():
+            found.update(_leaves(replace(score, name=f"{semconv.OFFLINE}.{score.name}")))
+        for score in () if is_offline else evaluation.scores:
             found.update(_leaves(score))
             if explanations == "on" and score.explanation:
                 key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)

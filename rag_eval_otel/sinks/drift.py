@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.drift.monitor import DriftMonitor
 from rag_eval_otel.drift.options import DriftOptions
 from rag_eval_otel.drift.records import Drift, Report, Stream
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
 from rag_eval_otel.sinks.instruments import Gauge, add_gauge_source
@@ -194,7 +196,8 @@ class DriftSink:
         If a function or a detector of the user raises an exception, this method raises it, too.
         """
         try:
-            self.monitor.emit(evaluation)
+            for watched in _watched(evaluation):
+                self.monitor.emit(watched)
         finally:
             self._unsaved += 1
             if self._unsaved >= _SAVE_INTERVAL:
@@ -221,3 +224,21 @@ class DriftSink:
     def stop_gauge(self) -> None:
         """Stop reporting the evidence of drift in the gauge."""
         self._telemetry.stop()
+
+
+def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
+    """Yield the evaluations in ``evaluation`` that drift detection watches.
+
+    The scores of a cascade's offline judge are streams of their own, ``offline.<metric>``. Targeted
+    turns are left out, because their share of all turns may change without a change of the scores.
+    """
+    sampling = evaluation.sampling or Sampling()
+    is_offline = sampling.stage == "offline"
+    offline = evaluation if is_offline else evaluation.offline
+    if offline is not None:
+        names = [f"{semconv.OFFLINE}.{score.name}" for score in offline.scores]
+        scores = [replace(s, name=n) for s, n in zip(offline.scores, names, strict=True)]
+        yield replace(offline, scores=tuple(scores))
+    if not is_offline and not sampling.is_targeted:
+        length = evaluation.answer_length if offline is None else None  # not twice
+        yield replace(evaluation, answer_length=length)

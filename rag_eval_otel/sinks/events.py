@@ -40,6 +40,8 @@ class EventSink:
         self._explanations = explanations
 
     def emit(self, evaluation: Evaluation) -> None:
+        if evaluation.offline is not None:
+            self.emit(evaluation.offline)
         context = span_context(evaluation.span)
         for score in evaluation.scores:
             self._logger.emit(
@@ -68,6 +70,9 @@ class EventSink:
             yield semconv.EVALUATION_VERSION, score.version
         if evaluation.judge is not None:
             yield semconv.EVALUATION_JUDGE, evaluation.judge
+        if evaluation.sampling is not None:
+            probability = float(evaluation.sampling.probability)
+            yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
         if self._explanations == "on" and score.explanation:
             yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
 

@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakMethod
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import (
+    CallbackOptions,
+    Meter,
+    MeterProvider,
+    Observation,
+    get_meter_provider,
+)
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import span_context
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
@@ -137,6 +144,7 @@ DropReason = Literal["overload", "shutdown"]
 _HELD = Gauge(
     name=semconv.HELD, unit="{span}", description="Spans that wait for their scores.", join=sum
 )
+_LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
 _SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
@@ -160,6 +168,7 @@ class InstrumentSink:
             description="Evaluation scores of RAG turns.",
             explicit_bucket_boundaries_advisory=semconv.SCORE_BOUNDS,
         )
+        self._add_sampling_instruments(meter)
         self._duration = meter.create_histogram(
             semconv.DURATION,
             unit="s",
@@ -194,24 +203,58 @@ class InstrumentSink:
             description="Exported spans that waited for scores, by status.",
         )
 
+    def _add_sampling_instruments(self, meter: Meter) -> None:
+        self._offline = meter.create_histogram(
+            semconv.OFFLINE_SCORE,
+            unit="1",
+            description="Scores of all RAG turns by the offline judge of a cascade.",
+            explicit_bucket_boundaries_advisory=semconv.SCORE_BOUNDS,
+        )
+        self._weighted_scores = meter.create_counter(
+            semconv.WEIGHTED_SCORE,
+            unit="{score}",
+            description="Scores, each divided by the probability with which its turn was chosen.",
+        )
+        self._weights = meter.create_counter(
+            semconv.WEIGHTED_COUNT,
+            unit="{turn}",
+            description="Turns for which the scores stand: the sum of 1 / probability.",
+        )
+
     def emit(self, evaluation: Evaluation) -> None:
         """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
         context = span_context(evaluation.span)
-        model = exportable(evaluation.judge or "")
-        judge = {semconv.EVALUATION_JUDGE: model} if model else {}
-        for score in evaluation.scores:
-            if score.value is not None:
-                attributes = {semconv.GEN_AI_EVALUATION_NAME: score.name, **judge}
-                if score.label is not None:
-                    attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = score.label
-                # The buckets cover [0, 1]; some metrics have another scale.
-                value = score.value if score.normalized is None else score.normalized
-                self._score.record(value, attributes, context=context)
+        judge = _judge_of(evaluation)
+        self._record_scores(evaluation)
+        if evaluation.offline is not None:
+            self._record_scores(evaluation.offline)
+            self._count_cost(evaluation.offline, _judge_of(evaluation.offline))
         self._duration.record(evaluation.duration, judge, context=context)
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
         self._count_cost(evaluation, judge)
         self.turn(*outcome_of(evaluation))
+
+    def _record_scores(self, evaluation: Evaluation) -> None:
+        """Record the scores of one judge.
+
+        The histogram has a uniform sample of the turns. Turns that were chosen because they look
+        bad would make all figures worse. The weighted sums have all turns, in proportion.
+        """
+        context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
+        histogram = self._offline if sampling.stage == "offline" else self._score
+        for score in evaluation.scores:
+            if score.value is None:
+                continue
+            name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **_judge_of(evaluation)}
+            label = {} if score.label is None else {_LABEL: score.label}
+            # The buckets cover [0, 1]; some metrics have another scale.
+            value = score.value if score.normalized is None else score.normalized
+            if not sampling.is_targeted:
+                histogram.record(value, {**name, **label}, context=context)
+            if sampling.stage == "judge" and value >= 0:  # a counter takes no negative numbers
+                self._weighted_scores.add(value / sampling.probability, name)
+                self._weights.add(1 / sampling.probability, name)
 
     def turn(
         self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
@@ -256,14 +299,21 @@ class InstrumentSink:
                 self._tokens.add(tokens, {**judge, semconv.GEN_AI_TOKEN_TYPE: kind})
 
 
-def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | None]:
+def _judge_of(evaluation: Evaluation) -> dict[str, str]:
+    model = exportable(evaluation.judge or "")
+    return {semconv.EVALUATION_JUDGE: model} if model else {}
+
+
+def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
     """Return the outcome of the evaluated turn (``scored``, ``unscored``, ``error``) and a reason.
 
-    The reason says why there is no score. If only some metrics have a score, the reason is that of
-    the first metric without a score. If all metrics have a score, the reason is None.
+    The reason says why there is no score of the judge. If only some metrics have a score, the
+    reason is that of the first metric without a score. If all have a score, the reason is None.
     """
     status = evaluation.status
     if status in {"unscored", "error"}:
         return ("unscored" if status == "unscored" else "error"), evaluation.reason
+    if evaluation.sampling is not None and evaluation.sampling.reason is not None:
+        return "scored", evaluation.sampling.reason
     failed = next((score for score in evaluation.scores if score.status != "ok"), None)
     return "scored", failed.reason if failed else None

@@ -12,18 +12,26 @@ import pytest
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge, ManualClock
+from rag_eval_otel.types import SkipReason
+
+
+def refusal_of(admission: Admission, trace_id: int) -> SkipReason | None:
+    """Return why a turn of the trace is not evaluated, or None."""
+    found = admission.draw(trace_id)
+    return None if isinstance(found, Sampling) else found
 
 
 def test_budget_is_spent_and_earned_again() -> None:
     """So many turns a minute are admitted; a minute later the allowance is back, and no more."""
     clock = ManualClock()
     admission = Admission(max_per_minute=2, clock=clock)
-    assert [admission.refusal(1) for _ in range(3)] == [None, None, "budget"]
+    assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
     clock.advance(30)
-    assert [admission.refusal(1) for _ in range(2)] == [None, "budget"]
+    assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(3600)
-    assert [admission.refusal(1) for _ in range(3)] == [None, None, "budget"]
+    assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -39,14 +47,14 @@ def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
             leave.wait(30)
         return next(times, 1.0)
 
-    busy = threading.Thread(target=lambda: admission.refusal(1))
+    busy = threading.Thread(target=lambda: refusal_of(admission, 1))
     admission = Admission(max_per_minute=60, clock=clock)
     busy.start()
     assert inside.wait(30)
     child = os.fork()
     if not child:
         signal.alarm(20)  # one that is locked out dies of it
-        os._exit(0 if admission.refusal(2) is None else 1)
+        os._exit(0 if refusal_of(admission, 2) is None else 1)
     leave.set()
     busy.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -55,8 +63,8 @@ def test_a_fork_while_the_budget_is_spent_locks_nobody_out() -> None:
 def test_share_is_decided_by_trace() -> None:
     """All turns of a trace are admitted, or none."""
     admission = Admission(sample_rate=0.5)
-    verdicts = [admission.refusal(trace_id) for trace_id in range(1000)]
-    assert verdicts == [admission.refusal(trace_id) for trace_id in range(1000)]
+    verdicts = [refusal_of(admission, trace_id) for trace_id in range(1000)]
+    assert verdicts == [refusal_of(admission, trace_id) for trace_id in range(1000)]
     assert 400 < verdicts.count(None) < 600
 
 
@@ -99,8 +107,8 @@ def test_less_than_one_turn_a_minute() -> None:
     clock = ManualClock()
     admission = Admission(max_per_minute=0.5, clock=clock)
     clock.advance(120)
-    assert [admission.refusal(1) for _ in range(2)] == [None, "budget"]
+    assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(60)
-    assert admission.refusal(1) == "budget"
+    assert refusal_of(admission, 1) == "budget"
     clock.advance(60)
-    assert admission.refusal(1) is None
+    assert refusal_of(admission, 1) is None

@@ -33,6 +33,10 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(drift=LexicalJudge())  # type: ignore[arg-type]
     instrument(content="none")  # type: ignore[arg-type]
     instrument(sample_rate="0.1")  # type: ignore[arg-type]
+    instrument(sampling_rules=[{"match": {"error": True}, "rate": 1}], cascade="lexical")
+    instrument(sampling_rules=[0.5])  # type: ignore[list-item]
+    instrument(cascade=0.5)  # type: ignore[arg-type]
+    instrument(suspicious_rate="0.5")  # type: ignore[arg-type]
     instrument(max_held=0.5)  # type: ignore[arg-type]
     instrument(thresholds={"faithfulness": "high"})  # type: ignore[dict-item]
     instrument(thresholds={"faithfulness": 0.8})

@@ -1,0 +1,271 @@
+"""Sampling of turns: by rate, by rules, always on errors, and in a cascade of two judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.trace import set_span_in_context
+
+from pipeline import SOURCES, Source, good_answers, running, statuses, turn, turns_counted
+from rag_eval_otel import LexicalJudge
+from rag_eval_otel.capture.turn import Turn
+from rag_eval_otel.live.sampling import Admission, facts_of, sampling_point
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.testing import FakeJudge, ReceivedSpan
+from rag_eval_otel.types import Evaluation, Label, Score
+
+PROBABILITY = "rag.evaluation.sampling.probability"
+
+
+class Collected:
+    """A sink that keeps the evaluations."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.evaluations: list[Evaluation] = []
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Keep."""
+        self.evaluations.append(evaluation)
+
+
+def named_judge() -> FakeJudge:
+    """Return a judge that is content with everything, and is not the offline judge."""
+    return FakeJudge(good_answers, model="paid")
+
+
+def offline_evaluation(label: Label | None) -> Evaluation:
+    """Return an offline evaluation with this label."""
+    scores = () if label is None else (Score(name="f", value=0.5, label=label),)
+    return Evaluation(scores=scores, judge="lexical")
+
+
+def test_probabilities_are_those_of_the_sample() -> None:
+    """A turn is chosen if its sampling point is below its probability, and carries the latter."""
+    admission = Admission(sample_rate=0.3)
+    for trace_id in range(200):
+        found = admission.draw(trace_id)
+        assert found == (
+            Sampling(probability=0.3) if sampling_point(trace_id) < 0.3 else "sample_rate"
+        )
+
+
+def test_what_is_chosen_more_often_is_no_part_of_the_uniform_sample() -> None:
+    """A turn with an error has probability 1, and is targeted if the rate leaves it out."""
+    admission = Admission(sample_rate=0.3)
+    for trace_id in range(200):
+        found = admission.draw(trace_id, lambda: {"error": (True,)})
+        assert found == Sampling(probability=1.0, is_targeted=sampling_point(trace_id) >= 0.3)
+
+
+def test_a_rate_of_0_turns_scoring_off_also_for_errors() -> None:
+    """The rate 0 leaves no turn, since `OTEL_SDK_DISABLED` relies on it."""
+    assert Admission(sample_rate=0.0).draw(1, lambda: {"error": (True,)}) == "sample_rate"
+
+
+@pytest.mark.parametrize(
+    ("suspicious_rate", "label", "probability"),
+    [
+        (None, "pass", 0.1),
+        (None, "fail", 0.4),
+        (None, None, 0.4),
+        (0.9, "fail", 0.9),
+        (0.9, "pass", 0.1),
+        (0.05, "fail", 0.1),
+    ],
+)
+def test_a_cascade_chooses_more_of_what_looks_bad(
+    suspicious_rate: float | None, label: Label | None, probability: float
+) -> None:
+    """The offline label decides on the probability; no turn has less than the plain rate."""
+    admission = Admission(sample_rate=0.1, suspicious_rate=suspicious_rate, has_cascade=True)
+    offline = offline_evaluation(label)
+    for trace_id in range(300):
+        drawn = admission.draw(trace_id)
+        assert isinstance(drawn, Sampling)
+        point, found = sampling_point(trace_id), admission.judged(trace_id, drawn, offline)
+        if point >= probability:
+            assert found is None
+        else:
+            assert found == Sampling(probability=probability, is_targeted=point >= 0.1)
+
+
+def turn_with(metadata: Mapping[str, Any], *, error: str | None = None) -> Turn:
+    """Return a turn whose chain has ``metadata``, and whose retrieval failed with ``error``."""
+    plain = turn()
+    return replace(
+        plain,
+        path=(replace(plain.path[0], metadata=metadata),),
+        retrievers=(replace(plain.retrievers[0], error=error),),
+    )
+
+
+def test_facts_about_a_turn() -> None:
+    """Rules see attributes, metadata, the route, the models, failed steps and feedback."""
+    found = turn_with({"tenant": "acme", "ls_model_name": "gpt-x"}, error="Timeout")
+    attributes: list[Mapping[str, Any]] = [
+        {"gen_ai.request.model": "o3", "user_feedback": -1},
+        {"http.route": "/chat/{id}", "url.path": "/chat/7"},
+    ]
+    facts = facts_of(found, attributes)
+    assert facts["metadata.tenant"] == ["acme"]
+    assert facts["gen_ai.request.model"] == ["o3"]
+    assert facts["route"] == ("/chat/{id}", "/chat/7")
+    assert facts["model"] == ("o3", "gpt-x")
+    assert facts["error"] == (True,)
+    assert facts["feedback"] == ("bad",)
+
+
+@pytest.mark.parametrize(
+    ("feedback", "expected"),
+    [
+        (0, "bad"),
+        (False, "bad"),
+        ("thumbs-down", "bad"),
+        (1, "good"),
+        (True, "good"),
+        ("great", "good"),
+    ],
+)
+def test_feedback(feedback: object, expected: str) -> None:
+    """Numbers below one half, and words such as thumbs-down, are bad feedback."""
+    assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
+
+
+# --- whole pipelines ------------------------------------------------------------------------------
+
+
+def probabilities(spans: list[ReceivedSpan]) -> Counter[Any]:
+    """Count spans by status and probability."""
+    return Counter(
+        (span.attributes.get("rag.evaluation.status"), span.attributes.get(PROBABILITY))
+        for span in spans
+    )
+
+
+@SOURCES
+def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
+    """Span and events have the probability; a turn that is left out has none."""
+    with running(sample_rate=0.5, source=source) as app:
+        names = app.run_turns(40)
+        assert app.handle.flush()
+        app.stop()
+        found = probabilities(app.arrived(names, wait=True))
+        assert set(found) == {("scored", 0.5), ("skipped", None)}
+        counted = turns_counted(app.receiver)
+        assert counted == {
+            ("scored", None): found["scored", 0.5],
+            ("skipped", "sample_rate"): found["skipped", None],
+        }
+        events = [e for e in app.receiver.logs() if e.event_name == "gen_ai.evaluation.result"]
+        assert {event.attributes[PROBABILITY] for event in events} == {0.5}
+
+
+def test_without_sampling_the_probability_is_1() -> None:
+    """All turns are evaluated, and say so."""
+    with running() as app:
+        names = app.run_turns(2)
+        assert app.handle.flush()
+        app.stop()
+        assert probabilities(app.arrived(names)) == {("scored", 1.0): 2}
+
+
+def test_rules_see_the_route_of_the_request_and_remote_baggage_changes_nothing() -> None:
+    """The rule for a route decides, whose attribute is on the span of the web request."""
+    rules = [
+        {"match": {"route": "/chat"}, "rate": 1},
+        {"match": {"model": "gpt-*"}, "rate": 1},
+        {"match": {"tier": "free"}, "rate": 0},
+    ]
+    told = {"/chat": "scored", "/other": "skipped"}
+    with running(sample_rate=0.0, sampling_rules=rules) as app:
+        for route in told:
+            request = app.tracer.start_span("GET", attributes={"http.route": route})
+            app.start_turn(f"turn {route}", context=set_span_in_context(request)).end()
+            request.end()
+        app.start_turn("turn gpt", attributes={"gen_ai.request.model": "gpt-5"}).end()
+        app.start_turn("turn free", attributes={"tier": "free"}).end()
+        assert app.handle.flush()
+        app.stop()
+        found = {
+            span.name: span.attributes.get("rag.evaluation.status")
+            for span in app.turns_in(app.receiver.spans())
+        }
+    assert found == {
+        "turn /chat": "scored",
+        "turn /other": "skipped",
+        "turn gpt": "scored",
+        "turn free": "skipped",
+    }
+
+
+@SOURCES
+def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: Source) -> None:
+    """Each turn is counted once; its span has offline scores, and in the sample both judges'."""
+    judge, sink = named_judge(), Collected()
+    options: dict[str, Any] = {"judge": judge, "cascade": LexicalJudge(), "sinks": [sink]}
+    with running(sample_rate=0.25, suspicious_rate=0.5, source=source, **options) as app:
+        names = app.run_turns(40)
+        assert app.handle.flush()
+        app.stop()
+        spans = app.arrived(names, wait=True)
+        assert statuses(spans) == {"scored": 40}
+        assert turns_counted(app.receiver) == {("scored", None): 40}
+        by_judge = Counter(span.attributes["rag.evaluation.judge"] for span in spans)
+        assert set(by_judge) == {"paid", "lexical"}
+        for span in spans:
+            found = span.attributes
+            assert "rag.evaluation.offline.faithfulness.score" in found
+            version = found["rag.evaluation.offline.faithfulness.version"]
+            assert str(version).split("/")[-1].startswith("lexical")
+            is_judged = found["rag.evaluation.judge"] == "paid"
+            assert ("rag.evaluation.faithfulness.score" in found) == is_judged
+            assert found[PROBABILITY] in ({0.25, 0.5} if is_judged else {1.0})
+        assert not [event for event in app.receiver.logs() if "drift" in event.event_name]
+        events = Counter(
+            (event.attributes["rag.evaluation.judge"], event.attributes[PROBABILITY] == 1.0)
+            for event in app.receiver.logs()
+            if event.attributes.get("gen_ai.evaluation.name") == "faithfulness"
+        )
+        assert events == {("lexical", True): 40, ("paid", False): by_judge["paid"]}
+    assert len(sink.evaluations) == 40
+
+
+def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
+    """Over the limit, the offline scores remain; the turn is counted once, with the reason."""
+    options: dict[str, Any] = {"judge": named_judge(), "cascade": LexicalJudge()}
+    with running(max_turns_per_minute=1, **options) as app:
+        names = app.run_turns(3)
+        assert app.handle.flush()
+        app.stop()
+        spans = app.arrived(names)
+        assert turns_counted(app.receiver) == {("scored", None): 1, ("scored", "budget"): 2}
+        reasons = Counter(span.attributes.get("rag.evaluation.reason") for span in spans)
+    assert reasons == {None: 1, "budget": 2}
+
+
+def test_weighted_sums_give_the_mean_of_all_turns() -> None:
+    """The histogram has a uniform sample, the weighted sums all scored turns in proportion."""
+    rules = [{"match": {"tier": "gold"}, "rate": 1}]
+    with running(sample_rate=0.5, sampling_rules=rules) as app:
+        for number in range(60):
+            tier = "gold" if number % 2 else "free"
+            app.start_turn(f"turn {number}", attributes={"tier": tier}).end()
+        assert app.handle.flush()
+        app.stop()
+        found = probabilities(app.turns_in(app.receiver.spans()))
+        points = {
+            p.name: p
+            for p in app.receiver.metrics()
+            if p.attributes.get("gen_ai.evaluation.name") == "faithfulness"
+        }
+        assert found["scored", 1.0] == 30
+        weight = 2 * found["scored", 0.5] + 30
+        assert points["rag.evaluation.weighted.count"].value == pytest.approx(weight)
+        assert points["rag.evaluation.weighted.score"].value == pytest.approx(weight)
+        uniform = points["rag.evaluation.score"].count or 0
+        assert found["scored", 0.5] < uniform < found["scored", 0.5] + 30

@@ -1,0 +1,81 @@
+"""The option `sampling_rules`: rates of turns by route, model, metadata, errors and feedback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.sampling import SamplingRule, probability_of, rules_of
+
+RULES = rules_of(
+    [
+        {"match": {"route": "/health*"}, "rate": 0},
+        {"match": {"route": "/chat/*", "model": ["gpt-*", "o3"]}, "rate": 0.2},
+        {"match": {"metadata.tier": 1, "beta": True}, "rate": 0.5},
+        {"match": {"feedback": "bad", "route": "/spam"}, "rate": 0.1},
+    ],
+    where="sampling_rules",
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rate"),
+    [
+        ({}, 0.05),
+        ({"route": ("/healthz",)}, 0.0),
+        ({"route": ("/chat/1",)}, 0.05),
+        ({"route": ("/chat/1",), "model": ("gpt-5",)}, 0.2),
+        ({"route": ("/", "/chat/1"), "model": ("o3",)}, 0.2),
+        ({"metadata.tier": (1,), "beta": (True,)}, 0.5),
+        ({"metadata.tier": (1,), "beta": (1,)}, 0.05),
+        ({"metadata.tier": (1,), "beta": ([False, True],)}, 0.5),
+        ({"error": (True,)}, 1.0),
+        ({"error": (True,), "route": ("/healthz",)}, 1.0),
+        ({"error": (False,)}, 0.05),
+        ({"feedback": ("bad",)}, 1.0),
+        ({"feedback": ("good",)}, 0.05),
+        ({"feedback": ("bad",), "route": ("/spam",)}, 0.1),
+    ],
+)
+def test_the_first_rule_that_applies_gives_the_rate(facts: Any, rate: float) -> None:
+    """All entries match; errors and bad feedback are always taken unless a rule names them."""
+    assert probability_of(facts, RULES, otherwise=0.05) == rate
+
+
+def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
+    """A list of rules in code, as JSON and in a JSON file is the same."""
+    text = '[{"match": {"route": "/chat"}, "rate": 0.5}]'
+    path = tmp_path / "rules.json"
+    path.write_text(text, encoding="utf-8")
+    expected = (SamplingRule(match={"route": "/chat"}, rate=0.5),)
+    for given in (text, path, str(path), [{"match": {"route": "/chat"}, "rate": 0.5}], expected):
+        assert rules_of(given, where="x") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("nowhere.json", r"sampling_rules must be a .json file or a JSON list"),
+        ("{", "must be a .json file or a JSON list"),
+        ("[" * 100_000, "must be a .json file or a JSON list"),
+        ({"rate": 1}, "must be a list of rules"),
+        ("3", "must be a list of rules"),
+        ([3], "rule 1: must have the keys match and rate"),
+        ([{"match": {"a": 1}, "rate": 1}, {"rate": 1}], "rule 2: must have the keys"),
+        ([{"match": {"a": 1}, "rate": 2}], "rate must be a number from 0 to 1, not 2"),
+        ([{"match": {"a": 1}, "rate": True}], "rate must be a number"),
+        ([{"match": {"a": 1}, "rate": float("nan")}], "rate must be a number"),
+        ([{"match": {}, "rate": 1}], "match must map names to values"),
+        ([{"match": {3: 1}, "rate": 1}], "match has 3 as a name"),
+        ([{"match": {"a": None}, "rate": 1}], "a must be a text, a number"),
+        ([{"match": {"a": []}, "rate": 1}], "a must be a text, a number"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_named(given: Any, told: str) -> None:
+    """The message says which rule is wrong, and what it must look like."""
+    with pytest.raises(ConfigError, match=told) as refusal:
+        rules_of(given, where="sampling_rules")
+    assert str(refusal.value).startswith("sampling_rules")
