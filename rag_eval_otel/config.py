@@ -83,9 +83,17 @@ class Config:
     extra_body: Mapping[str, Any] | None = None
     """Further fields of each judge request, for example ``{"reasoning_effort": "low"}``."""
     judge_timeout: float = 30.0
-    """Seconds for one attempt at a judge request."""
+    """Seconds for one attempt at a request to the judge or the embedder."""
     judge_retries: int = 3
-    """How often a refused or failed judge request is tried again."""
+    """The most retries of a failed request. Retries are at most a tenth of all requests."""
+    max_requests_per_minute: int | None = None
+    """The most requests to the judge in any 60 seconds. Further requests wait, or are not sent."""
+    max_tokens_per_minute: int | None = None
+    """The most tokens of judge requests and replies in any 60 seconds."""
+    embedder_max_requests_per_minute: int | None = None
+    """The most requests to the embedder in any 60 seconds."""
+    embedder_max_tokens_per_minute: int | None = None
+    """The most tokens of requests to the embedder in any 60 seconds."""
     device: str | None = None
     """The device of a ``local/`` model, such as ``cpu``. By default, PyTorch chooses the device."""
     batch_size: int = 32
@@ -127,7 +135,7 @@ class Config:
     """The most spans that wait for scores. Further spans are exported with status ``overload``."""
     max_held_bytes: int = 64 * 1024 * 1024
     """The most bytes of text in spans that wait for scores."""
-    evaluation_timeout: float = 60.0
+    evaluation_timeout: float = 30.0
     """Seconds after which an evaluation is cancelled."""
     concurrency: int = 16
     """The most turns that are evaluated at the same time."""
@@ -228,6 +236,10 @@ class ConfigOptions(TypedDict, total=False):
     extra_body: Mapping[str, Any] | None
     judge_timeout: float
     judge_retries: int
+    max_requests_per_minute: int | None
+    max_tokens_per_minute: int | None
+    embedder_max_requests_per_minute: int | None
+    embedder_max_tokens_per_minute: int | None
     device: str | None
     batch_size: int
     prompts: str | None
@@ -329,12 +341,16 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "errors": get_args(ErrorMode),
 }
 _INF = float("inf")
+_PER_MINUTE = tuple(
+    f"{part}max_{unit}_per_minute" for part in ("", "embedder_") for unit in ("requests", "tokens")
+)
 _RANGES: Mapping[str, tuple[float, float]] = {
     "sample_rate": (0, 1),
     "suspicious_rate": (0, 1),
     "max_turns_per_minute": (0, _INF),
     "judge_timeout": (0.001, _INF),
     "judge_retries": (0, 100),
+    **dict.fromkeys(_PER_MINUTE, (1, _INF)),
     "hold_seconds": (0, 3600),
     "max_held": (1, 1_000_000),
     "max_held_bytes": (1, _INF),
@@ -347,11 +363,19 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "batch_size": (1, _INF),
 }
 _MAY_BE_NONE = frozenset(
-    {"max_turns_per_minute", "suspicious_rate", "temperature", "seed", "max_tokens"}
+    {
+        *_PER_MINUTE,
+        "max_turns_per_minute",
+        "max_tokens",
+        "seed",
+        "suspicious_rate",
+        "temperature",
+    }
 )
 _ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
 _WHOLE = frozenset(
     {
+        *_PER_MINUTE,
         "batch_size",
         "concurrency",
         "judge_retries",

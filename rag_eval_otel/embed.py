@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
+from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
 from rag_eval_otel.runtime.workers import SyncFirst
@@ -23,6 +25,7 @@ from rag_eval_otel.types import Embedder, Usage, Vectors
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from openai import AsyncOpenAI
+    from typing_extensions import Self
 
 
 _HASHED = 100_000  # most characters of a text that are hashed
@@ -85,9 +88,16 @@ class OpenAIEmbedder:
             api_version=api_version,
         )
         self._coding = {"encoding_format": "base64"}
+        self.endpoint = Endpoint(f"embedder {model}", self._client.limits)
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
+
+    def with_endpoint(self, endpoint: Endpoint) -> Self:
+        """Return a copy of this embedder that sends its requests by way of ``endpoint``."""
+        found = copy.copy(self)
+        found.endpoint = endpoint
+        return found
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise `JudgeError` on failure.
@@ -98,13 +108,21 @@ class OpenAIEmbedder:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown}
         try:
-            payload = await self._client.embeddings({**body, **self._coding})
+            return await self._sent({**body, **self._coding})
         except JudgeRequestError as error:
             if "encoding_format" not in str(error):
                 raise
             self._coding = {}
-            payload = await self._client.embeddings(body)
-        return _rows(payload, len(texts))
+            return await self._sent(body)
+
+    async def _sent(self, body: Mapping[str, Any]) -> Vectors:
+        texts: Sequence[str] = body["input"]
+
+        async def send() -> Vectors:
+            return _rows(await self._client.embeddings(body), len(texts))
+
+        await self._client.open()  # now, because the time of an attempt is limited
+        return await self.endpoint.call(send, tokens=sum(map(len, texts)) // CHARACTERS)
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:

@@ -8,7 +8,7 @@ RagEvalError
     ├── JudgeTimeoutError      no answer in time
     ├── JudgeTransportError    connection refused, reset, or a server error
     ├── JudgeAuthError         401 or 403: the key or its rights are wrong
-    ├── JudgeRateLimitError    429, after the client's own retries
+    ├── JudgeRateLimitError    429, or the limit of requests a minute, after all retries
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
     ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
     │   └── BudgetSpentError       the budget of a run is spent: the judge was not asked
@@ -44,9 +44,15 @@ class FailedRowError(RagEvalError):
 
 
 class JudgeError(RagEvalError):
-    """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`."""
+    """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`.
+
+    ``requests`` is the number of requests that were sent. ``retry_after`` is the number of seconds
+    after which the server allows the next request, or None if the server named no time.
+    """
 
     reason: ClassVar[Reason] = "transport"
+    requests: int = 1
+    retry_after: float | None = None
 
 
 class JudgeTimeoutError(JudgeError):
@@ -66,7 +72,7 @@ class JudgeAuthError(JudgeError):
 
 
 class JudgeRateLimitError(JudgeError):
-    """The judge's server refused a request for its rate limit (429), after all retries."""
+    """A request was refused (429) or not sent, for a limit of requests or tokens a minute."""
 
     reason = "rate_limited"
 
@@ -85,6 +91,7 @@ class JudgeUnavailableError(JudgeError):
     """The judge was not asked, because earlier requests failed (open circuit breaker)."""
 
     reason: ClassVar[Reason] = "circuit_open"
+    requests: int = 0
 
 
 class BudgetSpentError(JudgeUnavailableError):

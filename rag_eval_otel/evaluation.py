@@ -21,7 +21,9 @@ from rag_eval_otel.judge.models import (
     chosen_models,
     chosen_prompts,
 )
+from rag_eval_otel.judge.outcomes import status_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.judge.protection import time_limit
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
@@ -152,7 +154,8 @@ class Measurement:
             sample = self.redactor.sample(sample)
         ask, embed = self._ask(), Embed(self.embedder)
         started = self.clock()
-        with self._prompts():  # the tasks started here use the prompts, too
+        # The tasks started here use the prompts and the time limit, too.
+        with self._prompts(), time_limit(self.timeout):
             runs = [asyncio.ensure_future(_run(one, sample, ask, embed)) for one in self.metrics]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
@@ -314,8 +317,8 @@ def _failed(metric: Metric, reason: Reason, *, told: str) -> Score:
 
 def _reason_of(error: Exception) -> Reason:
     """Return the reason for a failed score from ``error``, an exception of another library."""
-    status = getattr(error, "status_code", None) or _aws_status(error)
-    if isinstance(status, int):
+    status = status_of(error)
+    if status is not None:
         refused: Reason = "bad_request" if _REFUSED <= status < _SERVER else "transport"
         return _REASONS.get(status, refused)
     # By name, because the errors of the client libraries have no base class in common.
@@ -325,13 +328,6 @@ def _reason_of(error: Exception) -> Reason:
     if "Credentials" in kinds:
         return "unauthorized"
     return "transport" if "Connect" in kinds else "internal"
-
-
-def _aws_status(error: Exception) -> object:
-    """Return the HTTP status in ``error`` of botocore (the AWS client), or None."""
-    response = getattr(error, "response", None)
-    told = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    return told.get("HTTPStatusCode") if isinstance(told, dict) else None
 
 
 def _outcome(metric: Metric, run: asyncio.Task[Score]) -> Score:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar, cast
 from rag_eval_otel.errors import (
     JudgeError,
     JudgeTimeoutError,
-    JudgeUnavailableError,
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.replies import Reply
@@ -208,10 +207,8 @@ class Ask:
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
         try:
             replies = await self._judge.reply(tasks)
-        except JudgeUnavailableError as error:  # the judge was not asked
-            return [error] * len(tasks)
         except JudgeError as error:
-            self.usage += Usage(judge_requests=1)
+            self.usage += Usage(judge_requests=error.requests)
             return [error] * len(tasks)
         self.usage += replies.usage
         self.model = replies.model

@@ -1,27 +1,25 @@
-"""Make the judge, the embedder and the prompts that a `Config` or a caller names.
-
-`CircuitBreaker` stops sending requests to a judge after several failed requests.
-"""
+"""Make the judge, the embedder and the prompts that a `Config` or a caller names."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import LangChainEmbedder
+from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
 from rag_eval_otel.environment import first_set
-from rag_eval_otel.errors import JudgeRequestError, JudgeUnavailableError, UnparsableReplyError
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.local import LocalJudge
+from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
+from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.tasks import Judge, Task
-from rag_eval_otel.providers import REGISTRIES, parts_of
-from rag_eval_otel.types import Embedder, Replies
+from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.providers import REGISTRIES, Part, parts_of
+from rag_eval_otel.types import Embedder, Replies, Vectors
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -46,13 +44,79 @@ AnyPrompts: TypeAlias = "Prompts | str | PathLike[str] | None"
 
 
 def build_judge(config: Config) -> Judge:
-    """Return the judge of ``config``; unless it is lexical or local, in a `CircuitBreaker`."""
-    judge = build_plain_judge(config)
-    is_here = isinstance(judge, LexicalJudge | LocalJudge)
-    return judge if is_here else CircuitBreaker(judge)
+    """Return the judge of ``config`` for live scoring.
+
+    Unless the judge is lexical or local, its `Endpoint` has a circuit breaker.
+    """
+    return _protected_judge(_judge(config), _live(config) | _per_minute(config, "judge"))
 
 
 def build_plain_judge(config: Config) -> Judge:
+    """Return the judge of ``config``, without a circuit breaker.
+
+    During an outage, a breaker would fail all remaining rows of a dataset at once.
+    """
+    return _protected_judge(_judge(config), _per_minute(config, "judge"))
+
+
+def build_live_embedder(config: Config) -> Embedder:
+    """Return the embedder of ``config`` for live scoring.
+
+    Unless the embedder is offline, its `Endpoint` has a circuit breaker.
+    """
+    limits = _live(config) | _per_minute(config, "embedder")
+    return _protected_embedder(_embedder(config), limits)
+
+
+def build_embedder(config: Config) -> Embedder:
+    """Return the embedder of ``config``, without a circuit breaker."""
+    return _protected_embedder(_embedder(config), _per_minute(config, "embedder"))
+
+
+_FAILURES = 5  # failed attempts in a row that open the breaker
+_NO_RETRIES = Limits(retries=0, timeout=None)
+"""The limits of judges and embedders that have retries and timeouts of their own."""
+
+
+def _live(config: Config) -> dict[str, Any]:
+    """Return the fields of `Limits` for live scoring.
+
+    A request waits no longer than a span is held back for its scores.
+    """
+    patience = config.hold_seconds or config.evaluation_timeout
+    return {"failures": _FAILURES, "patience": patience, "concurrency": config.concurrency}
+
+
+def _per_minute(config: Config, part: Part) -> dict[str, Any]:
+    """Return the fields of `Limits` for the limits a minute that ``config`` has for ``part``."""
+    prefix = "" if part == "judge" else "embedder_"
+    names = ("requests_per_minute", "tokens_per_minute")
+    found = {name: getattr(config, f"{prefix}max_{name}") for name in names}
+    return {name: limit for name, limit in found.items() if limit is not None}
+
+
+def _protected_judge(judge: Judge, limits: Mapping[str, Any]) -> Judge:
+    """Return ``judge`` with the fields ``limits`` of its `Limits` replaced."""
+    if not limits or isinstance(judge, LexicalJudge | LocalJudge):
+        return judge
+    if isinstance(judge, OpenAIJudge):
+        return judge.with_endpoint(judge.endpoint.with_limits(limits))
+    return ProtectedJudge(judge, Endpoint(f"judge {judge.model}", _NO_RETRIES).with_limits(limits))
+
+
+def _protected_embedder(embedder: Embedder, limits: Mapping[str, Any]) -> Embedder:
+    """Return ``embedder`` with the fields ``limits`` of its `Limits` replaced."""
+    if not limits or isinstance(embedder, HashingEmbedder):
+        return embedder
+    if isinstance(embedder, OpenAIEmbedder):
+        return embedder.with_endpoint(embedder.endpoint.with_limits(limits))
+    name = getattr(embedder, "model", None) or type(embedder).__name__
+    return ProtectedEmbedder(
+        embedder, Endpoint(f"embedder {name}", _NO_RETRIES).with_limits(limits)
+    )
+
+
+def _judge(config: Config) -> Judge:
     """Return the judge of ``config``, which is given by name or as an object."""
     if not isinstance(config.judge, str):
         return (
@@ -63,7 +127,7 @@ def build_plain_judge(config: Config) -> Judge:
     return judge
 
 
-def build_embedder(config: Config) -> Embedder:
+def _embedder(config: Config) -> Embedder:
     """Return the embedder of ``config``, which is given by name or as an object."""
     if not isinstance(config.embedder, str):
         given = config.embedder
@@ -126,6 +190,10 @@ _OF_MODELS = (
     "device",
     "batch_size",
     "concurrency",
+    "max_requests_per_minute",
+    "max_tokens_per_minute",
+    "embedder_max_requests_per_minute",
+    "embedder_max_tokens_per_minute",
 )
 
 
@@ -161,33 +229,22 @@ def _made(key: tuple[tuple[str, Any], ...]) -> tuple[Judge, Embedder]:
     return build_plain_judge(config), build_embedder(config)
 
 
-# --- outages --------------------------------------------------------------------------------------
+# --- judges and embedders of users and of LangChain -----------------------------------------------
 
 
-class CircuitBreaker:
-    """Stops asking ``judge`` for ``cooldown`` seconds after ``failures`` failed requests in a row.
+class ProtectedJudge:
+    """Asks ``judge`` by way of ``endpoint``, whose limits should have no retries.
 
-    During this cool-down, each request fails at once with `JudgeUnavailableError`. After the
-    cool-down, one request is sent. If this request succeeds, all requests are sent again. If it
-    fails, another cool-down begins. A reply that does not parse does not count as a failed request.
-    A request that the server refuses for its content, such as a text that is too long, does not
-    count either. ``clock`` returns the time in seconds.
+    The retries of ``judge`` itself, such as those of a LangChain model, stay as they are. Each call
+    of ``judge`` counts as one attempt.
     """
 
-    def __init__(
-        self,
-        judge: Judge,
-        *,
-        failures: int = 5,
-        cooldown: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self._judge = judge
-        self._limit = failures
-        self._cooldown = cooldown
-        self._clock = clock
-        self._failed = 0
-        self._open_until = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"ProtectedJudge({self._judge!r})"
 
     @property
     def model(self) -> str:
@@ -195,7 +252,7 @@ class CircuitBreaker:
 
     @property
     def revision(self) -> int | None:
-        """The number of the wrapped judge's rules in versions of scores, or None if it has none."""
+        """The number of the judge's rules in versions of scores, or None if it has none."""
         return getattr(self._judge, "revision", None)
 
     @property
@@ -204,32 +261,29 @@ class CircuitBreaker:
         return getattr(self._judge, "label_metrics", None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge; in a cool-down, raise `JudgeUnavailableError` at once."""
-        self._admit()
-        failed = True
-        try:
-            replies = await self._judge.reply(tasks)
-            failed = False
-        except (UnparsableReplyError, JudgeRequestError):
-            failed = False
-            raise
-        finally:
-            self._count(failed=failed)
-        return replies
+        """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` if the breaker is open."""
+        texts = (text for task in tasks for name, _ in task.inputs for text in task.texts(name))
+        return await self.endpoint.call(
+            lambda: self._judge.reply(tasks),
+            tokens=sum(map(len, texts)) // CHARACTERS,
+            is_usable=is_usable,
+            tokens_of=total_tokens,
+        )
 
-    def _admit(self) -> None:
-        now = self._clock()
-        if now < self._open_until:
-            wait = self._open_until - now
-            msg = f"not asked: {self._failed} requests failed in a row; next try in {wait:.0f} s"
-            raise JudgeUnavailableError(msg)
-        if self._failed >= self._limit:
-            self._open_until = now + self._cooldown  # other requests wait for this one
 
-    def _count(self, *, failed: bool) -> None:
-        if not failed:
-            self._failed, self._open_until = 0, float("-inf")
-            return
-        self._failed += 1
-        if self._failed >= self._limit:
-            self._open_until = self._clock() + self._cooldown
+class ProtectedEmbedder:
+    """Asks ``embedder`` by way of ``endpoint``, as `ProtectedJudge` does it with a judge."""
+
+    def __init__(self, embedder: Embedder, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._embedder = embedder
+        named = getattr(embedder, "model", None)
+        self.model: str = named if isinstance(named, str) else type(embedder).__name__
+
+    def __repr__(self) -> str:
+        return f"ProtectedEmbedder({self._embedder!r})"
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector (row) for each of ``texts``; raise the error of the embedder."""
+        tokens = sum(map(len, texts)) // CHARACTERS
+        return await self.endpoint.call(lambda: self._embedder.embed(texts), tokens=tokens)

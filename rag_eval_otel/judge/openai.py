@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
+from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
+from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.replies import Graded
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.providers import PROVIDERS, SchemaMode, TokenLimit
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+    from typing_extensions import Self
 
 
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
@@ -39,8 +42,19 @@ _OTHER: dict[TokenLimit, TokenLimit] = {
 }
 _OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
 _OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
+_OF_REPLY = ("max_tokens", "max_completion_tokens", "completion")
 _INVALID = (400, 422)
+_THINKING = re.compile(
+    r"(^|[^a-z0-9])(o\d|r1|gpt-5|gpt-oss|qwq|qwen3|magistral|gemini|grok|glm|kimi|nemotron)"
+    r"|think|reason",
+    re.IGNORECASE,
+)
+"""Names of models that write hidden thoughts, which count as tokens of the reply."""
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
+
+
+class CutOffError(UnparsableReplyError):
+    """A part of a reply is missing, because the reply was cut off at its most tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +65,8 @@ class _Form:
     temperature: float | None
     top_logprobs: int
     limit: TokenLimit
+    is_bounded: bool
+    """Whether the request limits the tokens of the reply to a number that depends on the tasks."""
 
 
 def named_judge(model: str, config: Config) -> OpenAIJudge:
@@ -78,8 +94,13 @@ class OpenAIJudge:
     the probabilities of tokens, which metrics with ``rating="logprobs"`` need, the judge asks for
     fewer, and then for none. If the server refuses the name ``max_tokens``, the judge sends
     ``max_completion_tokens``. Later requests leave out what was refused, so that reasoning models
-    need no option. The ``openai`` client retries server errors, 429 (as Retry-After says) and
-    timeouts up to ``max_retries`` times.
+    need no option. ``endpoint`` sends the requests: it retries server errors, 429 (as Retry-After
+    says), timeouts and connection errors up to ``max_retries`` times, but retries are at most a
+    tenth of the requests.
+
+    If there is no ``max_tokens``, the tasks tell the most tokens that a reply may need, and the
+    request has this limit, except for models that are known to write hidden thoughts. If a reply is
+    cut off at this limit, or if the server refuses it, later requests have no limit.
 
     - ``timeout``: the most seconds of each attempt.
     - ``api_key``: by default, the value of ``OPENAI_API_KEY``.
@@ -121,6 +142,7 @@ class OpenAIJudge:
             temperature=temperature,
             top_logprobs=_TOP_LOGPROBS,
             limit=limit_field,
+            is_bounded=max_tokens is None and _may_be_bounded(model, extra_body or {}),
         )
         self._limit = limit_field
         self._max_tokens = max_tokens
@@ -137,9 +159,16 @@ class OpenAIJudge:
             key_variable=key_variable,
             api_version=api_version,
         )
+        self.endpoint = Endpoint(f"judge {model}", self._client.limits)
 
     def __repr__(self) -> str:
         return f"OpenAIJudge({self.model!r})"
+
+    def with_endpoint(self, endpoint: Endpoint) -> Self:
+        """Return a copy of this judge that sends its requests by way of ``endpoint``."""
+        found = copy.copy(self)
+        found.endpoint = endpoint
+        return found
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Send ``tasks`` in one request and return the replies; raise `JudgeError` if it fails.
@@ -147,13 +176,24 @@ class OpenAIJudge:
         If the server refuses an option of the request, the request is sent again without it.
         """
         request = compose(tasks)
-        requests = 0
         form, refusals = self._form, list[str]()
+        sent = 0
+
+        async def send() -> Replies:
+            nonlocal sent
+            sent += 1
+            payload = await self._client.chat(self._body(request, tasks, form))
+            return _replies(payload, tasks, model=self.model, requests=sent)
+
+        await self._client.open()  # now, because the time of an attempt is limited
+        tokens = len(request.system + request.user_with_schema) // CHARACTERS
         while True:
-            requests += 1
             try:
-                payload = await self._client.chat(self._body(request, tasks, form))
-            except JudgeRequestError as error:
+                replies = await self.endpoint.call(
+                    send, tokens=tokens, is_usable=is_usable, tokens_of=total_tokens
+                )
+            except JudgeError as error:
+                error.requests = sent
                 weaker = self._weaker(form, error)
                 if weaker is None:
                     self._in_vain += bool(refusals)
@@ -162,7 +202,13 @@ class OpenAIJudge:
                 refusals.append(str(error))
                 continue
             self._keep(form, refusals)
-            return _replies(payload, tasks, model=self.model, requests=requests)
+            if form.is_bounded and any(isinstance(part, CutOffError) for part in replies.parts):
+                self._form = replace(self._form, is_bounded=False)
+                _log.warning(
+                    "a reply of the judge %s was cut off; its replies are no longer limited",
+                    self.model,
+                )
+            return replies
 
     def _keep(self, form: _Form, refusals: Sequence[str]) -> None:
         """Use ``form``, which the server accepted, for later requests; log earlier ``refusals``."""
@@ -189,8 +235,9 @@ class OpenAIJudge:
         }
         if form.temperature is not None:
             body["temperature"] = form.temperature
-        if self._max_tokens is not None:
-            body[form.limit] = self._max_tokens
+        most = most_tokens(tasks) if form.is_bounded else self._max_tokens
+        if most is not None:
+            body[form.limit] = most
         if form.mode == "json_schema":
             schema = {"name": "replies", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -200,26 +247,53 @@ class OpenAIJudge:
             body |= {"logprobs": True, "top_logprobs": form.top_logprobs}
         return {**body, **self._extra}
 
-    def _weaker(self, form: _Form, error: JudgeRequestError) -> _Form | None:
+    def _weaker(self, form: _Form, error: JudgeError) -> _Form | None:
         """Return ``form`` without the option that the server refused in ``error``.
 
         Return None if the error has another cause. Normally, any error 400 or 422 counts as a
         refusal of the JSON Schema. If the server has accepted a request before, or refused several
         requests in all forms, only an error that names the schema counts.
         """
+        if not isinstance(error, JudgeRequestError):
+            return None
         refused = str(error).lower()
         if "temperature" in refused and form.temperature is not None:
             return replace(form, temperature=None)
         if "logprobs" in refused and form.top_logprobs in _FEWER:
             return replace(form, top_logprobs=_FEWER[form.top_logprobs])
-        is_limit = self._max_tokens is not None and any(name in refused for name in _OTHER)
-        if is_limit and form.limit == self._limit:
-            return replace(form, limit=_OTHER[form.limit])
+        unlimited = self._unlimited(form, refused)
+        if unlimited is not None:
+            return unlimited
         names_it = any(word in refused for word in _OF_FORMAT)
         anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
         if any(word in refused for word in _OF_LENGTH) or not (names_it or anything):
             return None
         return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
+
+    def _unlimited(self, form: _Form, refused: str) -> _Form | None:
+        """Return ``form`` with another name for the limit of tokens, or without the limit.
+
+        Return None if the message ``refused`` of the server has another cause. A server may count
+        the limit as a part of the model's context, and refuse a prompt that would fit without it.
+        """
+        if form.is_bounded and any(word in refused for word in _OF_LENGTH):
+            names_reply = any(word in refused for word in _OF_REPLY)
+            return replace(form, is_bounded=False) if names_reply else None
+        has_limit = self._max_tokens is not None or form.is_bounded
+        if not has_limit or not any(name in refused for name in _OTHER):
+            return None
+        if form.limit == self._limit:
+            return replace(form, limit=_OTHER[form.limit])
+        unbound = replace(form, limit=self._limit, is_bounded=False)
+        return unbound if form.is_bounded else None
+
+
+def _may_be_bounded(model: str, extra: Mapping[str, Any]) -> bool:
+    """Return True unless ``model``, with the fields ``extra``, is known to write hidden thoughts.
+
+    Return False, too, if ``extra`` has a limit of its own.
+    """
+    return not any(name in _OTHER or _THINKING.search(name) for name in (model, *extra))
 
 
 def _replies(
@@ -248,7 +322,7 @@ def _said_cut_off(part: object) -> object:
     if not isinstance(part, UnparsableReplyError):
         return part
     told = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
-    return UnparsableReplyError(f"{told}; {part}")
+    return CutOffError(f"{told}; {part}")
 
 
 def _content(payload: Mapping[str, Any]) -> str:

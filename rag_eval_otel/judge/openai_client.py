@@ -7,8 +7,10 @@ Each event loop gets a client of its own. Errors of the ``openai`` library are r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import urlsplit
 
@@ -24,6 +26,8 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.outcomes import retry_after
+from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.providers import Provider
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
 _QUOTED = 200  # characters of a server's message that go into an error
+_LARGEST = 1_000_000  # bytes of a reply to the judge
+_LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
+_PACKED = 16  # a compressed reply, which is not asked for, may be so many times smaller
 _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
 
 
@@ -85,9 +92,12 @@ def _azure_version(provider: Provider, address: str | None) -> str | None:
 class OpenAIClient:
     """Creates one ``AsyncOpenAI`` for each event loop, on first use.
 
+    The client sends each request once: an `Endpoint` retries it. A reply is refused while it comes
+    when it becomes larger than 1 MB, or larger than 256 kB for each text to embed.
+
     The connections of an ``AsyncOpenAI`` belong to the event loop in which it was first used. They
     are closed when this event loop shuts down, as at the end of `asyncio.run`. If the user passes a
-    ``client``, it is used in all event loops and is not closed.
+    ``client``, it is used in all event loops, is not closed, and its replies may have any size.
     """
 
     def __init__(
@@ -103,37 +113,54 @@ class OpenAIClient:
     ) -> None:
         """Keep the options for clients that are made later; if ``client`` is set, use it instead.
 
+        Then ``client`` also says the timeout of an attempt and the number of retries in `limits`.
         If ``api_version`` is set, ``base_url`` is an endpoint of Azure that serves deployments.
         """
         self._options: dict[str, Any] = {
             "azure_endpoint" if api_version else "base_url": base_url,
             "api_key": api_key,
             "timeout": timeout,
-            "max_retries": max_retries,
+            "max_retries": 0,
         }
+        self.limits = (
+            Limits(retries=max_retries, timeout=timeout)
+            if client is None
+            else Limits(retries=client.max_retries, timeout=None)
+        )
         if api_version:
             self._options["api_version"] = api_version
         self._key_variable = key_variable
         self._given = client
         self._clients: dict[asyncio.AbstractEventLoop, _OpenClient] = {}
 
+    async def open(self) -> None:
+        """Make the client for the current event loop if there is none, which may take a second."""
+        with judge_errors(self._options["api_key"], self._key_variable):
+            await self._client()
+
     async def chat(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post ``body`` as a chat completion request, and return the decoded reply."""
-        return await self._post("/chat/completions", body)
+        return await self._post("/chat/completions", body, largest=_LARGEST)
 
     async def embeddings(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post ``body`` as an embeddings request, and return the decoded reply."""
-        return await self._post("/embeddings", body)
+        largest = _LARGEST + _LARGEST_ROW * len(body["input"])
+        return await self._post("/embeddings", body, largest=largest)
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _post(self, path: str, body: Mapping[str, Any], *, largest: int) -> Mapping[str, Any]:
         """Post ``body`` to ``path`` of the server and return the decoded reply.
+
+        Raises `UnparsableReplyError` for a reply of more than ``largest`` bytes.
 
         The typed methods of the ``openai`` client are not used, because they are slow, and because
         OpenTelemetry instrumentations patch them.
         """
         with judge_errors(self._options["api_key"], self._key_variable):
             client = await self._client()
-            reply = await client.post(path, body=dict(body), cast_to=object)
+            _largest.set(largest)
+            reply = await client.post(
+                path, body=dict(body), cast_to=object, options={"max_retries": 0}
+            )
         if not isinstance(reply, dict):
             msg = f"the server's reply is not a JSON object: {str(reply)[:_QUOTED]!r}"
             raise UnparsableReplyError(msg)
@@ -157,15 +184,26 @@ class OpenAIClient:
 
     def _new_client(self) -> AsyncOpenAI:
         # Imported here, because it takes half a second and only judges need it.
-        from openai import AsyncAzureOpenAI, AsyncOpenAI  # noqa: PLC0415
+        from openai import (  # noqa: PLC0415
+            AsyncAzureOpenAI,
+            AsyncOpenAI,
+            DefaultAsyncHttpxClient,
+        )
 
+        timeout = self._options["timeout"]
+        http = DefaultAsyncHttpxClient(event_hooks={"response": [_limit_size]}, timeout=timeout)
+        options = {
+            **self._options,
+            "http_client": http,
+            "default_headers": {"Accept-Encoding": "identity"},
+        }
         if "api_version" in self._options:
-            return AsyncAzureOpenAI(**self._options)
+            return AsyncAzureOpenAI(**options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
             # Without this check, the client would send the key for OpenAI to this server.
             msg = f"no key: set {self._key_variable}, or judge_api_key or embedder_api_key"
             raise JudgeAuthError(msg)
-        return AsyncOpenAI(**self._options)
+        return AsyncOpenAI(**options)
 
 
 class _OpenClient:
@@ -189,6 +227,54 @@ class _OpenClient:
             await self.client.close()
 
 
+# --- the size of replies --------------------------------------------------------------------------
+
+_largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_LARGEST)
+
+
+async def _limit_size(response: Any) -> None:
+    """Refuse ``response`` of the HTTP client now or while it is read, if it is too large."""
+    largest = _largest.get()
+    if response.headers.get("content-encoding", "identity") != "identity":
+        largest //= _PACKED
+    promised = response.headers.get("content-length", "")
+    if promised.isdecimal() and int(promised) > largest:
+        raise _too_large(largest)
+    # The base class is that of the HTTP library of this ``openai``, httpx or httpx2.
+    kinds = type(response.stream).__mro__
+    base = next(kind for kind in kinds if kind.__name__ == "AsyncByteStream")
+    response.stream = _limited_stream(base)(response.stream, largest)
+
+
+@lru_cache(maxsize=2)
+def _limited_stream(base: type) -> type:
+    class _Limited(base):  # type: ignore[misc]  # its type is not known before the first request
+        """The bytes of a reply, up to a number of bytes."""
+
+        def __init__(self, stream: Any, largest: int) -> None:
+            self._stream, self._largest = stream, largest
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self._stream:
+                size += len(chunk)
+                if size > self._largest:
+                    raise _too_large(self._largest)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return _Limited
+
+
+def _too_large(largest: int) -> UnparsableReplyError:
+    return UnparsableReplyError(f"the server's reply is larger than {largest:,} bytes")
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
 @contextmanager
 def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[None]:
     """Raise errors of the ``openai`` library as `JudgeError`s; messages do not contain ``key``."""
@@ -208,6 +294,8 @@ def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[N
     except openai.APIStatusError as error:
         raise _status_error(error, key, key_variable) from error
     except openai.APIError as error:
+        if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
+            raise error.__cause__ from None
         place = error.request.url.netloc.decode()
         msg = f"{place}: {_said(error)}"
         raise JudgeTransportError(msg) from error
@@ -230,6 +318,7 @@ def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> 
     refused = kind(f"HTTP {status}: {_short(told.replace(key, '***') if key else told)}")
     if isinstance(refused, JudgeRequestError):
         refused.status = status
+    refused.retry_after = retry_after(error.response.headers)
     return refused
 
 

@@ -54,6 +54,11 @@ _SHOWN: Mapping[str, str] = {
 }
 """The field of the sample that a text made from it reveals, by the name of the text."""
 
+_REPLY_TOKENS = 1024  # tokens of a reply, apart from its entries and the texts that it repeats
+_ENTRY_TOKENS = 64
+_WITH_REASONS = 3  # how many times longer a reply with reasons may be
+_MOST_TOKENS = 16_384  # what many models can write at most
+
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
 """Fields of the sample that a request may show even if one of its tasks does not need them."""
 
@@ -81,6 +86,7 @@ class Kind(Generic[R]):
       two independent judges; else 0.
     - ``each``: the name of an input that is a list of texts, if the reply has one entry for each
       text, in the order of the texts.
+    - ``repeats``: the names of the inputs whose texts the reply repeats, for example as statements.
     """
 
     prompt: str
@@ -90,6 +96,7 @@ class Kind(Generic[R]):
     voice: int = 0
     instructions: str = ""
     each: str = ""
+    repeats: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
@@ -164,6 +171,24 @@ class Task(Generic[R]):
         """The fields of the sample that the judge sees, directly or in texts made from them."""
         fields = {} if self.kind.instructions else _SHOWN  # a user's names reveal nothing
         return frozenset(fields.get(name, name) for name, _ in self.inputs)
+
+
+def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
+    """Return a generous limit for the tokens of one reply to ``tasks``.
+
+    Return None if a task has a prompt of the user, because the length of its reply is not known.
+    """
+    limits = [_most_tokens(task) for task in tasks if not task.kind.instructions]
+    return min(sum(limits), _MOST_TOKENS) if len(limits) == len(tasks) else None
+
+
+def _most_tokens(task: Task[Any]) -> int:
+    repeated = (text for name in task.kind.repeats for text in task.texts(name))
+    # A token has about four bytes of English, and at least one of any text.
+    copied = sum(len(text.encode("utf-8", "replace")) for text in repeated)
+    entries = len(task.texts(task.kind.each)) if task.kind.each else 0
+    plain = _REPLY_TOKENS + _ENTRY_TOKENS * entries + copied
+    return plain * _WITH_REASONS if task.reasons == "on" else plain
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
@@ -262,9 +287,21 @@ class Judge(Protocol):
 
 
 def _kind(
-    prompt: str, reply: type[R], *inputs: str, each: str = "", blind_to: Iterable[str] = ()
+    prompt: str,
+    reply: type[R],
+    *inputs: str,
+    each: str = "",
+    blind_to: Iterable[str] = (),
+    repeats: tuple[str, ...] = (),
 ) -> Kind[R]:
-    return Kind(prompt=prompt, reply=reply, inputs=inputs, each=each, blind_to=frozenset(blind_to))
+    return Kind(
+        prompt=prompt,
+        reply=reply,
+        inputs=inputs,
+        each=each,
+        blind_to=frozenset(blind_to),
+        repeats=repeats,
+    )
 
 
 def _two_voices(family: str, reply: type[R], *inputs: str) -> tuple[Kind[R], ...]:
@@ -282,7 +319,7 @@ REVERSE_QUESTION = _kind(
 )
 SIMILARITIES = _kind("similarities", Similarities, "question", "questions", each="questions")
 DIRECT_RELEVANCY = _kind("direct_relevancy", UnitRating, "question", "answer")
-SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question")
+SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question", repeats=("question",))
 ADDRESSED = _kind("addressed", Verdicts, "sub_questions", "answer", each="sub_questions")
 INTENT = _kind("intent", Intent, "question")
 INTENT_FULFILMENT = _kind("intent_fulfilment", UnitRating, "intent", "answer")
@@ -292,21 +329,27 @@ GUIDELINE = _kind("guideline", Decision, "question", "answer", "guidelines")
 # --- the contexts ---------------------------------------------------------------------------------
 
 CONTEXT_RELEVANCE = _two_voices("context_relevance", Rating, "question", "contexts")
-RELEVANT_STATEMENTS = _kind("relevant_statements", RelevantStatements, "question", "contexts")
+RELEVANT_STATEMENTS = _kind(
+    "relevant_statements", RelevantStatements, "question", "contexts", repeats=("contexts",)
+)
 RELEVANT_CONTEXTS = _kind("relevant_contexts", RelevantContexts, "question", "contexts")
-CONTEXT_STATEMENTS = _kind("context_statements", JudgedStatements, "question", "contexts")
+CONTEXT_STATEMENTS = _kind(
+    "context_statements", JudgedStatements, "question", "contexts", repeats=("contexts",)
+)
 CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", TwoMarks, "question", "contexts")
 USEFUL_FOR_ANSWER = _kind("useful_for_answer", Useful, "question", "context", "answer")
 USEFUL_FOR_REFERENCE = _kind("useful_for_reference", Useful, "question", "context", "reference")
 
 # --- the answer against the contexts --------------------------------------------------------------
 
-STATEMENTS = _kind("statements", Statements, "question", "answer")
+STATEMENTS = _kind("statements", Statements, "question", "answer", repeats=("answer",))
 VERDICTS = _kind("verdicts", Verdicts, "contexts", "statements", each="statements")
 SUPPORTED = _kind(
     "supported", SupportedSentences, "question", "contexts", "sentences", each="sentences"
 )
-JUDGED_STATEMENTS = _kind("judged_statements", JudgedStatements, "question", "answer", "contexts")
+JUDGED_STATEMENTS = _kind(
+    "judged_statements", JudgedStatements, "question", "answer", "contexts", repeats=("answer",)
+)
 GROUNDEDNESS = _two_voices("groundedness", Rating, "answer", "contexts")
 RESPONSE_SUPPORTED = _kind("response_supported", Decision, "answer", "contexts")
 RESPONSE_RELEVANCY = _kind("response_relevancy", Decision, "question", "answer", "contexts")
@@ -314,10 +357,20 @@ RESPONSE_RELEVANCY = _kind("response_relevancy", Decision, "question", "answer",
 # --- against a reference --------------------------------------------------------------------------
 
 REFERENCE_STATEMENTS = _kind(
-    "reference_statements", JudgedStatements, "question", "contexts", "reference"
+    "reference_statements",
+    JudgedStatements,
+    "question",
+    "contexts",
+    "reference",
+    repeats=("reference",),
 )
 COMPARED_STATEMENTS = _kind(
-    "compared_statements", ComparedStatements, "question", "answer", "reference"
+    "compared_statements",
+    ComparedStatements,
+    "question",
+    "answer",
+    "reference",
+    repeats=("answer", "reference"),
 )
 ACCURACY = _two_voices("accuracy", Accuracy, "question", "answer", "reference")
 CORRECTNESS = _kind("correctness", FivePoint, "question", "answer", "reference")

@@ -20,7 +20,7 @@ from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ErrorMode
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
-from rag_eval_otel.judge.models import build_embedder, build_judge
+from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Releasable
 from rag_eval_otel.live.sampling import Admission, facts_of
@@ -356,7 +356,7 @@ def build_measurement(config: Config) -> Measurement:
     return Measurement(
         metrics=metrics,
         judge=build_judge(config),
-        embedder=build_embedder(config),
+        embedder=build_live_embedder(config),
         fusion=config.fusion,
         explanations=config.explanations,
         timeout=config.evaluation_timeout,

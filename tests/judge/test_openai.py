@@ -410,7 +410,7 @@ def test_a_server_error_is_tried_again() -> None:
 def test_a_slow_server_is_given_up() -> None:
     """The timeout holds for each attempt."""
     slow = HttpReply(body="{}", delay=60)
-    error, requests = failing(slow, JudgeTimeoutError, timeout=0.1, max_retries=1)
+    error, requests = failing(slow, JudgeTimeoutError, timeout=1.0, max_retries=1)
     assert (error.reason, requests) == ("timeout", 2)
 
 

@@ -1,0 +1,315 @@
+"""The parts of an `Endpoint` that decide whether a request may be sent: breaker, budget, limiter.
+
+None of them reads a clock, waits or draws a random number; the endpoint tells them the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rag_eval_otel.errors import JudgeTimeoutError
+from rag_eval_otel.judge.outcomes import Outcome
+
+BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
+
+_MINUTE = 60.0
+_WINDOW = 60.01  # seconds between requests that must not be in one minute, also after rounding
+_JITTER = 0.1  # most part that is added to the time until a probe
+_RETRY_SHARE = 0.1
+_FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
+_GROWTH = 4  # the most requests under way, as a multiple of the first limit
+_CUT, _SLOWER_CUT = 0.5, 0.8  # what is left of the limit after a 429, and after slower replies
+_RECENT, _USUAL = 0.2, 0.02  # weights of a reply in the recent and in the usual latency
+_SLOW = 2.0  # the recent latency is too high at this multiple of the usual latency
+_OUTLIER = 3.0  # a latency counts as at most this multiple of the usual latency
+_LEAST_REPLIES = 20  # replies before the usual latency is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of an `Endpoint`.
+
+    - ``retries``: the most retries of a request.
+    - ``timeout``: the most seconds of an attempt; None: only the turn's deadline counts.
+    - ``patience``: the most seconds that a request waits for a pause, for other requests to end, or
+      for the limit of a minute. If a pause would be longer, the request fails at once.
+    - ``concurrency``: how many requests may be under way at first, at least 1. The limit grows to
+      four times this number while replies are quick.
+    - ``requests_per_minute``, ``tokens_per_minute``: None means no limit.
+    - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
+    - ``probe_after``: seconds until the first probe. The time doubles with each failed probe, up to
+      ``probe_at_most``.
+    """
+
+    retries: int = 3
+    timeout: float | None = 30.0
+    patience: float = 120.0
+    concurrency: int = 256
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    failures: float = math.inf
+    probe_after: float = 30.0
+    probe_at_most: float = 300.0
+
+
+class Breaker:
+    """Decides when a failing endpoint gets no requests, or only a probe. Not thread-safe."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.failures = 0
+        self.openings = 0
+        self.probe_seconds = 0.0
+        self._is_open = False
+        self._is_probed = False
+        self._probe_at = math.inf
+
+    @property
+    def state(self) -> BreakerState:
+        if not self._is_open:
+            return "closed"
+        return "half_open" if self._is_probed else "open"
+
+    def wait(self, now: float) -> float | None:
+        """Return the seconds until the next probe, or None if a request may be sent now.
+
+        While a probe is under way, the result is the time that a failed probe would add.
+        """
+        if not self._is_open or (now >= self._probe_at and not self._is_probed):
+            return None
+        return self.probe_seconds if self._is_probed else self._probe_at - now
+
+    def begin(self) -> bool:
+        """Return True if the request that is sent now is a probe. Call `wait` first."""
+        self._is_probed = self._is_open
+        return self._is_open
+
+    def ended(
+        self, outcome: Outcome, *, is_probe: bool, now: float, draw: float
+    ) -> Literal["opened", "closed"] | None:
+        """Count an attempt that ended with ``outcome``; return how the breaker has changed.
+
+        ``draw`` is a random number from 0 to 1, for the jitter of the next probe. While the breaker
+        is open, only the result of the probe counts.
+        """
+        if self._is_open and not is_probe:
+            return None
+        self._is_probed = False
+        if outcome == "ok":
+            was_open, self._is_open, self.failures, self.probe_seconds = self._is_open, False, 0, 0
+            return "closed" if was_open else None
+        if outcome in {"bad_request", "cancelled"}:
+            return None
+        self.failures += 1
+        if not (is_probe or self._opens(outcome)):
+            return None
+        was_open, self._is_open = self._is_open, True
+        doubled = max(self._limits.probe_after, 2 * self.probe_seconds)
+        self.probe_seconds = min(doubled, self._limits.probe_at_most)
+        self._probe_at = now + self.probe_seconds * (1 + _JITTER * draw)
+        self.openings += not was_open
+        return None if was_open else "opened"
+
+    def _opens(self, outcome: Outcome) -> bool:
+        never = math.isinf(self._limits.failures)
+        at_once = outcome == "unauthorized" and not never
+        return at_once or self.failures >= self._limits.failures
+
+
+class RetryBudget:
+    """Keeps retries at a tenth of the first attempts of the last minute. Not thread-safe.
+
+    Three retries a minute are allowed in any case, so that a first request that fails is retried.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._first: deque[float] = deque()
+        self._retries: deque[float] = deque()
+
+    def first(self, now: float) -> None:
+        """Count a first attempt."""
+        self._first.append(now)
+        _forget(self._first, now)
+
+    def take(self, now: float) -> bool:
+        """Count a retry and return True, or return False if the budget is used up."""
+        _forget(self._first, now)
+        _forget(self._retries, now)
+        allowed = max(_FREE_RETRIES, _RETRY_SHARE * len(self._first))
+        if len(self._retries) + 1 > allowed:
+            return False
+        self._retries.append(now)
+        self.total += 1
+        return True
+
+
+def _forget(times: deque[float], now: float) -> None:
+    while times and times[0] <= now - _MINUTE:
+        times.popleft()
+
+
+class Slots:
+    """Limits how many requests are under way, in all threads and event loops.
+
+    The limit grows by one for each round of replies while all slots are used. It is halved after a
+    429, and cut to 80 % if the recent latency is twice the usual latency.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.limit = float(first)
+        self.in_flight = 0
+        self.latency: float | None = None
+        self._most = float(first * _GROWTH)
+        self._usual = 0.0
+        self._replies = 0
+        self._next_cut = _LEAST_REPLIES
+        self._lock = threading.RLock()  # reentrant: garbage collection may end a request
+        self._waiting: deque[_Waiter] = deque()
+
+    async def acquire(self, timeout: float) -> None:
+        """Wait for a slot; raise `JudgeTimeoutError` after ``timeout`` seconds."""
+        with self._lock:
+            if self.in_flight < int(self.limit) and not self._waiting:
+                self.in_flight += 1
+                return
+            loop = asyncio.get_running_loop()
+            waiter = _Waiter(loop, loop.create_future())
+            self._waiting.append(waiter)
+        try:
+            seconds = None if math.isinf(timeout) else max(0.0, timeout)
+            await asyncio.wait_for(waiter.future, seconds)
+            waiter.is_used = True
+        except asyncio.TimeoutError as error:
+            msg = f"not sent: {self.in_flight} other requests were under way for {timeout:.0f} s"
+            raise JudgeTimeoutError(msg) from error
+        finally:
+            if not waiter.is_used:
+                self._leave(waiter)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        with self._lock:
+            if not waiter.has_slot:
+                self._waiting.remove(waiter)
+                return
+        self.release()
+
+    def release(self) -> None:
+        """Give a slot back, and pass free slots to the requests that have waited longest."""
+        with self._lock:
+            self.in_flight -= 1
+            while self._waiting and self.in_flight < int(self.limit):
+                waiter = self._waiting.popleft()
+                waiter.has_slot = True
+                self.in_flight += 1
+                try:
+                    waiter.loop.call_soon_threadsafe(waiter.wake)
+                except RuntimeError:  # the loop is closed, and its request will never be sent
+                    self.in_flight -= 1
+
+    def replied(self, seconds: float) -> None:
+        """Count a successful reply that took ``seconds``, and adapt the limit."""
+        with self._lock:
+            self._replies += 1
+            if self.latency is None:
+                self.latency = self._usual = seconds
+            counted = min(seconds, _OUTLIER * self._usual)
+            self.latency += _RECENT * (counted - self.latency)
+            self._usual += max(_USUAL, 1 / self._replies) * (counted - self._usual)
+            is_full = self.in_flight >= int(self.limit)
+            if not is_full or self._replies < _LEAST_REPLIES:
+                return
+            if self.latency <= _SLOW * self._usual:
+                self.limit = min(self._most, self.limit + 1 / self.limit)
+            elif self._replies >= self._next_cut:
+                self._next_cut = self._replies + int(self.limit)
+                self.limit = max(1.0, self.limit * _SLOWER_CUT)
+
+    def halve(self) -> None:
+        """Halve the limit, because the server has refused a request with status 429."""
+        with self._lock:
+            self.limit = max(1.0, self.limit * _CUT)
+
+
+class _Waiter:
+    """A request that waits for a slot in its event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+        self.loop = loop
+        self.future = future
+        self.has_slot = False
+        self.is_used = False
+
+    def wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+@dataclass(slots=True)
+class Place:
+    """The time at which a request may be sent, and the tokens that are counted for it."""
+
+    at: float
+    tokens: int
+    is_counted: bool = False
+
+
+class RateLimiter:
+    """Gives each request its time, so that no minute has more than the limits allow.
+
+    The limits hold exactly in each window of 60 seconds. `reserve` may be called from many threads.
+    Requests get their times in the order of the calls. ``requests`` and ``tokens`` are the most in
+    a minute; None means no limit. A request with more tokens than the limit gets a minute of its
+    own.
+    """
+
+    def __init__(self, requests: float | None, tokens: float | None) -> None:
+        self._requests = math.inf if requests is None else max(1, int(requests))
+        self._tokens = math.inf if tokens is None else tokens
+        self._is_off = requests is None and tokens is None
+        self._lock = threading.RLock()
+        self._places: deque[Place] = deque()
+        self._counted = 0  # tokens in ``_places``
+
+    def reserve(self, now: float, tokens: int, *, most: float) -> Place | None:
+        """Return the place for a request that comes at ``now``.
+
+        Return None if it would have to wait more than ``most`` seconds; then nothing is reserved.
+        """
+        if self._is_off:
+            return Place(now, tokens)
+        with self._lock:
+            at = max(now, self._places[-1].at if self._places else now)
+            places, counted = len(self._places), self._counted
+            for place in self._places:
+                if place.at > at - _WINDOW and (
+                    places < self._requests and counted + tokens <= self._tokens
+                ):
+                    break
+                at = max(at, place.at + _WINDOW)
+                places, counted = places - 1, counted - place.tokens
+            if at - now > most:
+                return None
+            self._forget(at)
+            found = Place(at, tokens, is_counted=True)
+            self._places.append(found)
+            self._counted += tokens
+            return found
+
+    def settle(self, place: Place, tokens: int) -> None:
+        """Count ``tokens`` for the request at ``place``, now that the reply says how many."""
+        with self._lock:
+            if place.is_counted:
+                self._counted += tokens - place.tokens
+            place.tokens = tokens
+
+    def _forget(self, at: float) -> None:
+        while self._places and self._places[0].at <= at - _WINDOW:
+            place = self._places.popleft()
+            place.is_counted = False
+            self._counted -= place.tokens
