@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
-from rag_eval_otel.redaction import redactor
+from rag_eval_otel.redaction import RedactionRule, redactor
 from rag_eval_otel.sampling import SamplingRule, rules_of
 from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.types import (
@@ -149,8 +149,8 @@ class Config:
     """Whether texts on spans of other instrumentations are exported or removed (``strip``)."""
     capture_content: ContentCapture = "off"
     """Whether spans of this library get prompts, documents and answers; not needed for scores."""
-    redact: Sequence[str] = ()
-    """Regular expressions. Each match becomes ``[redacted]`` before a text is scored."""
+    redact: Sequence[RedactionRule] = ()
+    """Rules for private texts: ``email``, ``phone``, ``card``, ``key``, expressions, functions."""
     explanations: Reasons = "off"
     """Whether the judge gives reasons to export. Reasons quote user data and cost tokens."""
     vector_stores: VectorStores = "on"
@@ -262,7 +262,7 @@ class ConfigOptions(TypedDict, total=False):
     spans: Spans
     content: Content
     capture_content: ContentCapture
-    redact: Sequence[str]
+    redact: Sequence[RedactionRule]
     explanations: Reasons
     vector_stores: VectorStores
     contexts_from_prompt: ContextsFromPrompt

@@ -3,6 +3,7 @@
 RagEvalError
 ├── ConfigError            an option or a RAG_EVAL_* variable has a value that cannot be used
 ├── MissingDependencyError an optional dependency is needed and not installed
+├── RedactionError         a function of the option redact failed, so the text was not used
 ├── FailedRowError         a row of a dataset could not be scored, with raise_on_failure
 └── JudgeError             a judge or embedder gave no usable answer; has the reason of the score
     ├── JudgeTimeoutError      no answer in time
@@ -37,6 +38,10 @@ class MissingDependencyError(RagEvalError, ImportError):
         super().__init__(
             f"{package} is not installed. Install it with: pip install 'rag-eval-otel[{extra}]'"
         )
+
+
+class RedactionError(RagEvalError):
+    """A function of the option ``redact`` failed. The message does not quote the text."""
 
 
 class FailedRowError(RagEvalError):

@@ -149,9 +149,11 @@ class Measurement:
         self._versions(model)
 
     async def of(self, sample: Sample) -> Evaluation:
-        """Return the scores of ``sample``, after private texts in it were redacted."""
-        if self.redactor.patterns:
-            sample = self.redactor.sample(sample)
+        """Return the scores of ``sample``, after private texts in it were redacted.
+
+        Raise `RedactionError` if a function of the option ``redact`` fails.
+        """
+        sample = self.redactor.sample(sample)
         ask, embed = self._ask(), Embed(self.embedder)
         started = self.clock()
         # The tasks started here use the prompts and the time limit, too.

@@ -1,42 +1,73 @@
-"""`Redactor`: replace matches of regular expressions in texts by ``[redacted]``."""
+"""`Redactor`: replace private parts of texts by ``[redacted]``, by patterns and by functions."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, TypeAlias
 
-from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.types import Sample
 
 MARK: Final = "[redacted]"
 
+RedactionRule: TypeAlias = "str | Callable[[str], str]"
+"""An entry of the option ``redact``: a name of `NAMED`, a regular expression, or a function."""
+
+Rule: TypeAlias = "re.Pattern[str] | Callable[[str], str]"
+
+
+class _FailClosed:
+    """Turns an exception of the user's function into a `RedactionError` without its message."""
+
+    def __init__(self, rule: Callable[[str], str]) -> None:
+        self._name = getattr(rule, "__qualname__", type(rule).__name__)
+
+    def __enter__(self) -> None:
+        """Do nothing, because all work is done when the ``with`` block ends."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):  # its message may quote the text
+            msg = f"redact: the function {self._name} raised {type(error).__name__}"
+            raise RedactionError(msg) from None
+
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Replace each match of the regular expressions in ``patterns`` by ``[redacted]``."""
+    """Apply ``rules`` to texts, in their order.
 
-    patterns: tuple[re.Pattern[str], ...] = ()
+    A regular expression replaces each match by ``[redacted]``. A function gets a text and returns
+    the text without its private parts. If a function raises an exception or does not return a text,
+    `RedactionError` is raised, so that no text leaves unredacted.
+    """
+
+    rules: tuple[Rule, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return True if there is at least one pattern."""
-        return bool(self.patterns)
+        """Return True if there is at least one rule."""
+        return bool(self.rules)
 
     def text(self, text: str) -> str:
-        """Return ``text`` with each match of a pattern replaced by ``[redacted]``."""
-        for pattern in self.patterns:
-            text = pattern.sub(MARK, text)
+        """Return ``text`` after all rules; raise `RedactionError` if a function fails."""
+        for rule in self.rules:
+            text = rule.sub(MARK, text) if isinstance(rule, re.Pattern) else _applied(rule, text)
         return text
 
     def sample(self, sample: Sample) -> Sample:
-        """Return ``sample`` with each match of a pattern replaced by ``[redacted]``.
+        """Return ``sample`` with all texts redacted, except the rubric.
 
-        All texts are redacted, except the rubric.
+        Raise `RedactionError` if a function fails.
         """
-        if not self.patterns:
+        if not self.rules:
             return sample
         contexts = [replace(passage, text=self.text(passage.text)) for passage in sample.contexts]
         reference = None if sample.reference is None else self.text(sample.reference)
@@ -50,7 +81,7 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of a span attribute with each match replaced by ``[redacted]``.
+        """Return the value of a span attribute with its texts redacted.
 
         ``value`` may be a text, a text with JSON, or a sequence of texts.
         """
@@ -71,15 +102,91 @@ class Redactor:
         return data
 
 
-def redactor(patterns: Sequence[str]) -> Redactor:
-    """Return a `Redactor` for the regular expressions in ``patterns``.
+def _applied(rule: Callable[[str], str], text: str) -> str:
+    with _FailClosed(rule):
+        found: object = rule(text)
+    if not isinstance(found, str):
+        msg = f"redact: a function must return a str, not {type(found).__name__}"
+        raise RedactionError(msg)
+    return found
 
-    Raise `ConfigError` if a pattern is not a regular expression, or if it matches the empty text.
+
+# --- rules with names -----------------------------------------------------------------------------
+
+_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,8}")
+_KEY = re.compile(
+    r"(?i)-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.{0,8000}?-----END [A-Z ]{0,20}PRIVATE KEY-----"
+    r"|\b(?:sk|pk|rk|gsk|xai|nvapi|hf|npm|glpat|r8|tvly|pplx|lsv2|whsec|dop_v1|ghp|gho|ghu|ghs|ghr"
+    r"|github_pat|xox[abeoprs])[-_][\w-]{12,}|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{30,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<=bearer )[\w.~+/=-]{8,}"
+    r"|(?<=[?&]key=)[^&\s'\"]{6,}"
+    r"|\b(?:api[ _-]?key|secret|token|password|passwd)[\"']?\s{0,3}[:=]\s{0,3}[\"']?[^\s\"',;]{6,}",
+    re.DOTALL,
+)
+_DIGITS = re.compile(r"(?<![\w.+])(?:\+|\()?\d(?:[ ().\u2010-\u2013/-]{0,2}\d){5,18}(?![\w])")
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}-\d{2}-\d{2}[T ]?[\d:.]*")
+_GROUPED = re.compile(r"\(?\d{2,4}\)?[ ./-]\d{3,4}[ ./-]?\d{3,4}")
+_CARD = re.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w])")
+_PHONE_DIGITS = range(7, 16)
+
+
+def _is_phone(found: str) -> bool:
+    """Return True if ``found``, digits with separators, is written as a telephone number.
+
+    It is if it begins with ``+`` or ``0``, or is grouped as in ``(212) 555-0123``. Dates are not.
     """
-    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
-        msg = f"redact must be a sequence of regular expressions, not {patterns!r}"
+    digits = re.sub(r"\D", "", found)
+    if len(digits) not in _PHONE_DIGITS or _DATE.fullmatch(found):
+        return False
+    return found[0] in "+0" or found[:2] == "(0" or _GROUPED.fullmatch(found) is not None
+
+
+def _is_card(found: str) -> bool:
+    """Return True if the digits of ``found`` have the check digit of payment cards (Luhn)."""
+    digits = [int(char) for char in reversed(found) if char.isdecimal()]
+    doubled = (2 * digit - 9 * (digit > 4) for digit in digits[1::2])  # noqa: PLR2004
+    return len(set(digits)) > 1 and (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def _phones(text: str) -> str:
+    return _DIGITS.sub(lambda match: MARK if _is_phone(match[0]) else match[0], text)
+
+
+def _cards(text: str) -> str:
+    return _CARD.sub(lambda match: MARK if _is_card(match[0]) else match[0], text)
+
+
+def without_keys(text: str) -> str:
+    """Return ``text`` with API keys, tokens and passwords replaced by ``[redacted]``."""
+    return _KEY.sub(MARK, text)
+
+
+NAMED: Final[Mapping[str, Rule]] = {
+    "email": _EMAIL,
+    "phone": _phones,
+    "card": _cards,
+    "key": _KEY,
+}
+"""Rules with names: e-mail addresses, telephone numbers, payment cards, API keys and passwords."""
+
+
+def redactor(rules: Sequence[RedactionRule]) -> Redactor:
+    """Return a `Redactor` for ``rules``: names of `NAMED`, regular expressions and functions.
+
+    Raise `ConfigError` for a rule of another type, for a text that is not a regular expression, and
+    for one that matches the empty text.
+    """
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        msg = f"redact must be a sequence of regular expressions or functions, not {rules!r}"
         raise ConfigError(msg)
-    return Redactor(tuple(map(_compiled, patterns)))
+    return Redactor(tuple(map(_rule, rules)))
+
+
+def _rule(given: object) -> Rule:
+    if callable(given):
+        return given
+    return NAMED.get(given) or _compiled(given) if isinstance(given, str) else _compiled(given)
 
 
 def _compiled(pattern: object) -> re.Pattern[str]:

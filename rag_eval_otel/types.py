@@ -87,6 +87,7 @@ Reason = Literal[
     "missing_rubric",
     "missing_input",
     "zero_vector",
+    "too_long",
     # undefined: the judge answered, but not enough of it was usable
     "judge_incomplete",
     "unparsable",
@@ -100,6 +101,7 @@ Reason = Literal[
     "budget",
     "shutdown",
     "internal",
+    "redaction_error",
     # ok, with a remark
     "noncommittal",
     "no_logprobs",
@@ -123,6 +125,7 @@ SkipReason = Literal[
     "not_sampled",
     "partial",
     "redacted",
+    "redaction_error",
     "sample_rate",
     "truncated",
 ]
@@ -150,11 +153,7 @@ ContextsSource = Literal["retrieval", "tool", "prompt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One retrieved context.
-
-    ``id`` is the id of the document. ``score`` is the score that the retriever gave, on the scale
-    of the retriever.
-    """
+    """One retrieved context: text, id of the document, and the retriever's score on its scale."""
 
     text: str
     id: str | None = None

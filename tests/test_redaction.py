@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,14 @@ import pytest
 from pipeline import good_answers, running
 from rag_eval_otel import Config, Evaluation, Passage, Sample, record_answer, record_question
 from rag_eval_otel.cli import main
-from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.dataset.read import open_dataset
+from rag_eval_otel.dataset.run import Plan, scored_rows
+from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.recorded import record_retrieval
+from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.redaction import Redactor, redactor
+from rag_eval_otel.results.rows import Row
 from rag_eval_otel.testing import FakeJudge, ScriptedOpenAI
 from support import good_parts
 
@@ -73,8 +78,8 @@ def test_values_of_attributes(value: object, clean: object) -> None:
         (("a*",), "'a\\*' matches the empty text"),
         (("a|",), "matches the empty text"),
         ((r"\b",), "matches the empty text"),
-        ("abc", "redact must be a sequence of regular expressions, not 'abc'"),
-        (5, "redact must be a sequence of regular expressions, not 5"),
+        ("abc", "redact must be a sequence of regular expressions or functions, not 'abc'"),
+        (5, "redact must be a sequence of regular expressions or functions, not 5"),
         ((5,), "takes regular expressions as str, not 5"),
     ],
 )
@@ -153,3 +158,82 @@ def test_datasets_are_redacted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         asked = str([request.body for request in server.requests])
     assert "[redacted]" in asked
     assert not any(text in asked for text in ("1234-5678", "Ada"))
+
+
+# --- rules with names, and functions --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "clean"),
+    [
+        ("email", "Write to ada.l+x@mail.example.co.uk now", "Write to [redacted] now"),
+        ("email", "a@b is no address", "a@b is no address"),
+        ("phone", "Call +49 (0)30 1234-5678.", "Call [redacted]."),
+        ("phone", "Call 030/123456 or (212) 555-0123", "Call [redacted] or [redacted]"),
+        ("phone", "On 2024-01-15, 01.02.2024: 12345678 of 3.14159265", None),
+        ("card", "Card 4111 1111 1111 1111!", "Card [redacted]!"),
+        ("card", "Card 4111-1111-1111-1112, id 0000000000000000", None),
+        ("card", "378282246310005", "[redacted]"),
+        ("key", "sk-proj-abcdefghijkl1234", "[redacted]"),
+        ("key", "Authorization: Bearer abc.def-123456", "Authorization: Bearer [redacted]"),
+        ("key", "AKIAIOSFODNN7EXAMPLE ghp_abcdefghijklmnop1234", "[redacted] [redacted]"),
+        ("key", "api_key = 'zxcvbnm123'", "[redacted]'"),
+        ("key", "The key to success is a token of trust.", None),
+        ("key", "eyJhbGciOiJI.eyJzdWIiOiIx.abc", "[redacted]"),
+    ],
+)
+def test_named_rules(name: str, text: str, clean: str | None) -> None:
+    """Addresses, numbers and keys are found; dates, amounts and ordinary words are not."""
+    assert redactor([name]).text(text) == (clean or text)
+
+
+def test_named_rules_are_fast() -> None:
+    """No rule takes quadratic time on a long text, whatever it is made of."""
+    rules = redactor(["email", "phone", "card", "key"])
+    for text in ("a" * 200_000, "1" * 200_000, "1 " * 100_000, "a@" * 100_000, "sk-" * 60_000):
+        assert len(rules.text(text)) <= len(text) + 10
+
+
+def test_functions_and_patterns_work_in_their_order() -> None:
+    """A function gets the text that the rules before it have left."""
+    clean = redactor(["Ada", lambda text: text.replace(" and", "; [redacted]").upper(), "MARK"])
+    assert clean.text("Ada and Mark") == "[REDACTED]; [REDACTED] [redacted]"
+
+
+def broken(text: str) -> str:
+    """Fail, with the text in the message."""
+    raise KeyError(text)
+
+
+@pytest.mark.parametrize("rule", [broken, lambda _: None, lambda text: text.encode()])
+def test_a_function_that_fails_lets_no_text_out(rule: Any) -> None:
+    """The error names the function or the type, and not the text."""
+    with pytest.raises(RedactionError) as caught:
+        redactor([rule]).text("secret")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(RedactionError):
+        redactor([rule]).sample(Sample(question="secret"))
+
+
+def test_a_row_whose_redaction_fails_is_not_judged(tmp_path: Path) -> None:
+    """Its scores have failed with the reason; the other rows are scored."""
+
+    def fussy(text: str) -> str:
+        return broken(text) if "secret" in text else text
+
+    judge = FakeJudge(good_answers)
+    plan = Plan(
+        metrics=resolve_metrics(["response_groundedness"]),
+        judge=judge,
+        embedder=NotingEmbedder(),
+        redactor=redactor([fussy]),
+    )
+    data = [{"question": q, "answer": "A b.", "contexts": ["C"]} for q in ("open", "secret")]
+
+    async def rows() -> list[Row]:
+        return [row async for row in scored_rows(open_dataset(data), plan)]
+
+    found = asyncio.run(rows())
+    assert [row["response_groundedness"].reason for row in found] == [None, "redaction_error"]
+    assert found[1].sample == Sample()
+    assert "secret" not in str(judge.requests)

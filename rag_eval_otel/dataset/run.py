@@ -28,8 +28,8 @@ from rag_eval_otel.dataset.cache import Measure, ScoreCache, open_cache
 from rag_eval_otel.dataset.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.summary import Summary
-from rag_eval_otel.errors import BudgetSpentError, ConfigError, FailedRowError
-from rag_eval_otel.evaluation import chosen_labelling, evaluate, labelling_of
+from rag_eval_otel.errors import BudgetSpentError, ConfigError, FailedRowError, RedactionError
+from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
@@ -210,7 +210,12 @@ class _RowScorer:
         self._label_metrics = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
     async def __call__(self, item: tuple[int, Sample]) -> Row:
-        index, sample = item[0], self._plan.redactor.sample(item[1])
+        index = item[0]
+        try:
+            sample = self._plan.redactor.sample(item[1])
+        except RedactionError:
+            failed = failed_evaluation(self._plan.metrics, "redaction_error")
+            return Row(index=index, sample=Sample(), evaluation=failed)
         silence()  # each row has its own task, and so its own context
         known = self._cache.get(sample) if self._cache else {}
         missing = [metric for metric in self._plan.metrics if metric.name not in known]

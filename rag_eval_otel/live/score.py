@@ -18,6 +18,7 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ErrorMode
+from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
@@ -201,7 +202,10 @@ class TurnScorer:
                 return sample
             if self._recent.is_repeated(sample, turn):
                 return "duplicate"
-            evaluation = await self._measured(sample, chosen)
+            try:
+                evaluation = await self._measured(sample, chosen)
+            except RedactionError:
+                return "redaction_error"
             located = partial(
                 replace,
                 span=span,

@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -36,6 +37,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.text import Keys, exportable
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.live.score import TurnJob, TurnScorer
 from rag_eval_otel.redaction import Redactor
@@ -358,7 +360,8 @@ class SpanWriter:
         if run is run.tree.root:
             found.update(about([run.metadata], self.metadata_keys))
         if self.content == "span" and step is not None:
-            found.update(_content(run, step, self.redactor))
+            with suppress(RedactionError):  # then no text of the run is exported
+                found.update(_content(run, step, self.redactor))
         return {
             key: exportable(value) if isinstance(value, str) else value
             for key, value in found.items()

@@ -7,6 +7,7 @@ here return a changed copy of the span.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from rag_eval_otel.capture.dialects import Owner, native, owner_of
 from rag_eval_otel.capture.span import attributes_of
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import Content, ContentCapture
+from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.types import Ending, Score, SpanRef
 
@@ -219,11 +221,13 @@ class ContentFilter:
         handling = {name: self._handling(owner_of(name, event)) for name in attributes}
         if all(each == "keep" for each in handling.values()):
             return None
-        return {
-            name: value if handling[name] == "keep" else self._redacted(name, value)
-            for name, value in attributes.items()
-            if handling[name] != "drop"
-        }
+        kept: dict[str, Any] = {}
+        for name, value in attributes.items():
+            with suppress(RedactionError):  # a text that cannot be redacted is not exported
+                if handling[name] != "drop":
+                    is_kept = handling[name] == "keep"
+                    kept[name] = value if is_kept else self._redacted(name, value)
+        return kept
 
     def _redacted(self, name: str, value: Any) -> Any:
         """Redact ``value``, the value of the attribute ``name``, and return the result.
