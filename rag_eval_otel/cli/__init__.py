@@ -26,6 +26,7 @@ _COMMANDS: Mapping[str, str] = {
     "check-judge": "measure a judge on cases with known verdicts",
     "calibrate": "compare scores with human labels",
     "drift": "find drift in the scores of a file",
+    "estimate": "estimate the mean quality of all turns from a sample",
     "report": "write an HTML page about the scores of a file",
     "doctor": "check the set-up or a program's run, and say what to do",
     "rules": "print Prometheus rules for a target",

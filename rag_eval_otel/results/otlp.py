@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rag_eval_otel import semconv
@@ -18,14 +18,17 @@ from rag_eval_otel.results.rows import (
     ScoreRecord,
     UnscoredTurn,
     number,
+    sampling_of,
     score_from_cells,
     text,
 )
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
 _PREFIX = f"{semconv.METRIC_PREFIX}."
+_OFFLINE = f"{semconv.OFFLINE}."
 _METRIC_LEAVES = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
 _FIELDS = {
     "value": semconv.LEAF_SCORE,
@@ -56,7 +59,7 @@ class Turns:
 
     count: int = 0
     _by_span: dict[tuple[str, str], int] = field(default_factory=dict)
-    _read: set[tuple[int, str]] = field(default_factory=set)
+    _read: set[tuple[int, str, str]] = field(default_factory=set)
 
     def new(self) -> int:
         self.count += 1
@@ -74,14 +77,15 @@ class Turns:
             self._by_span[trace, span] = self.new()
         return self._by_span[trace, span]
 
-    def is_first(self, turn: int, name: str) -> bool:
-        """Return True at the first call for the score ``name`` of the turn number ``turn``.
+    def is_first(self, turn: int, score: Score) -> bool:
+        """Return True at the first call for ``score`` of the turn number ``turn``.
 
         A score may be on a span and also in an event. Later calls return False, so that the score
-        is read once.
+        is read once. Two judges may have scored a turn; the versions of their scores differ.
         """
-        is_first = (turn, name) not in self._read
-        self._read.add((turn, name))
+        key = (turn, score.name, score.version)
+        is_first = key not in self._read
+        self._read.add(key)
         return is_first
 
 
@@ -147,25 +151,44 @@ def _span(
         if status is not None:
             yield UnscoredTurn(service=service, status=status)
         return
-    trace = str(span.get("traceId", ""))
-    turn = turns.of_span(trace, str(span.get("spanId", "")))
-    scores = tuple(
-        score_from_cells(name, _cells(name, attributes))
-        for name in names
-        if metric in {None, name} and turns.is_first(turn, name)
-    )
-    if scores:
-        yield Row(
-            index=turn,
-            evaluation=Evaluation(
-                scores=scores,
-                judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
-                duration=number(attributes.get(semconv.EVALUATION_DURATION)) or 0.0,
-            ),
-            sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
-            place=f"trace {trace}",
-            time=_seconds(span.get("endTimeUnixNano")),
-            service=service,
+    trace, span_id = str(span.get("traceId", "")), str(span.get("spanId", ""))
+    turn = turns.of_span(trace, span_id)
+    for evaluation in _evaluations(names, attributes):
+        scores = tuple(
+            score
+            for score in evaluation.scores
+            if metric in {None, score.name} and turns.is_first(turn, score)
+        )
+        if scores:
+            yield Row(
+                index=turn,
+                evaluation=replace(evaluation, scores=scores),
+                sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
+                place=f"trace {trace}",
+                time=_seconds(span.get("endTimeUnixNano")),
+                service=service,
+                trace=trace,
+                turn=f"{trace}/{span_id}" if span_id else "",
+            )
+
+
+def _evaluations(names: list[str], attributes: Mapping[str, Any]) -> Iterator[Evaluation]:
+    """Yield the scores on a span: those of the judge, and those of a cascade's first judge."""
+    plain = [name for name in names if not name.startswith(_OFFLINE)]
+    offline = [name.removeprefix(_OFFLINE) for name in names if name.startswith(_OFFLINE)]
+    if plain:
+        yield Evaluation(
+            scores=tuple(score_from_cells(name, _cells(name, attributes)) for name in plain),
+            judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
+            duration=number(attributes.get(semconv.EVALUATION_DURATION)) or 0.0,
+            sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
+        )
+    if offline:
+        scores = [(name, _cells(_OFFLINE + name, attributes)) for name in offline]
+        found = tuple(score_from_cells(name, cells) for name, cells in scores)
+        judge = found[0].version.split("/", 3)[3:]  # as `version_of` writes it
+        yield Evaluation(
+            scores=found, judge=judge[0] if judge else None, sampling=Sampling(stage="offline")
         )
 
 
@@ -194,14 +217,19 @@ def _event(
     if record.get("eventName") != semconv.EVALUATION_EVENT or name is None:
         return
     trace = str(record.get("traceId", ""))
-    turn = turns.of_span(trace, str(record.get("spanId", "")))
-    if metric in {None, name} and turns.is_first(turn, name):
+    span_id = str(record.get("spanId", ""))
+    turn = turns.of_span(trace, span_id)
+    score = _event_score(name, attributes)
+    if metric in {None, name} and turns.is_first(turn, score):
         yield Row(
             index=turn,
             evaluation=Evaluation(
-                scores=(_event_score(name, attributes),),
+                scores=(score,),
                 judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
+                sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
             ),
+            trace=trace,
+            turn=f"{trace}/{span_id}" if span_id else "",
             place=f"trace {trace}",
             time=_seconds(record.get("timeUnixNano") or record.get("observedTimeUnixNano")),
             service=service,

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import source_of
 from rag_eval_otel.results.otlp import SIGNALS, Turns, is_otlp, otlp_records
-from rag_eval_otel.results.rows import Row, ScoreRecord, number, score_from_cells, text
+from rag_eval_otel.results.rows import Row, ScoreRecord, number, sampling_of, score_from_cells, text
 from rag_eval_otel.types import Evaluation, Sample
+
+T = TypeVar("T")
 
 _METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
 """The endings of columns such as ``<metric>.status``, from which a metric is recognised."""
 
 _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
+_PROBABILITIES = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
+_IDS = ("turn_id", "id", "row", "sample")
 _QUESTIONS = ("question", "user_input")
 
 
@@ -39,10 +44,10 @@ def read_scores(
     for message in _messages(path):
         columns.update(dict.fromkeys(map(str, message)))
         if is_otlp(message):
-            found = _checked_otlp(path, message, turns, metric)
+            found = _checked_otlp(message, turns, metric)
         else:
             found = _table_row(message, turns.new(), metric=metric, stratum=stratum)
-        for record in found:
+        for record in _named(path, found):
             is_empty = is_empty and not isinstance(record, Row)
             yield record
     if is_empty:
@@ -53,13 +58,24 @@ def read_scores(
         raise ConfigError(msg)
 
 
+def _named(path: Path, found: Iterable[ScoreRecord]) -> Iterator[ScoreRecord]:
+    """Yield the records in ``found``; name the file in a `ConfigError`."""
+    try:
+        yield from found
+    except ConfigError as error:
+        msg = f"{path}: {error}"
+        raise ConfigError(msg) from error
+
+
 def _checked_otlp(
-    path: Path, message: Mapping[str, Any], turns: Turns, metric: str | None
+    message: Mapping[str, Any], turns: Turns, metric: str | None
 ) -> Iterator[ScoreRecord]:
     try:
         yield from otlp_records(message, turns, metric=metric)
+    except ConfigError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"{path}: is not OTLP JSON: {error!r}"
+        msg = f"is not OTLP JSON: {error!r}"
         raise ConfigError(msg) from error
 
 
@@ -121,13 +137,28 @@ def _table_row(
             scores=scores,
             judge=text(cells.get("judge")),
             duration=number(cells.get("duration")) or 0.0,
+            sampling=_first(map(sampling_of, map(cells.get, _PROBABILITIES))),
         ),
         sample=Sample(question=question or ""),
         place=f"row {index}",
         time=next((moment(cells[name]) for name in _TIMES if name in cells), None),
         service=str(cells.get("service") or ""),
         stratum=None if stratum is None else str(cells.get(stratum)),
+        trace=str(cells.get("trace_id") or ""),
+        turn=_turn(cells),
     )
+
+
+def _turn(cells: Mapping[str, Any]) -> str:
+    """Return the id of the turn: that of its span, or of the first column that has an id."""
+    if cells.get("trace_id") and cells.get("span_id"):
+        return f"{cells['trace_id']}/{cells['span_id']}"
+    found = _first(cells.get(name) for name in ("trace_id", *_IDS))
+    return "" if found is None else str(found)
+
+
+def _first(values: Iterable[T | None]) -> T | None:
+    return next((value for value in values if value is not None), None)
 
 
 def metric_names(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, cast
 
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreStatus
 
 _SCORE_FIELDS = tuple(each.name for each in fields(Score) if each.name != "name")
@@ -27,9 +29,10 @@ class Row:
     with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
     requests of this run. Scores from the cache need no requests.
 
-    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch.
-    ``place``, ``time``, ``service`` and ``stratum`` (a kind of question, such as a route) are known
-    only if the row was read from a score file. The sample of such a row has no more than the
+    ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
+    is the id of the trace, and ``turn`` identifies the turn in all files. These, ``service`` and
+    ``stratum`` (a kind of question, such as a route) are known only if the row was read from a
+    score file. The sample of such a row has no more than the
     question.
     """
 
@@ -40,6 +43,8 @@ class Row:
     time: float | None = None
     service: str = ""
     stratum: str | None = None
+    trace: str = ""
+    turn: str = ""
 
     def __getitem__(self, name: str) -> Score:
         """Return the score called ``name``; a `KeyError` lists the known names."""
@@ -171,6 +176,20 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
         explanation=text(cells.get("explanation")),
         version=text(cells.get("version")) or "",
     )
+
+
+def sampling_of(value: object) -> Sampling | None:
+    """Return how a turn was chosen, from the probability ``value``; None if there is no value.
+
+    Raises `ConfigError` for a value that is not a number above 0 and at most 1.
+    """
+    if value is None or value == "":
+        return None
+    probability = number(value)
+    if probability is None or not 0 < probability <= 1:
+        msg = f"a sampling probability must be a number above 0 and at most 1, not {value!r}"
+        raise ConfigError(msg)
+    return Sampling(probability=probability)
 
 
 def unit_value(score: Score) -> float | None:
