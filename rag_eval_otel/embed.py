@@ -15,8 +15,10 @@ import numpy as np
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
+from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
+from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
 from rag_eval_otel.runtime.workers import SyncFirst
@@ -194,22 +196,34 @@ class HashingEmbedder:
         return row / norm if norm else row
 
 
+def name_of(embedder: Embedder) -> str:
+    """Return the model's name of ``embedder``, or the name of its class."""
+    model = getattr(embedder, "model", None)
+    return model if isinstance(model, str) else type(embedder).__name__
+
+
 class Embed:
     """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
 
     Texts that wait at the same moment are sent in one request, and equal texts are sent once.
-    ``usage`` counts the requests.
+    ``usage`` counts the requests and tokens, and ``ledger`` divides them among the metrics. A
+    request beyond ``budget`` raises `BudgetSpentError`.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
         self.usage = Usage()
+        self.ledger = Ledger()
         self._embedder = embedder
+        self._budget = budget
+        self._meters: dict[Meter, Sequence[str]] = {}
         self._rows: dict[str, asyncio.Future[Vectors]] = {}
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; exceptions of the embedder are raised."""
+        for text in texts:
+            self.ledger.ask(text)
         new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         loop = asyncio.get_running_loop()
         if new and not self._waiting:
@@ -229,6 +243,9 @@ class Embed:
     def cancel(self) -> None:
         """Cancel the requests under way, and drop the texts that wait to be sent."""
         self._waiting = []
+        for meter, texts in self._meters.items():
+            self._spend(texts, meter.so_far)
+        self._meters.clear()
         for request in self._requests:
             request.cancel()
 
@@ -236,17 +253,29 @@ class Embed:
         texts, self._waiting = self._waiting, []
         if not texts:  # cancelled
             return
-        self.usage += Usage(embedding_requests=1)
         request = asyncio.ensure_future(self._fetch(texts))
         self._requests.add(request)
         request.add_done_callback(lambda done: self._deliver(texts, done))
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
-        rows = await self._embedder.embed(texts)
+        size = sum(map(len, texts))
+        meter = Meter(self._budget, model=name_of(self._embedder), size=size, part="embedder")
+        self._meters[meter] = texts
+        try:
+            async with meter:
+                rows = await self._embedder.embed(texts)
+                meter.tell(Usage(embedding_requests=1))
+        finally:
+            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
+                self._spend(texts, meter.usage)
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
             msg = f"the embedder returned shape {np.shape(rows)} for {len(texts)} texts"
             raise UnparsableReplyError(msg)
         return rows
+
+    def _spend(self, texts: Sequence[str], usage: Usage) -> None:
+        self.usage += usage
+        self.ledger.spend({text: len(text) for text in texts}, usage)
 
     def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
         self._requests.discard(request)

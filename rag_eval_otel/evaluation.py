@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
-from rag_eval_otel.embed import Embed
+from rag_eval_otel.embed import Embed, name_of
 from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
+from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
+    AnyPrices,
     AnyPrompts,
+    budget_for,
     chosen_models,
+    chosen_prices,
     chosen_prompts,
 )
 from rag_eval_otel.judge.outcomes import status_of
+from rag_eval_otel.judge.prices import Prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.protection import time_limit
+from rag_eval_otel.judge.spending import measuring
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
@@ -39,6 +45,7 @@ from rag_eval_otel.types import (
     Sample,
     Score,
     ScoreStatus,
+    Usage,
 )
 
 _log = logging.getLogger(__name__)
@@ -69,6 +76,8 @@ async def evaluate(
     prompts: AnyPrompts = None,
     label_metrics: Collection[str] | None = None,
     explanations: Reasons = "off",
+    prices: AnyPrices = None,
+    budget: Budget | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
@@ -93,6 +102,10 @@ async def evaluate(
       metrics decide. With a judge that has ``label_metrics``, such as the offline judge, the
       built-in metrics that it names decide, together with metrics that do not ask the judge.
     - ``explanations``: with ``"on"``, the judge gives reasons, which are most of a reply's tokens.
+    - ``prices``: a mapping or a file with the prices of tokens (see `load_prices`). None means the
+      file in ``RAG_EVAL_PRICES``, or list prices if this variable is not set.
+    - ``budget``: a limit of requests, tokens and money. A score that would need a request beyond
+      the budget is an error with the reason ``budget``.
     - ``clock``: a function that returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
@@ -112,6 +125,8 @@ async def evaluate(
         prompts=chosen_prompts(prompts),
         label_metrics=None if label_metrics is None else chosen_labelling(chosen, label_metrics),
         explanations=explanations,
+        prices=chosen_prices(prices),
+        budget=budget,
         clock=clock,
     )
     return await measurement.of(sample)
@@ -133,6 +148,8 @@ class Measurement:
     prompts: Prompts = BUILT_IN
     label_metrics: frozenset[str] | None = None
     explanations: Reasons = "off"
+    prices: Prices = Prices()  # noqa: RUF009  # frozen
+    budget: Budget | None = None
     clock: Callable[[], float] = perf_counter
     _known_versions: dict[str, list[str]] = field(
         init=False, default_factory=dict, compare=False, repr=False
@@ -154,7 +171,8 @@ class Measurement:
         Raise `RedactionError` if a function of the option ``redact`` fails.
         """
         sample = self.redactor.sample(sample)
-        ask, embed = self._ask(), Embed(self.embedder)
+        ask = self._ask()
+        embed = Embed(self.embedder, budget=budget_for(self.embedder, self.budget))
         started = self.clock()
         # The tasks started here use the prompts and the time limit, too.
         with self._prompts(), time_limit(self.timeout):
@@ -167,18 +185,43 @@ class Measurement:
             ask.cancel()
             embed.cancel()
         await asyncio.wait(runs)
-        scores = map(_outcome, self.metrics, runs)
-        versions = self._versions(ask.model or self.judge.model)
+        cost = self._pricing(ask.model)
+        scores = self._told(map(_outcome, self.metrics, runs), ask, embed, cost=cost)
+        usage = ask.usage + embed.usage
         return Evaluation(
-            scores=tuple(
-                replace(one, version=name) for one, name in zip(scores, versions, strict=True)
-            ),
+            scores=tuple(scores),
             judge=ask.model,
             duration=self.clock() - started,
-            usage=ask.usage + embed.usage,
-            embedder=_name_of(self.embedder) if embed.usage.embedding_requests else None,
+            usage=usage,
+            cost=cost(usage),
+            currency=self.prices.currency,
+            embedder=name_of(self.embedder) if embed.usage.embedding_requests else None,
             label_metrics=self._labelling,
             question_embedding=embed.known(sample.question) if self.embedding == "keep" else None,
+        )
+
+    def _told(
+        self,
+        scores: Iterable[Score],
+        ask: Ask,
+        embed: Embed,
+        *,
+        cost: Callable[[Usage], float | None],
+    ) -> Iterator[Score]:
+        """Yield ``scores`` with their versions, requests and tokens, and with what these cost."""
+        versions = self._versions(ask.model or self.judge.model)
+        names = [metric.name for metric in self.metrics]
+        asked, embedded = ask.ledger.shares(names), embed.ledger.shares(names)
+        for name, score, version in zip(names, scores, versions, strict=True):
+            usage = asked[name] + embedded[name]
+            yield replace(score, version=version, usage=usage, cost=cost(usage))
+
+    def _pricing(self, model: str | None) -> Callable[[Usage], float | None]:
+        """Return a function that returns what a usage costs if ``model`` has answered."""
+        return partial(
+            self.prices.cost_of,
+            judge=(model or self.judge.model, self.judge.model),
+            embedder=name_of(self.embedder),
         )
 
     def _ask(self) -> Ask:
@@ -191,6 +234,7 @@ class Measurement:
             patience=patience,
             cache=self.cache,
             reasons=self.explanations,
+            budget=budget_for(self.judge, self.budget),
         )
 
     def _prompts(self) -> AbstractContextManager[None]:
@@ -246,11 +290,6 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
     return frozenset(named) or None
 
 
-def _name_of(embedder: Embedder) -> str:
-    model = getattr(embedder, "model", None)
-    return model if isinstance(model, str) else type(embedder).__name__
-
-
 def _revised(model: str, judge: Judge) -> str:
     """Return ``model``, followed by the attribute ``revision`` of ``judge`` if there is one."""
     revision = getattr(judge, "revision", None)
@@ -295,7 +334,8 @@ def _parameters(metric: object) -> list[tuple[str, object]]:
 
 async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
     try:
-        return _checked(await metric.measure(sample, ask, embed))
+        with measuring(metric.name):
+            return _checked(await metric.measure(sample, ask, embed))
     except JudgeError as error:
         return _failed(metric, error.reason, told=f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score

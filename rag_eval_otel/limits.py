@@ -25,7 +25,8 @@ _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 class Limit:
     """The most ``requests``, ``tokens`` or money in any window of ``seconds`` seconds.
 
-    ``unit`` is ``requests``, ``tokens``, or a currency such as ``USD``. If ``seconds`` is infinite,
+    ``unit`` is ``requests``, ``tokens``, ``judge requests`` (without those of the embedder, not for
+    users), or a currency such as ``USD``. If ``seconds`` is infinite,
     ``amount`` is the limit for the whole run of the program.
     """
 
@@ -35,7 +36,7 @@ class Limit:
 
     @property
     def is_money(self) -> bool:
-        return self.unit not in _COUNTED.values()
+        return self.unit not in {*_COUNTED.values(), "judge requests"}
 
     @property
     def period(self) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from rag_eval_otel.checks import checked_grades, checked_ids, checked_texts, require_text
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -19,50 +21,6 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = "NDArray[np.float64]"
 EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
-
-
-def require_text(name: str, value: object) -> None:
-    """Raise `TypeError` unless ``value`` is a string; ``name`` is its name in the message."""
-    if not isinstance(value, str):
-        msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
-        raise TypeError(msg)
-
-
-def checked_ids(name: str, value: object) -> tuple[str, ...]:
-    """Return the ids in ``value``, a sequence, as strings; raise `TypeError` for anything else."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name} must be a sequence of ids, not {type(value).__name__}; pass [id]."
-        raise TypeError(msg)
-    return tuple(str(item) for item in value)
-
-
-def checked_grades(value: Iterable[Any], *, ids: int) -> tuple[float, ...]:
-    """Return ``value``, the grades of relevant documents, as floats; check them first.
-
-    ``ids`` is the number of relevant documents. Raises `ValueError` for a grade that is not a
-    finite number of 0 or more, and if the number of grades is neither 0 nor ``ids``.
-    """
-    grades = tuple(value)
-    for grade in grades:
-        is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
-        if not (is_number and 0 <= grade < math.inf):
-            msg = f"a grade must be a finite number, 0 or more, not {grade!r}"
-            raise ValueError(msg)
-    if grades and len(grades) != ids:
-        msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
-        raise ValueError(msg)
-    return tuple(float(grade) for grade in grades)
-
-
-def checked_texts(name: str, value: object) -> dict[Any, str]:
-    """Return a copy of ``value``; raise `TypeError` unless it is a mapping to strings."""
-    if not isinstance(value, Mapping):
-        msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
-        raise TypeError(msg)
-    for key, text in value.items():
-        require_text(f"{name}[{key!r}]", text)
-    return dict(value)
-
 
 ScoreStatus = Literal["ok", "undefined", "error"]
 """``ok``: the score has a number. ``undefined``: no number by definition. ``error``: it failed."""
@@ -252,46 +210,6 @@ def _passage(item: object) -> Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """The result of one metric for one sample.
-
-    - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
-    - ``normalized``: the value brought to [0, 1], if the metric has another scale.
-    - ``reason``: why there is no value, or a remark on the value.
-    - ``label``: ``"pass"`` if the value reaches the metric's ``threshold``, else ``"fail"``.
-    - ``explanation``, ``detail``: the judge's reasons and verdicts. They may quote the user's texts
-      and are exported only if an option says so.
-    - ``version``: a text that changes with metric, prompts and judge. Scores of different versions
-      must not be compared.
-    """
-
-    name: str
-    value: float | None = None
-    normalized: float | None = None
-    status: ScoreStatus = "ok"
-    reason: Reason | None = None
-    label: Label | None = None
-    threshold: float | None = None
-    explanation: str | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for NaN, for infinities, and for a value beside a failure."""
-        if self.status == "ok":
-            if self.value is None or not math.isfinite(self.value):
-                msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
-                raise ValueError(msg)
-            if self.normalized is not None and not 0 <= self.normalized <= 1:
-                msg = f"Score {self.name!r}: normalized must be from 0 to 1, not {self.normalized}"
-                raise ValueError(msg)
-            object.__setattr__(self, "value", float(self.value))
-        elif self.value is not None or self.reason is None:
-            msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
-            raise ValueError(msg)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """How many requests and tokens judge and embedder took. Add two usages with ``+``.
 
@@ -317,6 +235,51 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The result of one metric for one sample.
+
+    - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
+    - ``normalized``: the value brought to [0, 1], if the metric has another scale.
+    - ``reason``: why there is no value, or a remark on the value.
+    - ``label``: ``"pass"`` if the value reaches the metric's ``threshold``, else ``"fail"``.
+    - ``explanation``, ``detail``: the judge's reasons and verdicts. They may quote the user's texts
+      and are exported only if an option says so.
+    - ``version``: a text that changes with metric, prompts and judge. Scores of different versions
+      must not be compared.
+    - ``usage``: the requests and tokens of the score. Requests that several metrics share are
+      divided among them. ``cost``: the money for these tokens; None if a price is not known. Two
+      scores that differ in nothing else are equal.
+    """
+
+    name: str
+    value: float | None = None
+    normalized: float | None = None
+    status: ScoreStatus = "ok"
+    reason: Reason | None = None
+    label: Label | None = None
+    threshold: float | None = None
+    explanation: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+    usage: Usage = field(default_factory=Usage, compare=False)
+    cost: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for NaN, for infinities, and for a value beside a failure."""
+        if self.status == "ok":
+            if self.value is None or not math.isfinite(self.value):
+                msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
+                raise ValueError(msg)
+            if self.normalized is not None and not 0 <= self.normalized <= 1:
+                msg = f"Score {self.name!r}: normalized must be from 0 to 1, not {self.normalized}"
+                raise ValueError(msg)
+            object.__setattr__(self, "value", float(self.value))
+        elif self.value is not None or self.reason is None:
+            msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRef:
     """The identity of an evaluated span, as plain numbers instead of OpenTelemetry's types."""
 
@@ -332,6 +295,8 @@ class Evaluation:
     - ``judge``: the model that answered: ``"lexical"`` for the offline judge, None if no judge
       answered.
     - ``duration``: the seconds from the start to the last score.
+    - ``usage``: the requests and tokens of all scores. ``cost``: the money for these tokens, in
+      ``currency``; None if no tokens were used, or if a price is not known.
     - ``span``: the evaluated span, if there is one. ``lag``: the seconds from the end of the span
       to its scores.
     - ``about``: attributes of the user and the conversation: ``session.id``, ``user.id``,
@@ -346,6 +311,8 @@ class Evaluation:
     judge: str | None = None
     duration: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    currency: str = "USD"
     about: Mapping[str, str | bool | int | float] = field(default_factory=dict)
     span: SpanRef | None = None
     lag: float | None = None

@@ -19,8 +19,12 @@ from rag_eval_otel.dataset.run import Budget, Plan
 from rag_eval_otel.dataset.summary import Totals
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import chosen_labelling
-from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_prompts
-from rag_eval_otel.judge.prices import load_prices
+from rag_eval_otel.judge.models import (
+    build_embedder,
+    build_plain_judge,
+    chosen_prices,
+    chosen_prompts,
+)
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.results.files import check_output
@@ -158,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
     totals = exported.totals
-    sys.stdout.write(f"{_shown(totals, config, options.form)}\n")
+    sys.stdout.write(f"{_shown(totals, options.form)}\n")
     if not totals.rows:
         sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
     if exported.unsent:
@@ -190,15 +194,9 @@ def _config(options: argparse.Namespace) -> Config:
     return Config.from_env(**{name: value for name, value in given.items() if value is not None})
 
 
-def _shown(totals: Totals, config: Config, form: str) -> str:
-    """Return the summary ``totals`` as text or JSON, with the cost of the judge's tokens."""
-    prices = load_prices(config.prices)
-    cost = prices.cost(totals.judge, totals.usage)
-    if form == "json":
-        spent = {"cost": cost, "currency": prices.currency}
-        return json.dumps({**totals.to_dict(), **spent}, indent=2)
-    price = "" if cost is None else f"\njudge tokens for {cost:.4f} {prices.currency}"
-    return f"{totals!r}{price}"
+def _shown(totals: Totals, form: str) -> str:
+    """Return the summary ``totals`` as text or JSON."""
+    return json.dumps(totals.to_dict(), indent=2) if form == "json" else repr(totals)
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
@@ -266,6 +264,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         redactor=redactor(config.redact),
         prompts=chosen_prompts(config.prompts),
         explanations=config.explanations,
+        prices=chosen_prices(config.prices),
     )
 
 

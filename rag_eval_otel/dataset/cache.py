@@ -21,7 +21,7 @@ from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics.function import FunctionMetric
 from rag_eval_otel.metrics.outcome import Metric, label_of
 from rag_eval_otel.results.rows import digest, score_from_dict, score_to_dict
-from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score
+from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score, Usage
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _CREATE = (
@@ -143,7 +143,7 @@ class ScoreCache:
         """
         keys = self._keys(sample)
         rows = [
-            (keys[s.name], judge, json.dumps(score_to_dict(s), default=str))
+            (keys[s.name], judge, json.dumps(score_to_dict(_unpaid(s)), default=str))
             for s in scores
             if _is_final(s)
         ]
@@ -153,6 +153,11 @@ class ScoreCache:
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)
         return {name: digest(content, defined) for name, defined in self._definitions.items()}
+
+
+def _unpaid(score: Score) -> Score:
+    """Return ``score`` without requests and cost, because a score from the cache needs none."""
+    return replace(score, usage=Usage(), cost=None)
 
 
 def _is_final(score: Score) -> bool:

@@ -38,8 +38,10 @@ from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import (
     EMBEDDING_CALLS,
+    EMBEDDING_TOKENS,
     GEN_AI_TOKEN_TYPE,
     JUDGE_CALLS,
+    JUDGE_COST,
     JUDGE_TOKENS,
     VERSION,
 )
@@ -57,6 +59,8 @@ _COUNTERS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("input tokens of the judge", JUDGE_TOKENS, {GEN_AI_TOKEN_TYPE: "input"}),
     ("output tokens of the judge", JUDGE_TOKENS, {GEN_AI_TOKEN_TYPE: "output"}),
     ("embedding requests", EMBEDDING_CALLS, {}),
+    ("embedded tokens", EMBEDDING_TOKENS, {}),
+    ("money for tokens, in the currency of the prices", JUDGE_COST, {}),
 )
 
 Explanations = Literal["off", "on"]
@@ -132,7 +136,7 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
     Explanations and questions quote user data. They are on the page only if ``explanations`` is on.
     """
     found = [
-        (text, scores.counters.total(counter, attributes))
+        (text, counter, scores.counters.total(counter, attributes))
         for text, counter, attributes in _COUNTERS
     ]
     return _render(
@@ -144,7 +148,11 @@ def scores_page(scores: FileScores, *, name: str, explanations: Explanations = "
             _section(series, anchor=f"m{i}", explanations=explanations)
             for i, series in enumerate(scores.series.values())
         ],
-        counters=[(text, total) for text, total in found if total is not None],
+        counters=[
+            (text, f"{total:,.{4 if counter == JUDGE_COST else 0}f}")
+            for text, counter, total in found
+            if total is not None
+        ],
         max_sections=MAX_SECTIONS,
     )
 

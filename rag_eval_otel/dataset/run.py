@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -13,7 +14,6 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from concurrent.futures import Future, wait
 from contextlib import aclosing, closing, contextmanager
@@ -28,18 +28,23 @@ from rag_eval_otel.dataset.cache import Measure, ScoreCache, open_cache
 from rag_eval_otel.dataset.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.summary import Summary
-from rag_eval_otel.errors import BudgetSpentError, ConfigError, FailedRowError, RedactionError
+from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
 from rag_eval_otel.evaluation import chosen_labelling, evaluate, failed_evaluation, labelling_of
 from rag_eval_otel.judge.ask import ReplyCache
+from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
+    AnyPrices,
     AnyPrompts,
     chosen_models,
+    chosen_prices,
     chosen_prompts,
 )
+from rag_eval_otel.judge.prices import Prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
-from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.judge.tasks import Judge
+from rag_eval_otel.limits import Limit
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor
@@ -48,7 +53,7 @@ from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.runtime.installed import require
 from rag_eval_otel.runtime.workers import DaemonExecutor
 from rag_eval_otel.thresholds import thresholds_of
-from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Replies, Sample
+from rag_eval_otel.types import Embedder, Evaluation, Fusion, Reasons, Sample
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,9 +76,9 @@ _REPLIES = 1024  # judge replies kept in memory, for rows with the same question
 class Budget:
     """Limit the judge requests and the tokens (prompt and completion together) of one run.
 
-    No request is sent after a limit is reached. Requests that were already sent are finished, so
-    the number of tokens may exceed the limit. Scores that need further requests are errors with the
-    reason ``budget``.
+    A request that is sent again counts again. No request is sent after a limit is reached. Requests
+    that were already sent are finished, so the number of tokens may exceed the limit. Scores that
+    need further requests are errors with the reason ``budget``.
     """
 
     requests: int | None = None
@@ -87,43 +92,15 @@ class Budget:
                 msg = f"Budget.{name} must be a whole number, 0 or more, not {value!r}"
                 raise ConfigError(msg)
 
-
-class BudgetedJudge:
-    """Pass tasks to ``judge`` until ``budget`` is spent, then raise `BudgetSpentError`."""
-
-    def __init__(self, judge: Judge, budget: Budget) -> None:
-        self._judge = judge
-        self._budget = budget
-        self._requests = 0
-        self._tokens = 0
-
-    @property
-    def model(self) -> str:
-        return self._judge.model
-
-    @property
-    def revision(self) -> object:
-        return getattr(self._judge, "revision", None)
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Pass ``tasks`` to the judge, and count the requests and tokens that the judge needs.
-
-        If a limit of the budget is reached, `BudgetSpentError` is raised and the judge is not
-        asked.
-        """
-        budget = self._budget
-        if budget.requests is not None and self._requests >= budget.requests:
-            msg = f"not asked: the budget of {budget.requests} judge requests is spent"
-            raise BudgetSpentError(msg)
-        if budget.tokens is not None and self._tokens >= budget.tokens:
-            msg = f"not asked: the budget of {budget.tokens} tokens is spent"
-            raise BudgetSpentError(msg)
-        self._requests += 1
-        replies = await self._judge.reply(tasks)
-        usage = replies.usage
-        self._requests += max(0, usage.judge_requests - 1)
-        self._tokens += usage.prompt_tokens + usage.completion_tokens
-        return replies
+    def counted(self) -> RunBudget | None:
+        """Return an object that counts the requests and tokens of one run, or None for no limit."""
+        amounts = {"judge requests": self.requests, "tokens": self.tokens}
+        limits = [
+            Limit(amount=amount, unit=unit, seconds=math.inf)
+            for unit, amount in amounts.items()
+            if amount is not None
+        ]
+        return RunBudget(limits, estimates="off") if limits else None
 
 
 # --- scoring rows ---------------------------------------------------------------------------------
@@ -149,6 +126,7 @@ class Plan:
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     prompts: Prompts = BUILT_IN
     explanations: Reasons = "off"
+    prices: Prices = Prices()  # noqa: RUF009  # frozen
     label_metrics: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
@@ -205,7 +183,7 @@ class _RowScorer:
     def __init__(self, plan: Plan, cache: ScoreCache | None) -> None:
         self._plan = plan
         self._cache = cache
-        self._judge = BudgetedJudge(plan.judge, plan.budget) if plan.budget else plan.judge
+        self._budget = plan.budget.counted() if plan.budget else None
         self._replies = ReplyCache(_REPLIES)
         self._label_metrics = plan.label_metrics or labelling_of(plan.metrics, plan.judge)
 
@@ -238,7 +216,7 @@ class _RowScorer:
         return await evaluate(
             sample,
             metrics,
-            judge=self._judge,
+            judge=plan.judge,
             embedder=plan.embedder,
             fusion=plan.fusion,
             repairs=plan.repairs,
@@ -246,6 +224,8 @@ class _RowScorer:
             cache=self._replies,
             prompts=plan.prompts,
             explanations=plan.explanations,
+            prices=plan.prices,
+            budget=self._budget,
         )
 
 
@@ -371,6 +351,7 @@ async def aevaluate_dataset(
     limit: int | None = None,
     prompts: AnyPrompts = None,
     explanations: Reasons = "off",
+    prices: AnyPrices = None,
 ) -> DatasetResult:
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
@@ -383,8 +364,8 @@ async def aevaluate_dataset(
     another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
     to read, from the first.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations`` and ``prompts``
-    have the same meaning as for `evaluate`.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts`` and
+    ``prices`` have the same meaning as for `evaluate`.
 
     ``thresholds`` maps the name of a metric to the lowest score that passes. The mapping is a dict,
     or the path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names
@@ -429,6 +410,7 @@ async def aevaluate_dataset(
         budget=budget,
         prompts=chosen_prompts(prompts),
         explanations=explanations,
+        prices=chosen_prices(prices),
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

@@ -284,8 +284,9 @@ class Totals:
     ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
     of rows, and ``failed`` the number of rows with a failed score. ``unscored`` is the number of
     rows for which no metric could use the judge's replies. ``usage`` has the model requests and
-    tokens of this run, in which scores from the cache need none. ``judge`` names the judge models
-    that answered, None if no judge was asked.
+    tokens of this run, in which scores from the cache need none. ``cost`` is the money for these
+    tokens in ``currency``, without tokens of unknown price; None if no price is known. ``judge``
+    names the judge models that answered, None if no judge was asked.
     """
 
     rows: int
@@ -294,6 +295,8 @@ class Totals:
     judge: str | None
     usage: Usage
     metrics: tuple[MetricSummary, ...]
+    cost: float | None = None
+    currency: str = "USD"
 
     def __getitem__(self, name: str) -> MetricSummary:
         """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
@@ -314,6 +317,8 @@ class Totals:
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
             f" {usage.embedding_requests} embedding requests"
         )
+        if self.cost is not None:
+            head += f"; tokens for {self.cost:.4f} {self.currency}"
         return f"{head}\n{metrics_table(self.metrics)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -325,6 +330,8 @@ class Totals:
             "unscored_row_count": self.unscored,
             "judge": self.judge,
             "usage": asdict(self.usage),
+            "cost": self.cost,
+            "currency": self.currency,
             "metrics": metrics,
         }
 
@@ -342,6 +349,8 @@ class Summary:
         self._failed = 0
         self._unscored = 0
         self._usage = Usage()
+        self._cost: float | None = None
+        self._currency = "USD"
         self._judges: dict[str, None] = {}
         self._tallies = {name: Tally() for name in metrics}
         self._values = sqlite3.connect("")  # a temporary file, gone when closed
@@ -352,6 +361,9 @@ class Summary:
         self._failed += any(score.status == "error" for score in evaluation.scores)
         self._unscored += evaluation.is_useless
         self._usage += evaluation.usage
+        if evaluation.cost is not None:
+            self._cost = (self._cost or 0.0) + evaluation.cost
+            self._currency = evaluation.currency
         if evaluation.judge is not None:
             self._judges[evaluation.judge] = None
         for score in evaluation.scores:
@@ -367,6 +379,8 @@ class Summary:
             unscored=self._unscored,
             judge=", ".join(self._judges) or None,
             usage=self._usage,
+            cost=self._cost,
+            currency=self._currency,
             metrics=tuple(
                 tally.summary(name, median=self._median(name, tally.ok))
                 for name, tally in self._tallies.items()

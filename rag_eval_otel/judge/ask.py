@@ -22,7 +22,10 @@ from rag_eval_otel.errors import (
     JudgeTimeoutError,
     UnparsableReplyError,
 )
+from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.types import Fusion, Reasons, Usage
 
@@ -68,9 +71,10 @@ class Ask:
     - ``reasons``: with ``"on"``, the judge gives a reason with each verdict and rating.
     - ``prompts``: a digest of the user's own prompts, or empty. It is a part of the keys of
       ``cache``, so that a reply to another prompt is not used.
+    - ``budget``: limits requests, tokens and money. A request beyond it raises `BudgetSpentError`.
 
-    After the replies, ``usage`` has the numbers of requests and tokens, and ``model`` the name of
-    the model that answered.
+    After the replies, ``usage`` has the numbers of requests and tokens, ``ledger`` divides them
+    among the metrics, and ``model`` is the name of the model that answered.
     """
 
     def __init__(
@@ -83,8 +87,11 @@ class Ask:
         patience: float = 5.0,
         cache: ReplyCache | None = None,
         reasons: Reasons = "off",
+        budget: Budget | None = None,
     ) -> None:
         self.usage = Usage()
+        self.ledger = Ledger()
+        self._budget = budget
         self.model: str | None = None
         self._judge = judge
         self._fusion = fusion
@@ -98,6 +105,7 @@ class Ask:
         self._timer: asyncio.TimerHandle | None = None
         self._events = 0  # number of new tasks plus number of ended requests
         self._requests: set[asyncio.Task[None]] = set()
+        self._meters: dict[Meter, Sequence[Task[Any]]] = {}
 
     async def __call__(self, task: Task[R]) -> R:
         """Put ``task`` to the judge and return the reply, or raise the error of the request."""
@@ -115,13 +123,16 @@ class Ask:
         """Cancel the requests under way, and end tasks not yet sent with a `JudgeTimeoutError`."""
         for task in self._take():
             self._outcomes[task].set_result(given_up())
-        self.usage += Usage(judge_requests=len(self._requests))
+        for meter, tasks in self._meters.items():
+            self._spend(tasks, meter.so_far)
+        self._meters.clear()
         for request in self._requests:
             request.cancel()
 
     async def _outcome(self, task: Task[Any]) -> object:
         if self._reasons != task.reasons:
             task = replace(task, reasons=self._reasons)
+        self.ledger.ask(task)
         future = self._outcomes.get(task)
         if future is None:
             future = self._put(task)
@@ -196,8 +207,6 @@ class Ask:
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
-        if error and not request.cancelled():
-            self.usage += Usage(judge_requests=1)
         for task in group:
             if not self._outcomes[task].done():
                 self._outcomes[task].set_result(error)
@@ -205,21 +214,38 @@ class Ask:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
+        size = sum(map(_size_of, tasks))
+        meter = Meter(self._budget, model=self._judge.model, size=size, part="judge")
+        self._meters[meter] = tasks
         try:
-            replies = await self._judge.reply(tasks)
+            async with meter:
+                replies = await self._judge.reply(tasks)
+                meter.tell(replies.usage)
         except JudgeError as error:
-            self.usage += Usage(judge_requests=error.requests)
             return [error] * len(tasks)
-        self.usage += replies.usage
+        finally:
+            if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it
+                self._spend(tasks, meter.usage)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
             return [UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
 
+    def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
+        """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
+        self.usage += usage
+        self.ledger.spend({replace(t, complaint=""): _size_of(t) for t in tasks}, usage)
+
     def _key(self, task: Task[Any]) -> bytes:
         text = repr((self._judge.model, self._fusion, self._prompts, task))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _size_of(task: Task[Any]) -> int:
+    """Return the characters of the instructions of ``task`` and of the texts that it shows."""
+    texts = (text for name, _ in task.inputs for text in task.texts(name))
+    return len(task.kind.instructions or prompt_text(task.prompt)) + sum(map(len, texts))
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
 from rag_eval_otel.judge.prices import Prices
@@ -25,7 +25,7 @@ CELLS = 200
 NANO = 1_000_000_000
 """Money is counted in whole billionths of the currency, so that sums are exact."""
 _REPLY = 256  # tokens of a reply, before there was one
-_BYTES_PER_TOKEN = 3.0  # of a prompt, before there was one; English has about 4
+_CHARACTERS = 3.0  # in a token of a prompt, before there was one; English has about 4
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 _FORGET = 0.9  # share of the largest earlier value that an estimate keeps
 
@@ -147,9 +147,9 @@ def whole(limit: Limit) -> int:
 
 
 def first_exceeded(used: Sequence[int], more: Sequence[int], limits: Sequence[int]) -> int | None:
-    """Return the index of the first limit that is reached, or would be exceeded by ``more``."""
+    """Return the index of the first limit that ``more`` would exceed, or None."""
     for index, (sum_, amount, limit) in enumerate(zip(used, more, limits, strict=True)):
-        if sum_ >= limit or sum_ + amount > limit:
+        if amount and sum_ + amount > limit:
             return index
     return None
 
@@ -176,7 +176,8 @@ class Budget:
     request a thread that its estimate missed, and a limit of requests is never exceeded.
 
     A request is estimated by the size of its prompt, and by the largest of the last replies.
-    ``reply_tokens``, if set, is the most tokens of a reply. ``prices`` are needed for money.
+    ``reply_tokens``, if set, is the most tokens of a reply. With ``estimates`` off, a request is
+    admitted while anything is left, and may exceed the limit. ``prices`` are needed for money.
     ``shared`` are counts of several processes; if they cannot be reached, this process counts
     alone. ``clock`` returns seconds and never goes back. The object is thread-safe.
     """
@@ -187,14 +188,16 @@ class Budget:
         *,
         prices: Prices | None = None,
         reply_tokens: int | None = None,
+        estimates: Literal["on", "off"] = "on",
         shared: SharedCounts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = tuple(limits)
         self.prices = prices or Prices()
         self._most_reply = math.inf if reply_tokens is None else reply_tokens
+        self._estimates = estimates
         self._reply = float(_REPLY)
-        self._per_byte = 1 / _BYTES_PER_TOKEN
+        self._per_character = 1 / _CHARACTERS
         self._shared = shared
         self._local = _LocalCounts(self.limits, clock)
         self._clock = clock
@@ -223,7 +226,7 @@ class Budget:
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
         """Admit one attempt of a request to ``model``, or raise `BudgetSpentError`.
 
-        ``size`` is the number of bytes of the prompt or of the texts to embed. ``part`` is
+        ``size`` is the number of characters of the prompt or of the texts to embed. ``part`` is
         ``judge`` or ``embedder``; an embedder writes no reply. Each reservation must be settled.
         """
         amounts = self.amounts(model, self._estimate(size, part))
@@ -277,16 +280,18 @@ class Budget:
     def _amount(self, limit: Limit, model: str, usage: Usage) -> int:
         if limit.unit == "requests":
             return usage.judge_requests + usage.embedding_requests
+        if limit.unit == "judge requests":
+            return usage.judge_requests
         if limit.unit == "tokens":
             return usage.tokens
         price = self.prices.price_of(model)
         return 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
 
     def _estimate(self, size: int, part: str) -> Usage:
-        tokens = math.ceil(size * self._per_byte)
+        tokens = math.ceil(size * self._per_character) if self._estimates == "on" else 1
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = math.ceil(min(self._reply, self._most_reply))
+        reply = math.ceil(min(self._reply, self._most_reply)) if self._estimates == "on" else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _learn(self, reservation: Reservation, usage: Usage) -> None:
@@ -295,15 +300,15 @@ class Budget:
             self._reply = max(usage.completion_tokens, self._reply * _FORGET)
         read = usage.prompt_tokens + usage.embedding_tokens
         if read and reservation.size:
-            self._per_byte = max(read / reservation.size, self._per_byte * _FORGET)
+            self._per_character = max(read / reservation.size, self._per_character * _FORGET)
 
     # --- state ----------------------------------------------------------------------------------
 
     @property
     def spent_limit(self) -> Limit | None:
         """The first limit that is reached now, or None. Other processes count as last seen."""
-        zeros = [0] * len(self.limits)
-        index = first_exceeded(self._used(), zeros, [whole(limit) for limit in self.limits])
+        ones = [1] * len(self.limits)
+        index = first_exceeded(self._used(), ones, [whole(limit) for limit in self.limits])
         return None if index is None else self.limits[index]
 
     def left(self) -> list[tuple[Limit, float]]:

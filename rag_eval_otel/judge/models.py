@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
 from rag_eval_otel.environment import first_set
+from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.prices import Prices, load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.tasks import Judge, Task
@@ -173,6 +175,38 @@ def chosen_prompts(prompts: AnyPrompts) -> Prompts:
         return prompts
     folder = prompts or first_set(("RAG_EVAL_PROMPTS",))
     return load_prompts(folder) if folder else BUILT_IN
+
+
+AnyPrices: TypeAlias = "Prices | Mapping[str, Any] | str | PathLike[str] | None"
+"""Prices, a table or a file of prices; None: ``RAG_EVAL_PRICES`` or list prices."""
+
+
+def chosen_prices(prices: AnyPrices) -> Prices:
+    """Return ``prices``, or read them from a mapping or from the file that ``prices`` names.
+
+    For None, the file in ``RAG_EVAL_PRICES`` is read; if the variable is not set, the result has
+    list prices. Raises `ConfigError` for prices that cannot be read.
+    """
+    if isinstance(prices, Prices):
+        return prices
+    if prices is None:
+        return _prices_in(first_set(("RAG_EVAL_PRICES",)))
+    return load_prices(prices)
+
+
+@lru_cache(maxsize=4)
+def _prices_in(file: str | None) -> Prices:
+    return load_prices(file)
+
+
+def is_offline(model: object) -> bool:
+    """Return True if ``model``, a judge or an embedder, runs here and sends no requests."""
+    return isinstance(model, LexicalJudge | LocalJudge | HashingEmbedder)
+
+
+def budget_for(model: object, budget: Budget | None) -> Budget | None:
+    """Return ``budget`` if requests to ``model`` count for it, and None for an offline model."""
+    return None if is_offline(model) else budget
 
 
 _OF_MODELS = (

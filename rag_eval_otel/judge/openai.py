@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
-from rag_eval_otel.judge.openai_client import OpenAIClient, connection
+from rag_eval_otel.judge.openai_client import OpenAIClient, connection, usage_of
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.providers import PROVIDERS, SchemaMode, TokenLimit
-from rag_eval_otel.types import Replies, Usage
+from rag_eval_otel.types import Replies
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -299,22 +299,14 @@ def _may_be_bounded(model: str, extra: Mapping[str, Any]) -> bool:
 def _replies(
     payload: Mapping[str, Any], tasks: Sequence[Task[Any]], *, model: str, requests: int
 ) -> Replies:
-    usage = payload.get("usage") or {}
     parts = read_parts(_content(payload), tasks)
     choice = payload["choices"][0]
     if choice.get("finish_reason") == "length":
         parts = tuple(map(_said_cut_off, parts))
-    asked, said = (int(usage.get(f"{part}_tokens") or 0) for part in ("prompt", "completion"))
     return Replies(
         parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
         model=str(payload.get("model") or model),
-        usage=Usage(
-            judge_requests=requests,
-            prompt_tokens=asked,
-            cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
-            # Some servers leave thoughts out of completion_tokens, none out of total_tokens.
-            completion_tokens=max(said, int(usage.get("total_tokens") or 0) - asked),
-        ),
+        usage=replace(usage_of(payload), judge_requests=requests),
     )
 
 

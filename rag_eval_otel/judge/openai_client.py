@@ -7,6 +7,7 @@ Each event loop gets a client of its own. Errors of the ``openai`` library are r
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,8 +28,10 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.outcomes import retry_after
+from rag_eval_otel.judge.spending import attempt
 from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.providers import Provider
+from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 _AZURE_VERSION = "2024-10-21"
 _KEY = "OPENAI_API_KEY"
+_PARTS = ("prompt", "completion", "total")
 _QUOTED = 200  # characters of a server's message that go into an error
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
@@ -155,12 +159,14 @@ class OpenAIClient:
         The typed methods of the ``openai`` client are not used, because they are slow, and because
         OpenTelemetry instrumentations patch them.
         """
-        with judge_errors(self._options["api_key"], self._key_variable):
-            client = await self._client()
-            _largest.set(largest)
-            reply = await client.post(
-                path, body=dict(body), cast_to=object, options={"max_retries": 0}
-            )
+        _largest.set(largest)
+        async with attempt() as one:
+            with judge_errors(self._options["api_key"], self._key_variable):
+                client = await self._client()
+                reply = await client.post(
+                    path, body=dict(body), cast_to=object, options={"max_retries": 0}
+                )
+            one.usage = usage_of(reply)
         if not isinstance(reply, dict):
             msg = f"the server's reply is not a JSON object: {str(reply)[:_QUOTED]!r}"
             raise UnparsableReplyError(msg)
@@ -204,6 +210,26 @@ class OpenAIClient:
             msg = f"no key: set {self._key_variable}, or judge_api_key or embedder_api_key"
             raise JudgeAuthError(msg)
         return AsyncOpenAI(**options)
+
+
+def usage_of(reply: object) -> Usage:
+    """Return the tokens that ``reply``, the decoded JSON of a server, names for its request."""
+    if not isinstance(reply, dict) or not isinstance(usage := reply.get("usage"), dict):
+        return Usage()
+    asked, said, total = (_count(usage, f"{part}_tokens") for part in _PARTS)
+    if "data" in reply:  # embeddings
+        return Usage(embedding_tokens=asked or total)
+    return Usage(
+        prompt_tokens=asked,
+        cached_tokens=min(_count(usage.get("prompt_tokens_details"), "cached_tokens"), asked),
+        # Some servers leave thoughts out of completion_tokens, none out of total_tokens.
+        completion_tokens=max(said, total - asked),
+    )
+
+
+def _count(found: object, name: str) -> int:
+    value = found.get(name) if isinstance(found, dict) else None
+    return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 class _OpenClient:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Usage
+
+_log = logging.getLogger("rag_eval_otel")
 
 _MILLION = 1_000_000
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
@@ -57,6 +62,29 @@ class Prices:
         found = max(known, key=len, default=None)
         return None if found is None else self.models[found]
 
+    def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
+        """Return what ``usage`` costs, or None if it has no tokens, or if a price is not known.
+
+        ``judge`` are names of the judge's model: the first name with a price counts. The price of
+        the ``embedder`` counts for embedded texts. The first tokens without a price are logged.
+        """
+        embedded = Usage(embedding_tokens=usage.embedding_tokens)
+        judged = replace(usage, embedding_requests=0, embedding_tokens=0)
+        found = [
+            self._cost(names, part)
+            for names, part in ((judge, judged), ((embedder,), embedded))
+            if part.tokens
+        ]
+        known = [each for each in found if each is not None]
+        return sum(known) if found and len(known) == len(found) else None
+
+    def _cost(self, names: tuple[str, ...], usage: Usage) -> float | None:
+        prices = filter(None, map(self.price_of, names))
+        price = next(prices, None)
+        if price is None:
+            _warn_of_unknown(names[-1])
+        return None if price is None else price.of(usage)
+
     def cost(self, model: str | None, usage: Usage) -> float | None:
         """Return what the tokens in ``usage`` cost with ``model``, or None if it has no price."""
         price = self.price_of(model) if model else None
@@ -67,25 +95,37 @@ def _is_release(name: str, *, of: str) -> bool:
     return name.startswith(of) and _RELEASE.fullmatch(name[len(of) :]) is not None
 
 
-def load_prices(file: str | Path | None = None) -> Prices:
+@lru_cache(maxsize=64)
+def _warn_of_unknown(model: str) -> None:
+    """Log once for each model that its tokens have no price."""
+    _log.warning(
+        "no price is known for %s: its tokens are counted, but cost no money in metrics and"
+        " reports; name its price in the option prices (docs/cost.md)",
+        model,
+    )
+
+
+def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> Prices:
     """Return the prices in ``file``, or the built-in prices if ``file`` is None.
 
     The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
     Prices are for one million tokens of the prompt (``input``) and of the reply (``output``). A
     third number, ``cached_input``, may give the price of prompt tokens that the provider had in its
-    cache. Raises `ConfigError` for a file that cannot be read or has another form.
+    cache. ``file`` may also be a mapping of this form. Raises `ConfigError` for a file that cannot
+    be read, and for another form.
     """
     try:
-        given = json.loads(_text(file))
+        given = file if isinstance(file, Mapping) else json.loads(_text(file))
         models = {name: _price(name, cells) for name, cells in given["models"].items()}
         return Prices(models=models, currency=str(given.get("currency", "USD")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        shown = "" if isinstance(file, Mapping) else f"{file} "
         told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
-        msg = f"the price table {file} {told}"
+        msg = f"the price table {shown}{told}"
         raise ConfigError(msg) from error
 
 
-def _text(file: str | Path | None) -> str:
+def _text(file: str | os.PathLike[str] | None) -> str:
     if file is None:
         return (files("rag_eval_otel.judge") / "prices.json").read_text(encoding="utf-8")
     return Path(file).read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ for i, key in ipairs(KEYS) do
   end
   cells[i] = string.format('%.0f', cell)
   if owed > 0 then redis.call('HINCRBY', key, cells[i], string.format('%.0f', owed)) end
-  if refused == 0 and (sum >= limit or sum + amount > limit) then refused = i end
+  if refused == 0 and amount > 0 and sum + amount > limit then refused = i end
   result[2 * i] = cell
   result[2 * i + 1] = sum
 end

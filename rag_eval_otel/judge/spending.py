@@ -41,8 +41,8 @@ class Meter:
     `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
     the budget, too. If the client does not call `attempt`, the tokens given to `tell` count.
 
-    ``model`` is the name under which prices are looked up, and ``size`` the number of bytes of the
-    prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
+    ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
+    the prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
@@ -52,7 +52,8 @@ class Meter:
         self._size = size
         self._part = part
         self._unused: Reservation | None = None
-        self._told: Usage | None = None
+        self._begun = 0  # attempts
+        self._ended = 0
 
     async def __aenter__(self) -> Self:
         self._unused = await self._reserve()
@@ -66,25 +67,35 @@ class Meter:
         tb: TracebackType | None,
     ) -> None:
         _METER.reset(self._token)
+        if error is not None and not self._begun:  # by a client that does not call `attempt`
+            self.usage = _requests(self._part, getattr(error, "requests", 1))
         reservation, self._unused = self._unused, None
         if reservation is not None and self._budget is not None:
-            # No attempt was counted: there was none, or the client does not call `attempt`.
-            unknown = isinstance(error, asyncio.CancelledError | JudgeTimeoutError)
-            self._budget.settle(reservation, None if unknown else self._told or Usage())
+            is_unknown = isinstance(error, asyncio.CancelledError | JudgeTimeoutError)
+            self._budget.settle(reservation, None if is_unknown else self.usage)
 
     def tell(self, usage: Usage) -> None:
         """Count ``usage``, which the judge names, if the client has counted no attempt."""
-        if not _requests(self.usage):
-            self._told = self.usage = usage
+        if not self._begun:
+            self.usage = usage
+
+    @property
+    def so_far(self) -> Usage:
+        """The usage with the attempt that is under way; without any attempt, one is assumed."""
+        return self.usage + _requests(self._part, max(self._begun, 1) - self._ended)
 
     async def begin(self) -> Reservation | None:
         """Return the budget's reservation for the next attempt, or None without a budget."""
         reservation, self._unused = self._unused, None
-        return reservation or await self._reserve()
+        reservation = reservation or await self._reserve()
+        self._begun += 1
+        return reservation
 
     def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
         """Count an attempt that has ended with ``usage``; None if its tokens are not known."""
-        counted = _one(self._part, usage or Usage())
+        self._ended += 1
+        told = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
+        counted = told + _requests(self._part, 1)
         self.usage += counted
         if reservation is not None and self._budget is not None:
             self._budget.settle(reservation, None if usage is None else counted)
@@ -123,14 +134,10 @@ async def attempt() -> AsyncIterator[Attempt]:
         meter.end(reservation, one.usage or unnamed)
 
 
-def _one(part: Part, usage: Usage) -> Usage:
+def _requests(part: Part, number: int) -> Usage:
     if part == "embedder":
-        return replace(usage, judge_requests=0, embedding_requests=1)
-    return replace(usage, judge_requests=1, embedding_requests=0)
-
-
-def _requests(usage: Usage) -> int:
-    return usage.judge_requests + usage.embedding_requests
+        return Usage(embedding_requests=number)
+    return Usage(judge_requests=number)
 
 
 # --- what each metric took ------------------------------------------------------------------------

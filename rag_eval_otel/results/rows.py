@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreStatus
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, ScoreStatus, Usage
 
 _SCORE_FIELDS = tuple(each.name for each in fields(Score) if each.name != "name")
 _FLAT = ("status", "reason", "label", "normalized", "explanation", "version")
+_SPENT: Mapping[str, type] = {"tokens": int, "cost": float, "currency": str}
 _LABELS = frozenset({"pass", "fail"})
 _WITHOUT_VALUE = frozenset({"undefined", "error"})
 
@@ -68,6 +69,7 @@ class Row:
         """
         return {
             **self._head(),
+            **self._spent(),
             "scores": {score.name: score_to_dict(score) for score in self.scores},
         }
 
@@ -77,7 +79,7 @@ class Row:
         The column ``<metric>`` has the value of a score. Columns such as ``<metric>.status`` have
         the other fields of the score.
         """
-        flat = self._head()
+        flat = {**self._head(), "tokens": 0, "cost": None, "currency": None, **self._spent()}
         for score in self.scores:
             flat[score.name] = score.value
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in _FLAT}
@@ -91,6 +93,16 @@ class Row:
             "label": self.evaluation.label,
             "judge": self.evaluation.judge,
         }
+
+    def _spent(self) -> dict[str, Any]:
+        """Return the tokens of the row and their cost, if tokens were used."""
+        evaluation = self.evaluation
+        if not evaluation.usage.tokens:
+            return {}
+        spent: dict[str, Any] = {"tokens": evaluation.usage.tokens}
+        if evaluation.cost is not None:
+            spent |= {"cost": evaluation.cost, "currency": evaluation.currency}
+        return spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +141,7 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn | CounterPoint"
 def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
     """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     columns: dict[str, type] = {"row": int, "sample": str, "status": str, "label": str}
-    columns["judge"] = str
+    columns |= {"judge": str, **_SPENT}
     for name in metrics:
         columns[name] = float
         columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in _FLAT}
@@ -142,12 +154,14 @@ def score_to_dict(score: Score) -> dict[str, Any]:
     Empty fields are left out, except ``value``.
     """
     found = {name: getattr(score, name) for name in _SCORE_FIELDS}
+    used = asdict(score.usage) if score.usage.tokens else {}
+    found["usage"] = {name: number for name, number in used.items() if number}
     return {name: v for name, v in found.items() if v not in (None, "", {}) or name == "value"}
 
 
 def score_from_dict(name: str, found: Mapping[str, Any]) -> Score:
     """Return the score of the metric ``name`` from the dict that `score_to_dict` returned."""
-    return Score(name=name, **found)
+    return Score(name=name, **{**found, "usage": Usage(**found.get("usage", {}))})
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:

@@ -24,7 +24,7 @@ from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import Content, ContentCapture
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.redaction import Redactor
-from rag_eval_otel.types import Ending, Score, SpanRef
+from rag_eval_otel.types import Ending, Score, SpanRef, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -67,6 +67,7 @@ def score_attributes(
         found[semconv.EVALUATION_LABEL] = evaluation.label
         found[semconv.EVALUATION_JUDGE] = evaluation.judge
         found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
+        found |= spent(evaluation.usage, evaluation.cost, evaluation.currency)
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
             found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
@@ -82,6 +83,16 @@ def score_attributes(
     return exportable_attributes((k, value) for k, value in found.items() if value is not None)
 
 
+def spent(usage: Usage, cost: float | None, currency: str) -> dict[str, AttributeValue]:
+    """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
+    found: dict[str, AttributeValue] = {}
+    if usage.tokens:
+        found[semconv.EVALUATION_TOKENS] = usage.tokens
+    if cost is not None:
+        found |= {semconv.EVALUATION_COST: float(cost), semconv.EVALUATION_CURRENCY: currency}
+    return found
+
+
 def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     normalized = None if score.normalized is None else float(score.normalized)
     yield semconv.metric_attribute(score.name, semconv.LEAF_SCORE), score.value
@@ -91,6 +102,8 @@ def _leaves(score: Score) -> Iterator[tuple[str, AttributeValue | None]]:
     yield semconv.metric_attribute(score.name, semconv.LEAF_THRESHOLD), threshold
     yield semconv.metric_attribute(score.name, semconv.LEAF_REASON), score.reason
     yield semconv.metric_attribute(score.name, semconv.LEAF_VERSION), score.version or None
+    yield semconv.metric_attribute(score.name, semconv.LEAF_TOKENS), score.usage.tokens or None
+    yield semconv.metric_attribute(score.name, semconv.LEAF_COST), score.cost
 
 
 def exportable_attributes(

@@ -14,7 +14,12 @@ from opentelemetry import _logs
 
 from rag_eval_otel import semconv
 from rag_eval_otel.drift.records import Drift, NewBaseline
-from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, exportable_attributes, span_context
+from rag_eval_otel.sinks.attributes import (
+    MAX_EXPLANATION,
+    exportable_attributes,
+    span_context,
+    spent,
+)
 from rag_eval_otel.types import Evaluation, Score
 
 if TYPE_CHECKING:
@@ -73,6 +78,7 @@ class EventSink:
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
             yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
+        yield from spent(score.usage, score.cost, evaluation.currency).items()
         if self._explanations == "on" and score.explanation:
             yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
 

@@ -190,6 +190,14 @@ class InstrumentSink:
         self._tokens = meter.create_counter(
             semconv.JUDGE_TOKENS, unit="{token}", description="Tokens the judge read and wrote."
         )
+        self._cost = meter.create_counter(
+            semconv.JUDGE_COST,
+            unit="{currency}",
+            description="Money for the tokens of judge and embedder, by metric.",
+        )
+        self._embedded = meter.create_counter(
+            semconv.EMBEDDING_TOKENS, unit="{token}", description="Tokens of embedded texts."
+        )
         self._turns = meter.create_counter(
             semconv.TURNS, unit="{turn}", description="RAG turns by what became of them."
         )
@@ -297,6 +305,13 @@ class InstrumentSink:
         for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
             if tokens:
                 self._tokens.add(tokens, {**judge, semconv.GEN_AI_TOKEN_TYPE: kind})
+        if usage.embedding_tokens:
+            self._embedded.add(usage.embedding_tokens)
+        currency = {semconv.EVALUATION_CURRENCY: evaluation.currency}
+        for score in evaluation.scores:
+            if score.cost:
+                name = {semconv.GEN_AI_EVALUATION_NAME: score.name}
+                self._cost.add(score.cost, {**name, **judge, **currency})
 
 
 def _judge_of(evaluation: Evaluation) -> dict[str, str]:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import get_current_span
 
 from rag_eval_otel.sinks.attributes import MAX_EXPLANATION, enrich, score_attributes, span_context
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, SpanRef
+from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, SpanRef, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 
@@ -55,6 +55,20 @@ def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
 def ending_of(evaluation: Evaluation) -> Ending:
     """Return the ending of a turn with ``evaluation``."""
     return Ending(evaluation.status, evaluation=evaluation)
+
+
+def test_tokens_and_money_are_attributes_of_turn_and_metric() -> None:
+    """They are written if tokens were used, and money only if the price is known."""
+    usage = Usage(judge_requests=1, prompt_tokens=90, completion_tokens=10)
+    score = Score(name="faithfulness", value=1, usage=usage, cost=0.5)
+    evaluation = Evaluation(scores=(score,), usage=usage, cost=0.5)
+    found = score_attributes(ending_of(evaluation))
+    assert found["rag.evaluation.tokens"] == found["rag.evaluation.faithfulness.tokens"] == 100
+    assert found["rag.evaluation.cost"] == found["rag.evaluation.faithfulness.cost"] == 0.5
+    assert found["rag.evaluation.currency"] == "USD"
+    unknown = score_attributes(ending_of(replace(evaluation, scores=(), cost=None)))
+    assert "rag.evaluation.tokens" in unknown
+    assert not {"rag.evaluation.cost", "rag.evaluation.currency"} & set(unknown)
 
 
 @given(st.lists(SCORES, max_size=4))

@@ -182,3 +182,20 @@ def test_a_forked_child_begins_at_zero() -> None:
         os._exit(len(tally.of("turn")))
     assert os.waitpid(child, 0)[1] == 0
     assert tally.of("turn") == {"scored": 1}
+
+
+def test_money_is_counted_by_metric_and_judge() -> None:
+    """The counter has the cost of each score, and nothing for a score without tokens."""
+    paid = Score(name="faithfulness", value=1, cost=0.25)
+    usage = Usage(prompt_tokens=1, embedding_tokens=7)
+    found = recorded(
+        Evaluation(scores=(paid, OK), judge="m", usage=usage, cost=0.25, currency="EUR")
+    )
+    (point,) = found["rag.evaluation.judge.cost"]
+    assert point.value == 0.25
+    assert dict(point.attributes) == {
+        "gen_ai.evaluation.name": "faithfulness",
+        "rag.evaluation.judge": "m",
+        "rag.evaluation.currency": "EUR",
+    }
+    assert [p.value for p in found["rag.evaluation.embedding.tokens"]] == [7]
