@@ -42,6 +42,7 @@ Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 VectorStores = Literal["on", "off"]
 ErrorMode = Literal["swallow", "raise"]
+OnSigterm = Literal["drain", "off"]
 _log = logging.getLogger("rag_eval_otel")
 
 _CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -139,8 +140,10 @@ class Config:
     """Seconds after which an evaluation is cancelled."""
     concurrency: int = 16
     """The most turns that are evaluated at the same time."""
-    shutdown_seconds: float = 10.0
-    """Seconds that a shutdown waits for evaluations under way."""
+    shutdown_seconds: float = 5.0
+    """Seconds that a shutdown takes at most: for evaluations under way, and to export spans."""
+    on_sigterm: OnSigterm = "drain"
+    """Whether SIGTERM first waits for scores and exports the spans (``drain``) or not (``off``)."""
 
     # Capture
     spans: Spans = "essential"
@@ -259,6 +262,7 @@ class ConfigOptions(TypedDict, total=False):
     evaluation_timeout: float
     concurrency: int
     shutdown_seconds: float
+    on_sigterm: OnSigterm
     spans: Spans
     content: Content
     capture_content: ContentCapture
@@ -339,6 +343,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "contexts_from_prompt": get_args(ContextsFromPrompt),
     "drift": ("on", "off"),
     "errors": get_args(ErrorMode),
+    "on_sigterm": get_args(OnSigterm),
 }
 _INF = float("inf")
 _PER_MINUTE = tuple(

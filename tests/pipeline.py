@@ -124,8 +124,9 @@ class GatedJudge:
         self._judge = good_judge()
 
     def open(self) -> None:
-        """Let every reply through."""
-        self._gate.set_result(None)
+        """Let every reply through, unless a shutdown has cancelled the wait for it."""
+        if not self._gate.done():
+            self._gate.set_result(None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Wait for the gate, then answer."""

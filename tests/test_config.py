@@ -52,6 +52,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "evaluation_timeout": ("5", 5.0),
     "concurrency": ("2", 2),
     "shutdown_seconds": ("1", 1.0),
+    "on_sigterm": ("off", "off"),
     "spans": ("all", "all"),
     "content": ("strip", "strip"),
     "capture_content": ("span", "span"),

@@ -156,13 +156,15 @@ class Taken(NamedTuple):
     may get scores. The caller should then keep the span back from the exporter. If ``is_new`` is
     true, the trace has just been started, and the caller must call `TraceBuffer.sweep` at intervals
     from now on. ``evicted`` are the traces that were removed to limit memory. The caller counts
-    these traces, and exports their spans that were kept back.
+    these traces, and exports their spans that were kept back. If ``is_late`` is true, the span may
+    stand for a turn, but the buffer is closed. The caller counts this turn as dropped.
     """
 
     trace: Trace | None = None
     anchor: SdkSpan | None = None
     is_new: bool = False
     evicted: Sequence[Trace] = ()
+    is_late: bool = False
 
 
 _NOT_TAKEN = Taken()
@@ -250,9 +252,11 @@ class TraceBuffer:
         True.
         """
         context = span.context
-        if context is None or not self._is_open:
+        if context is None:
             return _NOT_TAKEN
         with self.lock:
+            if not self._is_open:
+                return Taken(is_late=self.is_fed and self._stands_late(span))
             view = SdkSpan(span, self._logs.take((context.trace_id, context.span_id)))
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
@@ -306,13 +310,7 @@ class TraceBuffer:
         kept = view if kind != "other" else Bystander.of(view)
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return stands_for_turn(
-            trace,
-            view,
-            kind,
-            spans=self.open_spans,
-            contexts_from_prompt=self._contexts_from_prompt,
-        )
+        return self._stands(trace, view, kind)
 
     def sweep(self) -> list[Trace]:
         """Remove and return all traces that are complete.
@@ -350,14 +348,28 @@ class TraceBuffer:
 
     def close(self) -> list[Trace]:
         """Remove and return all traces, complete or not, and accept no more spans."""
-        self._is_open = False
         self.open_spans.refresh()
         with self.lock:
+            self._is_open = False
             self._add_early()
             ready = list(self.traces.values())
             self._finish(ready)
             self._logs.clear()
         return ready
+
+    def _stands_late(self, span: ReadableSpan) -> bool:
+        """Return True if ``span``, which has ended after `close`, may stand for a turn."""
+        view, now, trace_id = SdkSpan(span), self._clock(), trace_of(span)
+        late = self._lost.setdefault(trace_id, Trace(trace_id=trace_id, first=now, last=now))
+        if len(self._lost) > _LOST:
+            self._lost.popitem(last=False)
+        return self._stands(late, view, kind_of(view))
+
+    def _stands(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
+        chosen = self._contexts_from_prompt
+        return stands_for_turn(
+            trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen
+        )
 
     def _add_early(self) -> None:
         """Add to each trace its spans that ended before RAG was found in the trace."""

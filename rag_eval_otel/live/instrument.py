@@ -6,16 +6,16 @@ background, and puts the scores on their spans.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from threading import get_ident
 from typing import TYPE_CHECKING
 from weakref import ref
 
+from opentelemetry.metrics import get_meter_provider
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
@@ -24,8 +24,10 @@ from rag_eval_otel.capture.buffer import Listener, log_tap
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.notes import take_notes
-from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
+from rag_eval_otel.live.pipeline import NextProcessor, Pipeline, Stats
+from rag_eval_otel.runtime.endings import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.providers import (
@@ -55,28 +57,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Counts of one pipeline since it was built; in a forked child, since the fork.
-
-    - ``turns``: number of turns (questions with their answers) by outcome and reason, for example
-      ``scored`` or ``skipped no_answer``.
-    - ``released``: number of spans that waited for scores, by the status with which they were
-      exported.
-    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
-    - ``failures``: number of errors of this library, by the part of the library that failed.
-    - ``held``: number of spans and run trees that wait now.
-    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
-    """
-
-    turns: Mapping[str, int]
-    released: Mapping[str, int]
-    sources: Mapping[str, int]
-    failures: Mapping[str, int]
-    held: int
-    scoring: int
-
-
 class Handle:
     """An attached scoring pipeline, with its LangChain callback, counts, flush and shutdown.
 
@@ -91,16 +71,17 @@ class Handle:
         processor: RagEvalSpanProcessor | None,
         attachment: Attachment | None = None,
         logger_provider: LoggerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
-        self.config = pipeline.config
+        self.config = config = pipeline.config
         self.processor = processor
         if processor is not None:
             processor.handle = self
         self._pipeline = pipeline
         self._attachment = attachment
         # Log records are read as parts of spans. Without spans, no log record is read.
-        logs = logger_provider_or_global(logger_provider) if processor is not None else None
-        self._log_tap = log_tap(logs)
+        logs = logger_provider_or_global(logger_provider)
+        self._log_tap = log_tap(logs) if processor is not None else None
         self._log_listener = Listener(
             buffer=pipeline.buffer,
             edge=pipeline.edge("logs"),
@@ -108,7 +89,10 @@ class Handle:
         )
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
-        atexit.register(self._drain)  # runs before older meter and logger providers shut down
+        self._draining = Draining(pipeline, (logs, meter_provider or get_meter_provider()))
+        self._at_end = call_at_end(
+            self._draining, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm
+        )
         pipeline.instruments.watch_held(pipeline.count_held)
 
     @cached_property
@@ -161,16 +145,7 @@ class Handle:
     @property
     def stats(self) -> Stats:
         """The counts of turns, waiting spans and errors up to now."""
-        pipeline = self._pipeline
-        tally = pipeline.instruments.tally
-        return Stats(
-            turns=tally.of("turn"),
-            released=tally.of("released"),
-            sources=tally.of("source"),
-            failures=tally.of("failure"),
-            held=pipeline.count_held(),
-            scoring=pipeline.hold.count("scoring"),
-        )
+        return self._pipeline.stats
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
@@ -179,7 +154,7 @@ class Handle:
         after half of ``timeout`` (5 s at most), the span of the answer is exported without scores,
         with the status ``flushed``. The scores go to events and metrics when they arrive.
         """
-        return self._pipeline.flush(timeout)
+        return self._draining.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
@@ -190,7 +165,7 @@ class Handle:
         self.remove_langchain_hook()
         if searches := vars(self).get("_searches"):
             searches.remove()
-        self._drain(timeout)
+        self._draining.drain(timeout)
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
@@ -198,11 +173,7 @@ class Handle:
             self._log_tap.close(self._log_listener)
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
-        atexit.unregister(self._drain)
-
-    def _drain(self, timeout: float | None = None) -> None:
-        """Finish and score all RAG turns, export the waiting spans, and keep no span back again."""
-        self._pipeline.drain(timeout)
+        self._at_end.cancel()
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
@@ -262,7 +233,12 @@ class RagEvalSpanProcessor(SpanProcessor):
         )
         self._connect(next_processor, pipeline)
         take_notes(pipeline, provider)
-        Handle(pipeline, processor=self, logger_provider=logger_provider)
+        Handle(
+            pipeline,
+            processor=self,
+            logger_provider=logger_provider,
+            meter_provider=meter_provider,
+        )
 
     @classmethod
     def of_pipeline(cls, next_processor: NextProcessor, pipeline: Pipeline) -> RagEvalSpanProcessor:
@@ -276,6 +252,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             raise ConfigError(msg)
         self._next = next_processor
         self._pipeline = pipeline
+        self._draining = Draining(pipeline)
         self._start_next: Callable[..., None] = self._start_first
         if isinstance(next_processor, OriginalProcessor):  # `instrument` has checked the provider
             self._start_next = next_processor.on_start
@@ -308,7 +285,8 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = attachment_of_span(span)
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            self._pipeline.drain(0.0)
+            self._draining.drain(0.0)
+            self._pipeline.buffer.is_fed = False  # the first pipeline counts the turns
             _log.warning(
                 "a provider has two pipelines of rag_eval_otel: this RagEvalSpanProcessor passes"
                 " its spans on without scores; add one, around all processors that export"
@@ -343,12 +321,12 @@ class RagEvalSpanProcessor(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
-        return self._pipeline.force_flush(timeout_millis)
+        return self._draining.force_flush(timeout_millis)
 
     def shutdown(self) -> None:
         """Wait for scores, export all waiting spans, and shut down the next processor."""
         try:
-            self._pipeline.drain()
+            self._draining.drain()
         finally:
             self._next.shutdown()
 
@@ -419,6 +397,7 @@ def instrument(
             processor=processor,
             attachment=attachment,
             logger_provider=logger_provider,
+            meter_provider=meter_provider,
         )
         if attachment is not None:
             attachment.mark(handle)

@@ -8,7 +8,6 @@ versions and log lines of failures. It never has texts of the application, argum
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from rag_eval_otel.environment import KeySource, doctor_notes, key_source
+from rag_eval_otel.runtime.endings import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.installed import versions
 
@@ -104,16 +104,17 @@ class NoteTaker(SpanProcessor):
         self._number = next(_numbers)
         self._versions = versions()
         self._edge = pipeline.edge("notes")
-        self._ended = False
         self._reset()
         call_in_child(self._reset)
         if attachment is not None and attachment.receives_spans:
             self._provider.add_span_processor(self)  # type: ignore[attr-defined]
         _log_listener().on_line.append(self._add_line)
-        atexit.register(self.end)
+        config = pipeline.config
+        call_at_end(self, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm)
         self.write()
 
     def _reset(self) -> None:
+        self._ended = False
         self._spans: Counter[str] = Counter()
 
     def _add_line(self) -> None:
@@ -129,12 +130,18 @@ class NoteTaker(SpanProcessor):
         self.write()
         return True
 
-    def end(self) -> None:
+    def drain(self) -> None:
         """Write the last report to its file; without a folder, print it as one line to stderr."""
-        self._ended = True
+        is_first, self._ended = not self._ended, True
         self.write()
-        if self._folder is None:
+        if self._folder is None and is_first:
             sys.stderr.write(as_line(self.note()))
+
+    def drain_and_flush(self, timeout: float) -> None:  # noqa: ARG002  # called at each ending
+        self.drain()
+
+    def flush(self, timeout: float) -> None:  # noqa: ARG002
+        self.write()
 
     def write(self) -> None:
         """Write the report on the pipeline to a file in the folder, over the previous report.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
@@ -43,6 +43,7 @@ from rag_eval_otel.live.score import TurnJob, TurnScorer, build_measurement, bui
 from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, Sweeper
+from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 Fate: TypeAlias = Literal["held", "no room", "passes"]
 """What happens to an ended span. ``no room``: it should wait for scores, but a limit is reached."""
 
-_MAX_FLUSH_WAIT = 5.0  # seconds that a flush waits for scores
 _MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
 
 
@@ -70,6 +70,28 @@ class NextProcessor(Protocol):
     def force_flush(self, timeout_millis: int = 30_000) -> bool: ...
 
     def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counts of one pipeline since it was built; in a forked child, since the fork.
+
+    - ``turns``: number of turns (questions with their answers) by outcome and reason, for example
+      ``scored`` or ``skipped no_answer``.
+    - ``released``: number of spans that waited for scores, by the status with which they were
+      exported.
+    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
+    - ``failures``: number of errors of this library, by the part of the library that failed.
+    - ``held``: number of spans and run trees that wait now.
+    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
+    """
+
+    turns: Mapping[str, int]
+    released: Mapping[str, int]
+    sources: Mapping[str, int]
+    failures: Mapping[str, int]
+    held: int
+    scoring: int
 
 
 class Pipeline:
@@ -88,7 +110,7 @@ class Pipeline:
         """Build the parts; start no thread. If ``scorer`` is given, no scorer is made."""
         self.config = config
         self.instruments = instruments
-        self._clock = clock
+        self.clock = clock
         self._next: NextProcessor | None = None
         self.content = ContentFilter(
             foreign=config.content, own=config.capture_content, redactor=redactor(config.redact)
@@ -104,11 +126,12 @@ class Pipeline:
         self.buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
+        self.calls = TimedCalls()
         self._trees = self._make_tree_parts(provider)
         self._keys = self._trees.keys
         self._end_edge = self.edge("on_end")
         self._read_edge = self.edge("reading")
-        self._release_edge = self.edge("release")
+        self.release_edge = self.edge("release")
         call_in_child(self._after_fork)
 
     def edge(self, place: str) -> Edge:
@@ -188,6 +211,9 @@ class Pipeline:
                 fate = "held" if is_held else "no room"
                 if is_held:
                     taken.trace.hold(taken.anchor)
+        if taken.is_late:
+            self.scorer.drop("shutdown")
+            fate = "no room"
         self._follow_up(taken)
         return fate
 
@@ -195,7 +221,7 @@ class Pipeline:
         if taken.is_new:
             self.sweeper.wake()
         for trace in taken.evicted:
-            self._count_skipped(max(1, _count_turns(trace)), "evicted")
+            self._count_skipped(_count_turns(trace), "evicted")
             self._release_held(trace, Ending("skipped", "evicted"))
 
     def release_unheld(self, span: ReadableSpan) -> None:
@@ -209,19 +235,19 @@ class Pipeline:
         If these texts cannot be removed because of an error, export the span without any text.
         """
         shown = None
-        with self._release_edge:
+        with self.release_edge:
             shown = self.content.shown(span)
         if self._next is not None:
             self._next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
         """Export a copy of ``span`` with the scores in ``ending``, or the reason for no scores."""
-        with self._release_edge:
+        with self.release_edge:
             if ending.status is not None:
                 self.instruments.released(ending.status)
                 explanations = self.config.explanations
                 span = enrich(span, score_attributes(ending, explanations=explanations))
-        with self._release_edge:
+        with self.release_edge:
             self.export(span)
 
     # --- run trees of LangChain, on the application's thread --------------------------------------
@@ -277,10 +303,11 @@ class Pipeline:
 
     def sweep(self) -> None:
         """Submit the LangChain run trees and the traces that are complete by now for scoring."""
-        with self._release_edge:
+        with self.release_edge:
+            self.calls.prepare()
             if self.recorder.runs:
                 self.recorder.sweep()
-        with self._release_edge:
+        with self.release_edge:
             self._submit_all(self.buffer.sweep())
 
     def submit_ended(self) -> None:
@@ -307,7 +334,7 @@ class Pipeline:
                 if reason is not None:
                     ending = Ending("skipped", reason)
             if turns is None:
-                self._count_failed(max(1, _count_turns(trace)))
+                self._count_failed(_count_turns(trace))
             for turn in turns or ():
                 is_submitted = False
                 with self._read_edge:
@@ -324,7 +351,7 @@ class Pipeline:
             if name is not None:
                 self.instruments.tally.add("source", name, count)
         if trace.is_doubled:
-            for _ in range(max(1, _count_turns(trace))):
+            for _ in range(_count_turns(trace)):
                 self.scorer.refuse("ambiguous")
             return [], "ambiguous"
         steps = [read(view, self._keys) for view in trace.spans.values()]
@@ -373,72 +400,34 @@ class Pipeline:
 
     # --- flush and shutdown -----------------------------------------------------------------------
 
+    @property
+    def stats(self) -> Stats:
+        """The counts of turns, waiting spans and errors up to now."""
+        tally = self.instruments.tally
+        return Stats(
+            turns=tally.of("turn"),
+            released=tally.of("released"),
+            sources=tally.of("source"),
+            failures=tally.of("failure"),
+            held=self.count_held(),
+            scoring=self.hold.count("scoring"),
+        )
+
     def count_held(self) -> int:
         """Return the number of spans and LangChain run trees that wait for scores."""
         return len(self.hold)
 
-    def flush(self, timeout: float) -> bool:
-        """Read ended spans and runs, wait for their scores, and export all kept-back spans.
-
-        Return False if ``timeout`` seconds passed before all scores came.
-        """
-        deadline = self._clock() + timeout
-        if self.recorder.runs:
-            self.recorder.flush()
-        flushed = self.force_flush(int(timeout * 1000))
-        return self.evaluator.flush(max(0.0, deadline - self._clock())) and flushed
-
-    def force_flush(self, timeout_millis: int) -> bool:
-        """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
-
-        A judge or a sink may call this method on the evaluator's thread. Then the method does not
-        wait, because no score can come while that thread waits. It only flushes the next processor.
-        """
-        if self.evaluator.is_current():
-            self._flush_next(timeout_millis)
-            return not self.hold
-        deadline = self._clock() + timeout_millis / 1000
-        with self._release_edge:
-            if self.buffer.traces:
-                self.submit_ended()
-        self.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
-        is_released = self._release_all("flushed", deadline)
-        left = max(0, int((deadline - self._clock()) * 1000))
-        return self._flush_next(left) and is_released
-
-    def drain(self, timeout: float | None = None) -> bool:
-        """Wait up to ``timeout`` seconds for scores, export all spans, and stop keeping spans back.
-
-        Spans without scores have another ``timeout`` seconds to be exported in chunks. Evaluations
-        for which no span waits are cancelled after ``timeout`` seconds.
-        """
-        timeout = self.config.shutdown_seconds if timeout is None else timeout
-        deadline = self._clock() + timeout
+    def close(self) -> None:
+        """Submit all traces and runs for scoring, complete or not, and hold no more spans back."""
         self.recorder.flush()
         self.sweeper.stop()
-        with self._release_edge:
-            self._submit_all(self.buffer.close())
         self.hold.close()
-        is_interrupted = True
-        try:
-            self.hold.wait_empty(0.0 if self.evaluator.is_current() else timeout)
-            is_interrupted = False
-        finally:
-            is_released = self._release_all("shutdown", self._clock() + max(timeout, 1.0))
-            left = 0.0 if is_interrupted else max(0.0, deadline - self._clock())
-            self.evaluator.shutdown(left)
-            self.scorer.close()
-        return is_released
+        with self.release_edge:
+            self._submit_all(self.buffer.close())
 
-    def _flush_next(self, timeout_millis: int) -> bool:
-        return self._next is None or self._next.force_flush(timeout_millis)
-
-    def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        def flush(left: float) -> None:
-            with self._release_edge:
-                self._flush_next(int(left * 1000))
-
-        return self.hold.release_all(status, deadline=deadline, flush=flush)
+    def flush_next(self, timeout: float) -> bool:
+        """Flush the next processor, which may take longer than ``timeout`` seconds."""
+        return self._next is None or self._next.force_flush(int(timeout * 1000))
 
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
@@ -495,4 +484,5 @@ def _key_of(span: ReadableSpan) -> Key:
 
 
 def _count_turns(trace: Trace) -> int:
-    return max(len(trace.held), len(trace.turns))
+    """Return the number of turns in a trace that is not read: at least one."""
+    return max(1, len(trace.held), len(trace.turns))

@@ -264,6 +264,7 @@ class TurnJob:
     ended: int
     held: Releasable | None
     chosen: Chosen = Chosen()
+    is_counted: bool = False
 
     def admit(self, trace_id: int, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
         """Return True if the turn is to be evaluated; otherwise count it and release its span.
@@ -286,12 +287,13 @@ class TurnJob:
         """Do nothing, because the whole evaluation waits for the judge and so is in `run`."""
 
     async def run(self) -> None:
-        self.release(
-            await self.scorer.score(self.turn, self.span, ended=self.ended, chosen=self.chosen)
-        )
+        ending = await self.scorer.score(self.turn, self.span, ended=self.ended, chosen=self.chosen)
+        self.is_counted = True
+        self.release(ending)
 
     def give_up(self, why: GivenUp) -> None:
-        self.scorer.count_given_up(why)
+        if not self.is_counted:  # the exporter may hang after the turn was scored
+            self.scorer.count_given_up(why)
         self.release(Ending(why))
 
     def release(self, ending: Ending) -> None:

@@ -28,6 +28,7 @@ from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
+from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.score import RecentTurns, TurnJob
@@ -365,7 +366,7 @@ def replay(
             for record in call.span.logs:
                 pipeline.buffer.add_log(call.span.trace_id, call.span.span_id, record)
         _feed(call, live, processor)
-    pipeline.drain(0.0)
+    Draining(pipeline).drain(0.0)
     ended = sum(span.end_time is not None for span in live.values())
     if len(exported.spans) != ended or len({id(span) for span in exported.spans}) != ended:
         msg = f"{ended} spans ended, {len(exported.spans)} left"

@@ -22,6 +22,7 @@ from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge, running, tu
 from rag_eval_otel import Config, Evaluation, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.hold import CHUNK
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.types import Sample
@@ -384,7 +385,7 @@ def test_scores_without_spans_come_before_the_end() -> None:
     sink = Collected()
     handle = instrument(tracer_provider=ForeignProvider(), sinks=[sink], **options())
     rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    pipeline_of(handle).drain()
+    Draining(pipeline_of(handle)).drain()
     assert [evaluation.status for evaluation in sink.evaluations] == ["scored"]
     handle.shutdown()
 

@@ -22,6 +22,7 @@ from pipeline import (
 from rag_eval_otel import Evaluation, HashingEmbedder, LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
+from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.testing import FakeJudge, OtlpReceiver
 from rag_eval_otel.types import Replies
@@ -422,9 +423,8 @@ def test_threads_that_end_flush_and_shut_down_at_once_lose_none(source: Source) 
             thread.start()
         for thread in (*ending, *flushing):
             thread.join()
-        closing = [
-            threading.Thread(target=pipeline_of(app.handle).drain, args=(5.0,)) for _ in range(2)
-        ]
+        drain = Draining(pipeline_of(app.handle)).drain
+        closing = [threading.Thread(target=drain, args=(5.0,)) for _ in range(2)]
         for thread in closing:
             thread.start()
         for thread in closing:

@@ -1,0 +1,309 @@
+"""Faults of processes that end, fork, or export through an exporter that hangs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from live import attached
+from pipeline import GatedJudge
+from processes import PATIENCE, stage
+
+Measured = Callable[[str, object], None]
+Invariants = Callable[..., None]
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
+
+TURNS = """
+import asyncio, multiprocessing, os, signal, sys, threading, time
+from served import turn, handle
+def made(turns):
+    for _ in range(turns): turn()
+"""
+KILLED = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"
+
+
+def measure(measured: Measured, name: str, script: str, *, turns: int, **variables: str) -> int:
+    """Run ``script``, which makes ``turns`` turns; assert that all are scored and exported once."""
+    with stage(latency=0.1) as found:
+        status, _, errors = found.run(TURNS + script, **variables)
+        statuses, children = found.statuses(), len(found.spans("child"))
+    measured(f"{name}: turns scored", f"{statuses['scored']} of {turns}")
+    assert statuses == {"scored": turns}, errors
+    assert children == turns
+    assert "Traceback" not in errors
+    return status
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(18, expected="each process scores its own turns")
+def test_fault_18_a_fork_during_an_import_on_the_thread_of_the_judge(measured: Measured) -> None:
+    """The fork comes in the first second after the first turn, while `openai` is imported."""
+    script = """
+made(1)
+while "openai" not in sys.modules: time.sleep(.001)
+child = os.fork()
+made(5)
+if child: os.waitpid(child, 0)
+"""
+    assert measure(measured, "parent and child", script, turns=11) == 0
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(19, expected="no deadlock")
+def test_fault_19_many_forks_while_turns_are_scored(measured: Measured) -> None:
+    """Each of the children ends by itself, and the parent still scores its turns."""
+    script = """
+made(20)
+for _ in range(50):
+    child = os.fork()
+    if not child: os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    made(1)
+"""
+    assert measure(measured, "50 forks", script, turns=70) == 0
+
+
+ENDINGS = {
+    "end of the program": ("made(20)", 0),
+    "sys.exit": ("made(20); sys.exit(3)", 3),
+    "exit in a thread": (
+        "thread = threading.Thread(target=lambda: (made(20), sys.exit())); thread.start()",
+        0,
+    ),
+    "asyncio.run": (
+        "async def main(): made(10)\nasyncio.run(main()); asyncio.run(main())",
+        0,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(20, expected="all turns scored and exported")
+@pytest.mark.parametrize("name", ENDINGS)
+def test_fault_20_a_program_ends(name: str, measured: Measured) -> None:
+    """Turns that have just ended are scored before the process is gone."""
+    script, status = ENDINGS[name]
+    assert measure(measured, name, script, turns=20) == status
+
+
+CHILDREN = """
+def main(method):
+    context = multiprocessing.get_context(method)
+    children = [context.Process(target=made, args=(5,)) for _ in range(2)]
+    for child in children: child.start()
+    for child in children: child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+main(METHOD)
+"""
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(21, expected="what has ended is scored and exported")
+def test_fault_21_a_forked_child_of_multiprocessing_ends(measured: Measured) -> None:
+    """Such a child ends by os._exit, without exit handlers of Python."""
+    script = CHILDREN.replace("METHOD", "'fork'")
+    assert measure(measured, "forked children", script, turns=10) == 0
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(21, expected="what has ended is scored and exported")
+def test_fault_21_a_child_of_multiprocessing_is_terminated(measured: Measured) -> None:
+    """`Process.terminate` sends SIGTERM, and the exit code of the child says so."""
+    script = """
+def work(ready):
+    made(10); ready.set(); time.sleep(600)
+context = multiprocessing.get_context("fork")
+ready = context.Event()
+child = context.Process(target=work, args=(ready,))
+child.start(); ready.wait(); child.terminate(); child.join()
+assert child.exitcode == -signal.SIGTERM, child.exitcode
+"""
+    assert measure(measured, "terminated child", script, turns=10) == 0
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
+def test_fault_24_sigterm_with_the_default_handler(measured: Measured) -> None:
+    """The signal ends the process as before, after the scores have come."""
+    status = measure(measured, "default handler", "made(50)\n" + KILLED, turns=50)
+    assert status == -signal.SIGTERM
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
+def test_fault_24_a_server_raises_sigterm_again(measured: Measured) -> None:
+    """A handler that stands already is called; when it restores the default, the turns are scored.
+
+    So does uvicorn, whose handler is set before it imports the application.
+    """
+    script = f"""
+import signal, os, time, sys
+stopped = []
+before = signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+{TURNS}
+made(10)
+os.kill(os.getpid(), signal.SIGTERM)
+assert stopped == [1]
+made(10)
+signal.signal(signal.SIGTERM, before)
+signal.raise_signal(signal.SIGTERM)
+time.sleep(600)
+"""
+    status = measure(measured, "handler of a server", script, turns=20)
+    assert status == -signal.SIGTERM
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
+def test_fault_24_sigterm_is_ignored_or_handled(measured: Measured) -> None:
+    """A process that ignores SIGTERM goes on; handlers of asyncio and of the application work."""
+    script = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+before = signal.getsignal(signal.SIGTERM)
+from rag_eval_otel import instrument
+from opentelemetry.sdk.trace import TracerProvider
+instrument(tracer_provider=TracerProvider()).shutdown()
+assert signal.getsignal(signal.SIGTERM) is before
+os.kill(os.getpid(), signal.SIGTERM)
+made(10)
+async def main():
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    instrument(tracer_provider=TracerProvider())  # over the handler of the loop
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stopped.wait()
+    made(10)
+asyncio.run(main())
+"""
+    assert measure(measured, "handlers of the application", script, turns=20) == 0
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
+def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(
+    measured: Measured,
+) -> None:
+    """The limit holds whatever the exporter does; with ``off`` the signal ends the process."""
+    hung = """
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from served import provider
+class Hangs:
+    def export(self, spans): threading.Event().wait()
+    def shutdown(self): pass
+    def force_flush(self, timeout_millis=0): return True
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+provider.add_span_processor(BatchSpanProcessor(Hangs()))
+made(300)
+os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)
+"""
+    with stage() as found:
+        limit = {"RAG_EVAL_SHUTDOWN_SECONDS": "1"}
+        assert found.run(TURNS + hung, **limit)[0] == -signal.SIGTERM
+        off = "made(5)\n" + KILLED
+        assert found.run(TURNS + off, RAG_EVAL_ON_SIGTERM="off")[0] == -signal.SIGTERM
+    measured("exporter that hangs, shutdown_seconds=1", "ended")
+
+
+@pytest.mark.slow
+@pytest.mark.fault(23, expected="all spans exported, within shutdown_seconds")
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_fault_23_a_program_ends_with_500_spans_held(order: str, measured: Measured) -> None:
+    """A judge that does not answer delays the end by ``shutdown_seconds``, and no span is lost."""
+    late = "from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter\n"
+    late += "from served import provider\n"
+    late += "provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))\n"
+    script = (
+        (late if order == "after" else "")
+        + """
+made(500)
+start = time.monotonic()
+handle.shutdown()
+print(round(time.monotonic() - start, 1))
+"""
+    )
+    with stage(latency=PATIENCE) as found:
+        status, said, _ = found.run(TURNS + script, RAG_EVAL_SHUTDOWN_SECONDS="3")
+        statuses, children = found.statuses(), len(found.spans("child"))
+    measured(f"processor {order}: seconds with shutdown_seconds=3", said.strip())
+    assert status == 0
+    assert statuses == {"shutdown": 500}
+    assert children == 500
+
+
+@pytest.mark.fault(25, expected="every turn counted once, no span exported twice")
+def test_fault_25_turns_end_while_the_provider_shuts_down(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """64 threads end turns before, during and after the shutdown."""
+    began = threading.Barrier(65)
+
+    def work(number: int) -> None:
+        began.wait(PATIENCE)
+        for each in range(10):
+            app.turn(number * 100 + each)
+
+    with attached(shutdown_seconds=1.0) as app:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(64)]
+        for thread in threads:
+            thread.start()
+        began.wait(PATIENCE)
+        app.provider.shutdown()
+        for thread in threads:
+            thread.join(PATIENCE)
+        check_invariants(app, turns=640)
+        measured("turns counted", f"{sum(app.counted().values())} of 640")
+
+
+class HungExporter(InMemorySpanExporter):
+    """Export nothing until `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Wait, then keep the spans."""
+        self.go_on.wait(PATIENCE)
+        return super().export(spans)
+
+
+@pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
+def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
+    """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
+    exporter = HungExporter()
+    with attached(exporter=InMemorySpanExporter()) as app:
+        app.provider.add_span_processor(BatchSpanProcessor(exporter))
+        app.turn()
+        assert app.handle.flush(PATIENCE / 400) is False
+        assert app.provider.force_flush(200) is False
+        app.handle.shutdown(0.2)
+        exporter.go_on.set()
+        app.provider.force_flush()
+        assert len(exporter.get_finished_spans()) == 3
+        measured("flush, force_flush", "False")
+
+
+def test_judges_that_wait_do_not_delay_a_flush() -> None:
+    """A flush returns False when its time is up, and the scores come later."""
+    judge = GatedJudge()
+    with attached(judge=judge) as app:
+        app.turn()
+        assert app.handle.flush(0.1) is False
+        judge.open()
+        assert app.handle.flush()

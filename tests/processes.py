@@ -1,0 +1,92 @@
+"""Run `served` in processes of its own, with a judge over HTTP and an OTLP receiver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_eval_otel.testing import OtlpReceiver, ReceivedSpan, ScriptedOpenAI
+from support import good_parts
+
+PATIENCE = 120.0
+"""Seconds after which a test gives up; no test passes because of this time."""
+
+_TESTS = Path(__file__).parent
+_STATUS = "rag.evaluation.status"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A receiver and a judge for processes that score turns."""
+
+    receiver: OtlpReceiver
+    judge: ScriptedOpenAI
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the variables of a process that uses this receiver and this judge."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
+        paths = [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH")]
+        return {
+            **kept,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONUNBUFFERED": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.http_endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_BSP_SCHEDULE_DELAY": "600000",  # only an ending exports what is left
+            "RAG_EVAL_JUDGE": "openai/judge",
+            "RAG_EVAL_JUDGE_BASE_URL": self.judge.base_url,
+            "RAG_EVAL_JUDGE_API_KEY": "none",
+            "RAG_EVAL_HOLD_SECONDS": "600",
+            "RAG_EVAL_EVALUATION_TIMEOUT": "600",
+            "RAG_EVAL_SHUTDOWN_SECONDS": "100",  # a busy machine imports for long
+            **more,
+        }
+
+    @contextmanager
+    def running(self, *command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+        """Start ``python`` with the arguments ``command``; kill it if it is still there."""
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            env=self.environment(**more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def run(self, script: str, **more: str) -> tuple[int, str, str]:
+        """Run ``script`` to its end; return its exit status, its output and its errors."""
+        with self.running("-c", script, **more) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+            return process.returncode, out, err
+
+    def spans(self, name: str = "turn") -> list[ReceivedSpan]:
+        """Return the spans called ``name`` that have arrived."""
+        return [span for span in self.receiver.spans() if span.name == name]
+
+    def statuses(self) -> Counter[Any]:
+        """Count the spans of turns that have arrived, by their status."""
+        return Counter(span.attributes.get(_STATUS) for span in self.spans())
+
+
+@contextmanager
+def stage(*, latency: float = 0.0) -> Iterator[Stage]:
+    """Start a receiver, and a judge that takes ``latency`` seconds for a reply."""
+    with (
+        OtlpReceiver() as receiver,
+        ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0], latency=latency) as judge,
+    ):
+        yield Stage(receiver=receiver, judge=judge)
