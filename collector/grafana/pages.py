@@ -180,16 +180,26 @@ IN_DEPTH = Dashboard(
         ),
         Panel(
             title="Mean score by judge",
-            told="A step where the judge changes is the judge's.",
+            told=(
+                "Of all turns: scores are weighted by the inverse of their turn's probability."
+                " A step where the judge changes is the judge's. Offline: a cascade's first judge."
+            ),
             unit="percentunit",
             top=1,
             queries=(
                 ask(
                     "sum by (rag_evaluation_judge)"
-                    f" (rate(rag_evaluation_score_sum{{{ONE}}}{RATE}))"
+                    f" (rate(rag_evaluation_weighted_score_total{{{ONE}}}{RATE}))"
                     " / sum by (rag_evaluation_judge)"
-                    f" (rate(rag_evaluation_score_count{{{ONE}}}{RATE}))",
+                    f" (rate(rag_evaluation_weighted_count_total{{{ONE}}}{RATE}))",
                     "{{rag_evaluation_judge}}",
+                ),
+                ask(
+                    "sum by (rag_evaluation_judge)"
+                    f" (rate(rag_evaluation_offline_score_sum{{{ONE}}}{RATE}))"
+                    " / sum by (rag_evaluation_judge)"
+                    f" (rate(rag_evaluation_offline_score_count{{{ONE}}}{RATE}))",
+                    "{{rag_evaluation_judge}} (offline)",
                 ),
             ),
         ),

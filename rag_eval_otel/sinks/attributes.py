@@ -71,6 +71,7 @@ def score_attributes(
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
             found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
+            found[semconv.EVALUATION_SAMPLING_TARGETED] = evaluation.sampling.is_targeted or None
         is_offline = evaluation.sampling is not None and evaluation.sampling.stage == "offline"
         offline = evaluation if is_offline else evaluation.offline
         for score in offline.scores if offline is not None else ():

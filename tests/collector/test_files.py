@@ -20,6 +20,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
 from rag_eval_otel.drift import DriftMonitor
 from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.types import Evaluation, Score, Usage
@@ -49,13 +50,21 @@ def measured() -> Iterator[Metric]:
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     scores = (Score(name="faithfulness", value=1.0),)
+    offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
     drift = DriftTelemetry(meter_provider=meters)
     drift.report(drifted())
     monitor = DriftMonitor(drift.report)
     monitor.update(drifted().stream, 0.5)
     drift.observe(monitor)
     sink.emit(
-        Evaluation(span=INVALID_SPAN_CONTEXT, scores=scores, duration=1.0, lag=1.0, usage=usage)
+        Evaluation(
+            span=INVALID_SPAN_CONTEXT,
+            scores=scores,
+            duration=1.0,
+            lag=1.0,
+            usage=usage,
+            offline=offline,
+        )
     )
     data = reader.get_metrics_data()
     assert data is not None
@@ -107,7 +116,9 @@ def test_the_gateway_counts_every_metric() -> None:
     assert [entry["attributes"][0]["default_value"] for entry in entries] == sorted(METRICS)
     for entry in entries:
         assert entry["histogram"]["buckets"] == list(semconv.SCORE_BOUNDS)
-        assert entry["conditions"] == [f"{entry['histogram']['value']} != nil"]
+        has_score = f"{entry['histogram']['value']} != nil"
+        is_uniform = f'span.attributes["{semconv.EVALUATION_SAMPLING_TARGETED}"] == nil'
+        assert entry["conditions"] == [f"{has_score} and {is_uniform}"]
 
 
 def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
