@@ -19,6 +19,9 @@ PREFIX = "RAG_EVAL_"
 DOCTOR = "RAG_EVAL_DOCTOR"
 """The variable that switches on reports for ``rag-eval-otel doctor``; it is not an option."""
 
+SDK_METRICS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+"""The variable with which the OpenTelemetry SDK reports metrics on itself."""
+
 
 def variable(name: str) -> str:
     """Return the name of the variable that sets the option ``name``."""
@@ -73,6 +76,12 @@ def doctor_notes(environ: Mapping[str, str] | None = None) -> str:
     """
     environ = os.environ if environ is None else environ
     return environ.get(DOCTOR, "").strip()
+
+
+def sdk_metrics_enabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Return True if the OpenTelemetry SDK reports metrics on itself."""
+    environ = os.environ if environ is None else environ
+    return environ.get(SDK_METRICS, "").strip().lower() == "true"
 
 
 def key_source(

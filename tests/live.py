@@ -217,6 +217,8 @@ def attached(
     )
     try:
         yield app
+        handle.shutdown()
+        assert handle.stats.pending == 0, handle.stats  # each found turn has one outcome
     finally:
         handle.shutdown()
         provider.shutdown()

@@ -118,7 +118,8 @@ class Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`; ``name`` is its name in messages.
 
-    ``observers`` are called with each `Attempt`, and must not raise. ``clock`` returns seconds,
+    ``observers`` are called with each `Attempt`, and ``refusal_observers`` with the name and the
+    reason for each request that is not sent. They must not raise. ``clock`` returns seconds,
     ``sleep`` waits, and ``draw`` returns a random number from 0 to 1.
     """
 
@@ -134,6 +135,7 @@ class Endpoint:
         self.name = name
         self.limits = limits or Limits()
         self.observers: list[Callable[[Attempt], None]] = []
+        self.refusal_observers: list[Callable[[str, str], None]] = []
         self._clock = clock
         self._sleep = sleep
         self._draw = draw
@@ -317,6 +319,8 @@ class Endpoint:
         error.requests = 0
         with self._lock:
             self._not_sent[error.reason] += 1
+        for observe in self.refusal_observers:
+            observe(self.name, error.reason)
         return error
 
     # --- the end of an attempt --------------------------------------------------------------------

@@ -92,6 +92,16 @@ class Holdback:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def size(self) -> int:
+        """About how many bytes the stored spans and run trees take in memory."""
+        return self._bytes
+
+    @property
+    def capacity(self) -> int:
+        """The most spans and run trees that the store takes."""
+        return self._max_spans
+
     def count(self, state: State) -> int:
         """Return the number of stored spans and run trees whose state is ``state``."""
         with self._lock:

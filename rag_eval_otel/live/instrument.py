@@ -26,7 +26,7 @@ from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.notes import take_notes
-from rag_eval_otel.live.pipeline import NextProcessor, Pipeline, Stats
+from rag_eval_otel.live.pipeline import NextProcessor, Pipeline
 from rag_eval_otel.runtime.endings import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
@@ -41,7 +41,7 @@ from rag_eval_otel.runtime.providers import (
 )
 from rag_eval_otel.sinks.drift import DriftSink
 from rag_eval_otel.sinks.factory import build_sinks, check_targets, find_sinks
-from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.sinks.instruments import InstrumentSink, Stats
 from rag_eval_otel.types import Sink
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Handle:
         self._at_end = call_at_end(
             self._draining, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm
         )
-        pipeline.instruments.watch_held(pipeline.count_held)
+        pipeline.instruments.watch(pipeline.hold, pipeline.scorer.measurements)
 
     @cached_property
     def callback(self) -> LangChainCapture:

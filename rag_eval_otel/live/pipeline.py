@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
@@ -47,7 +47,7 @@ from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
-from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
+from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Stats
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
 
 if TYPE_CHECKING:
@@ -70,28 +70,6 @@ class NextProcessor(Protocol):
     def force_flush(self, timeout_millis: int = 30_000) -> bool: ...
 
     def shutdown(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """Counts of one pipeline since it was built; in a forked child, since the fork.
-
-    - ``turns``: number of turns (questions with their answers) by outcome and reason, for example
-      ``scored`` or ``skipped no_answer``.
-    - ``released``: number of spans that waited for scores, by the status with which they were
-      exported.
-    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
-    - ``failures``: number of errors of this library, by the part of the library that failed.
-    - ``held``: number of spans and run trees that wait now.
-    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
-    """
-
-    turns: Mapping[str, int]
-    released: Mapping[str, int]
-    sources: Mapping[str, int]
-    failures: Mapping[str, int]
-    held: int
-    scoring: int
 
 
 class Pipeline:
@@ -212,6 +190,7 @@ class Pipeline:
                 if is_held:
                     taken.trace.hold(taken.anchor)
         if taken.is_late:
+            self.instruments.found()
             self.scorer.drop("shutdown")
             fate = "no room"
         self._follow_up(taken)
@@ -271,6 +250,7 @@ class Pipeline:
     def evicted(self, tree: RunTree) -> None:
         """Write the spans of a LangChain run tree that was given up before its root had ended."""
         with self._trees.edge:
+            self.instruments.found()
             self.scorer.refuse("evicted")
         TreeJob(tree, self._trees, "evicted").release(UNTOUCHED)
 
@@ -320,6 +300,7 @@ class Pipeline:
                 why: DropReason = "shutdown" if self.evaluator.is_closed else "overload"
                 try:
                     with self._read_edge:
+                        self.instruments.found(_count_turns(trace))
                         self.scorer.drop(why, _count_turns(trace))
                 finally:
                     self._release_held(trace, Ending(why))
@@ -334,14 +315,15 @@ class Pipeline:
                 if reason is not None:
                     ending = Ending("skipped", reason)
             if turns is None:
-                self._count_failed(_count_turns(trace))
+                self.instruments.found(_count_turns(trace))
+                self.scorer.count_given_up("error", _count_turns(trace))
             for turn in turns or ():
                 is_submitted = False
                 with self._read_edge:
                     self._submit_turn(trace, turn)
                     is_submitted = True
                 if not is_submitted:
-                    self._count_failed(1)
+                    self.scorer.count_given_up("error")
         finally:
             self._release_held(trace, ending)
 
@@ -351,14 +333,15 @@ class Pipeline:
             if name is not None:
                 self.instruments.tally.add("source", name, count)
         if trace.is_doubled:
-            for _ in range(_count_turns(trace)):
-                self.scorer.refuse("ambiguous")
+            self.instruments.found(_count_turns(trace))
+            self.scorer.refuse("ambiguous", turns=_count_turns(trace))
             return [], "ambiguous"
         steps = [read(view, self._keys) for view in trace.spans.values()]
         for span_id, tree in trace.trees:
             steps += tree.steps(self._keys, parent=span_id)
         source = self.config.contexts_from_prompt
         turns = find_turns(steps, loss="possible", contexts_from_prompt=source)
+        self.instruments.found(len(turns))
         return turns, None if turns else self.scorer.refuse_steps(steps)
 
     def _submit_turn(self, trace: Trace, turn: Turn) -> None:
@@ -380,6 +363,7 @@ class Pipeline:
             self.scorer.submit(job)
 
     def give_up(self, trace: Trace, why: GivenUp) -> None:
+        self.instruments.found(_count_turns(trace))
         self.scorer.count_given_up(why, _count_turns(trace))
         self._release_held(trace, Ending(why))
 
@@ -389,12 +373,9 @@ class Pipeline:
         for span_id in held:
             self.hold.release((trace.trace_id, span_id), ending)
 
-    def _count_failed(self, turns: int) -> None:
-        with self._read_edge:
-            self.scorer.count_given_up("error", turns)
-
     def _count_skipped(self, turns: int, reason: SkipReason) -> None:
         with self._read_edge:
+            self.instruments.found(turns)
             for _ in range(turns):
                 self.instruments.turn("skipped", reason)
 
@@ -403,15 +384,8 @@ class Pipeline:
     @property
     def stats(self) -> Stats:
         """The counts of turns, waiting spans and errors up to now."""
-        tally = self.instruments.tally
-        return Stats(
-            turns=tally.of("turn"),
-            released=tally.of("released"),
-            sources=tally.of("source"),
-            failures=tally.of("failure"),
-            held=self.count_held(),
-            scoring=self.hold.count("scoring"),
-        )
+        scoring = self.hold.count("scoring")
+        return self.instruments.stats(held=self.count_held(), scoring=scoring)
 
     def count_held(self) -> int:
         """Return the number of spans and LangChain run trees that wait for scores."""

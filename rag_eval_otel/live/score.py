@@ -83,6 +83,11 @@ class TurnScorer:
         self._log = LimitedLog()
         self._is_closed = False
 
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The measurement with the judge, and in a cascade that with the offline judge."""
+        return (self._measurement, *filter(None, [self._offline]))
+
     def admit(self, trace_id: int, facts: Callable[[], Facts]) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
@@ -94,9 +99,10 @@ class TurnScorer:
             self.instruments.turn("skipped", found)
         return found
 
-    def refuse(self, reason: SkipReason) -> None:
-        """Count a RAG turn as skipped because of ``reason``; log one such turn in a minute."""
-        self.instruments.turn("skipped", reason)
+    def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
+        """Count RAG turns as skipped because of ``reason``; log one such turn in a minute."""
+        for _ in range(turns):
+            self.instruments.turn("skipped", reason)
         if reason not in _INTENDED:
             self._log.write(
                 f"skipped {reason}",
@@ -115,6 +121,7 @@ class TurnScorer:
         reason = why_none(steps)
         if reason is None:
             return None
+        self.instruments.found()
         if reason == "no_retrieval" and not any(step.recorded for step in steps):
             self.instruments.turn("skipped", reason)
             return None

@@ -198,8 +198,10 @@ class TreeJob:
                 self._reading = self._read()
             if self._reading is _FAILED:
                 with edge:
+                    scorer.instruments.found()
                     scorer.instruments.turn("error", "internal")
             self._uncounted = len(self._reading.turns)
+            scorer.instruments.found(self._uncounted)
             token = otel_context.attach(self.tree.context)
             try:
                 self._write_spans(self._reading)
@@ -214,6 +216,7 @@ class TreeJob:
         if self._use != "read":
             return _Reading(by_id, {})
         if tree.lost:
+            parts.scorer.instruments.found()
             parts.scorer.refuse("evicted")
             return _Reading(by_id, {}, Ending("skipped", "evicted"))
         found = find_turns(steps, contexts_from_prompt=parts.contexts_from_prompt)

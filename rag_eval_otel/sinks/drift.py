@@ -24,7 +24,7 @@ from rag_eval_otel.drift.records import Drift, Report, Stream
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
-from rag_eval_otel.sinks.instruments import Gauge, add_gauge_source
+from rag_eval_otel.sinks.health import Gauge, add_gauge_source
 from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:

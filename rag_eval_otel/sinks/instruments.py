@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
-from weakref import WeakKeyDictionary, WeakMethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from opentelemetry.metrics import (
-    CallbackOptions,
-    Meter,
-    MeterProvider,
-    Observation,
-    get_meter_provider,
-)
+from opentelemetry.metrics import Meter, MeterProvider, get_meter_provider
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import span_context
+from rag_eval_otel.sinks.health import SECONDS, Health, Held
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
-Counted = Literal["turn", "source", "released", "failure"]
+Counted = Literal["captured", "turn", "source", "released", "failure"]
 """What a `Tally` counts.
 
-``turn``: turns by outcome and reason. ``source``: spans by the instrumentation that wrote them, and
-turns of LangChain runs as ``callback``. ``released``: spans that waited for scores, by the status
+``captured``: turns that were found, with the name ``turn``. ``turn``: turns by outcome and reason.
+``source``: spans by the instrumentation that wrote them, and turns of LangChain runs as
+``callback``. ``released``: spans that waited for scores, by the status
 with which they were exported. ``failure``: failures of this library by the part that failed, such
 as ``sink``.
 """
@@ -63,89 +59,45 @@ class Tally:
         with self._lock:
             return dict(self._counts.get(kind, {}))
 
+    def turns(self) -> tuple[int, Mapping[str, int]]:
+        """Return the number of turns that were found, and the turns by outcome and reason.
 
-Source: TypeAlias = Callable[[], Iterable[Observation]]
+        Both are from the same moment. Their difference is the number of turns without an outcome.
+        """
+        with self._lock:
+            return sum(self.of("captured").values()), self.of("turn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
-    """The name, unit and description of an observable gauge.
+class Stats:
+    """Counts of one pipeline since it was built; in a forked child, since the fork.
 
-    If several pipelines report values with equal attributes, ``join`` computes one value from them.
+    - ``captured``: number of turns (questions with their answers) that were found.
+    - ``turns``: number of turns by outcome and reason, for example ``scored`` or
+      ``skipped no_answer``.
+    - ``pending``: number of turns without an outcome, ``captured`` less the sum of ``turns``.
+    - ``released``: number of spans that waited for scores, by the status with which they were
+      exported.
+    - ``sources``: number of spans by instrumentation, and of LangChain turns as ``callback``.
+    - ``failures``: number of errors of this library, by the part of the library that failed.
+    - ``held``: number of spans and run trees that wait now.
+    - ``scoring``: number of waiting spans and run trees that have been read and are being scored.
     """
 
-    name: str
-    unit: str
-    description: str
-    join: Callable[[Iterable[float]], float]
-
-
-@dataclass(slots=True)
-class _SharedGauge:
-    """A gauge of one meter provider, and the functions that return its values.
-
-    Several pipelines may report values for one gauge, which OpenTelemetry allows only once.
-    """
-
-    gauge: Gauge
-    sources: list[WeakMethod[Source]] = field(default_factory=list)
-
-    def observe(self, _: CallbackOptions) -> Iterator[Observation]:
-        """Call the functions in ``sources``, and yield one observation for each attribute set."""
-        found: dict[frozenset[tuple[str, object]], list[Observation]] = {}
-        for source in filter(None, [reference() for reference in tuple(self.sources)]):
-            for seen in source():
-                found.setdefault(frozenset((seen.attributes or {}).items()), []).append(seen)
-        for same in found.values():
-            yield Observation(self.gauge.join(seen.value for seen in same), same[0].attributes)
-
-
-_of_global: dict[
-    str, _SharedGauge
-] = {}  # the global provider may be a proxy now and replaced later
-_of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyDictionary()
-
-
-def add_gauge_source(
-    provider: MeterProvider | None, gauge: Gauge, source: Source
-) -> Callable[[], None]:
-    """Report the values that ``source()`` returns in the gauge that ``gauge`` describes.
-
-    The gauge belongs to ``provider``, by default the global meter provider. ``source`` is a bound
-    method and is called at each collection of metrics; its object is referenced weakly. Returns a
-    function that ends the reports from ``source``. The function is not thread-safe; `instrument`
-    calls it under a lock.
-    """
-    used = provider or get_meter_provider()
-    known = _of_others.get(used)
-    if known is None:
-        is_global = used is get_meter_provider()
-        known = _of_global if is_global else _of_others.setdefault(used, {})
-    if gauge.name not in known:
-        shared = known[gauge.name] = _SharedGauge(gauge)
-        used.get_meter(
-            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-        ).create_observable_gauge(
-            gauge.name, callbacks=[shared.observe], unit=gauge.unit, description=gauge.description
-        )
-    sources, reference = known[gauge.name].sources, WeakMethod(source)
-    sources[:] = [*(kept for kept in sources if kept() is not None), reference]
-
-    def stop() -> None:
-        if reference in sources:
-            sources.remove(reference)
-
-    return stop
+    captured: int
+    turns: Mapping[str, int]
+    pending: int
+    released: Mapping[str, int]
+    sources: Mapping[str, int]
+    failures: Mapping[str, int]
+    held: int
+    scoring: int
 
 
 Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 
-_HELD = Gauge(
-    name=semconv.HELD, unit="{span}", description="Spans that wait for their scores.", join=sum
-)
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
-_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 
 
 class InstrumentSink:
@@ -173,13 +125,13 @@ class InstrumentSink:
             semconv.DURATION,
             unit="s",
             description="Time from the start of an evaluation to its last score.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+            explicit_bucket_boundaries_advisory=SECONDS,
         )
         self._lag = meter.create_histogram(
             semconv.LAG,
             unit="s",
             description="Time from the end of an evaluated span to its scores.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
+            explicit_bucket_boundaries_advisory=SECONDS,
         )
         self._calls = meter.create_counter(
             semconv.JUDGE_CALLS, unit="{request}", description="Requests to the judge."
@@ -200,6 +152,9 @@ class InstrumentSink:
         )
         self._turns = meter.create_counter(
             semconv.TURNS, unit="{turn}", description="RAG turns by what became of them."
+        )
+        self._captured = meter.create_counter(
+            semconv.CAPTURED, unit="{turn}", description="RAG turns that were found."
         )
         self._errors = meter.create_counter(
             semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
@@ -264,6 +219,11 @@ class InstrumentSink:
                 self._weighted_scores.add(value / sampling.probability, name)
                 self._weights.add(1 / sampling.probability, name)
 
+    def found(self, turns: int = 1) -> None:
+        """Count ``turns`` RAG turns as found; `turn` counts later what became of each."""
+        self.tally.add("captured", "turn", turns)
+        self._captured.add(turns)
+
     def turn(
         self, outcome: Outcome, reason: Reason | SkipReason | DropReason | None = None
     ) -> None:
@@ -283,18 +243,36 @@ class InstrumentSink:
         self.tally.add("failure", place)
         self._errors.add(1, {semconv.PLACE: place})
 
-    def watch_held(self, count: Callable[[], int]) -> None:
-        """Report the number of spans that wait for their scores, at each collection of metrics.
+    def stats(self, *, held: int, scoring: int) -> Stats:
+        """Return all counts, with the number of spans that are ``held`` and ``scoring`` now."""
+        captured, turns = self.tally.turns()
+        return Stats(
+            captured=captured,
+            turns=turns,
+            pending=captured - sum(turns.values()),
+            released=self.tally.of("released"),
+            sources=self.tally.of("source"),
+            failures=self.tally.of("failure"),
+            held=held,
+            scoring=scoring,
+        )
 
-        ``count`` returns this number. It is a bound method, and its object is referenced weakly.
-        The numbers of several pipelines are added.
+    def watch(self, held: Held, measurements: Iterable[Measurement] = ()) -> None:
+        """Report the state of the evaluator in gauges, at each collection of metrics.
+
+        ``held`` are the spans that wait for scores. The gauges also show the judges and embedders
+        of ``measurements``.
         """
-        self._held = WeakMethod(count)
-        add_gauge_source(self._meter_provider, _HELD, self._observe_held)
+        self._health = Health(
+            self._meter_provider,
+            held=held,
+            pending=self._count_pending,
+            measurements=measurements,
+        )
 
-    def _observe_held(self) -> list[Observation]:
-        count = self._held()
-        return [] if count is None else [Observation(count())]
+    def _count_pending(self) -> int:
+        captured, turns = self.tally.turns()
+        return captured - sum(turns.values())
 
     def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
         usage = evaluation.usage

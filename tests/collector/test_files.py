@@ -16,9 +16,12 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Me
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from drifts import drifted
+from endpoints import measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
 from rag_eval_otel.drift import DriftMonitor
+from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
@@ -32,21 +35,16 @@ LABELS = ("status", "judge", "label", "drift_direction", "drift_cause")
 SUFFIXES = {"1": "", "s": "_seconds"}
 
 
-class Counted:
-    """Has a number of held spans."""
-
-    def held(self) -> int:
-        """Return a number of spans."""
-        return 3
-
-
 def measured() -> Iterator[Metric]:
     """Yield every instrument of the library after each has recorded something."""
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader])
     sink = InstrumentSink(meters)
-    counted = Counted()
-    sink.watch_held(counted.held)
+    endpoint = Endpoint("judge m")
+    sink.watch(Holdback(seconds=1, max_spans=1, max_bytes=1), [measurement(endpoint)])
+    report(endpoint, "ok", not_sent="circuit_open")
+    sink.found()
+    sink.released("scored")
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     scores = (Score(name="faithfulness", value=1.0),)

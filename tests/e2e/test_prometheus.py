@@ -20,7 +20,11 @@ from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
+from endpoints import measurement, report
 from rag_eval_otel.alerting.rules import Target, render
+from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.runtime.providers import Providers
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
@@ -55,12 +59,10 @@ class Desk:
     def __init__(self, providers: Providers) -> None:
         self._meters = providers.meter_provider
         self._sink = InstrumentSink(self._meters)
-        self._sink.watch_held(self.held)
+        self._held = Holdback(seconds=600, max_spans=10, max_bytes=1000)
+        self._endpoint = Endpoint("judge judge-model", Limits(concurrency=16))
+        self._sink.watch(self._held, [measurement(self._endpoint)])
         self._drift = DriftTelemetry(meter_provider=self._meters)
-
-    def held(self) -> int:
-        """Return the number of held spans."""
-        return 2
 
     def work(self) -> None:
         """Score a turn, lose others, and export the counts."""
@@ -75,6 +77,9 @@ class Desk:
                 usage=usage,
             )
         )
+        report(self._endpoint, "ok", "transport", not_sent="circuit_open")
+        self._sink.found(4)
+        self._sink.released("scored")
         self._sink.turn("dropped", "overload")
         self._sink.turn("error", "transport")
         self._sink.turn("skipped", "budget")

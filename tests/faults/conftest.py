@@ -84,7 +84,8 @@ def check_invariants(
         app: App, *, turns: int, spans: int | None = None, secrets: Sequence[str] = ()
     ) -> None:
         assert sum(app.counted().values()) == turns, app.counted()
-        assert app.handle.stats.held == 0
+        stats = app.handle.stats
+        assert (stats.captured, stats.pending, stats.held) == (turns, 0, 0)
         exported = app.exported()
         ids = Counter((span.context.trace_id, span.context.span_id) for span in exported)
         assert set(ids.values()) <= {1}, "a span was exported twice"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -83,49 +81,6 @@ def test_histograms_have_one_scale() -> None:
         "correctness": 0.75,
         "rubric": 0.0,
     }
-
-
-class Queue:
-    """A number of waiting spans."""
-
-    def __init__(self, size: int) -> None:
-        """Have ``size`` of them."""
-        self.size = size
-
-    def count(self) -> int:
-        """Return how many."""
-        return self.size
-
-
-def test_held_spans_of_all_pipelines_of_a_provider_are_added() -> None:
-    """The pipelines share one gauge."""
-    reader = InMemoryMetricReader()
-    meters = MeterProvider([reader])
-    sinks, queues = [InstrumentSink(meters) for _ in range(2)], [Queue(3), Queue(4)]
-    for sink, queue in zip(sinks, queues, strict=True):
-        sink.watch_held(queue.count)
-    data = reader.get_metrics_data()
-    assert data is not None
-    (gauge,) = data.resource_metrics[0].scope_metrics[0].metrics
-    assert [point.value for point in gauge.data.data_points] == [7]  # type: ignore[union-attr]
-
-
-def test_the_gauge_does_not_keep_a_pipeline_alive() -> None:
-    """After the pipeline is gone, the gauge has no value."""
-    reader = InMemoryMetricReader()
-    sink, queue = InstrumentSink(MeterProvider([reader])), Queue(3)
-    sink.watch_held(queue.count)
-    data = reader.get_metrics_data()
-    assert data is not None
-    (gauge,) = data.resource_metrics[0].scope_metrics[0].metrics
-    assert [(gauge.name, point.value) for point in gauge.data.data_points] == [  # type: ignore[union-attr]
-        ("rag.evaluation.held", 3)
-    ]
-    gone = weakref.ref(queue)
-    del queue
-    gc.collect()
-    assert gone() is None
-    assert reader.get_metrics_data() is None
 
 
 def test_points_of_names_with_a_lone_surrogate_are_exported() -> None:

@@ -1,0 +1,25 @@
+"""Endpoints of judges for tests of what is reported about them."""
+
+from __future__ import annotations
+
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.models import ProtectedJudge
+from rag_eval_otel.judge.outcomes import Outcome
+from rag_eval_otel.judge.protection import Attempt, Endpoint
+from rag_eval_otel.testing import FakeJudge
+
+
+def measurement(endpoint: Endpoint) -> Measurement:
+    """Return a measurement with a judge that is asked by way of ``endpoint``."""
+    judge = ProtectedJudge(FakeJudge(lambda _: {}), endpoint)
+    return Measurement(metrics=(), judge=judge, embedder=HashingEmbedder())
+
+
+def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) -> None:
+    """Tell the observers of ``endpoint`` of attempts, and of a request that was not sent."""
+    for outcome in outcomes:
+        for observe in endpoint.observers:
+            observe(Attempt(endpoint=endpoint.name, outcome=outcome, seconds=0.4))
+    for tell in endpoint.refusal_observers if not_sent else ():
+        tell(endpoint.name, not_sent or "")

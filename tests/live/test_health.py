@@ -1,0 +1,173 @@
+"""Every turn that is found has one outcome: ``captured`` is the sum of outcomes and ``pending``."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from live import App, attached
+from pipeline import GatedJudge
+from rag_eval_otel.capture.trace import TraceLimits
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.testing import FakeJudge
+from runs import run_chain
+
+COUNTED = {f"rag.evaluation.{name}" for name in ("captured", "turns", "pending")}
+TURNS = 5
+
+
+def conserved(app: App) -> tuple[int, int]:
+    """Return captured and pending turns, after a check of the metrics and of ``Handle.stats``."""
+    stats = app.handle.stats
+    assert stats.captured == sum(stats.turns.values()) + stats.pending
+    assert stats.pending >= 0
+    data = app.reader.get_metrics_data()
+    found = {
+        metric.name: sum(point.value for point in metric.data.data_points)  # type: ignore[union-attr]
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name in COUNTED
+    }
+    outcomes = found.get("rag.evaluation.turns", 0) + found["rag.evaluation.pending"]
+    assert found.get("rag.evaluation.captured", 0) == outcomes
+    return stats.captured, stats.pending
+
+
+def make_spans(app: App, number: int) -> None:
+    """Record a turn as spans of an instrumentation."""
+    app.turn(number)
+
+
+def make_runs(app: App, number: int) -> None:
+    """Record a turn as a run tree of LangChain."""
+    run_chain(app.handle.callback, f"turn {number}")
+
+
+SOURCES = pytest.mark.parametrize("make", [make_spans, make_runs])
+
+
+@SOURCES
+def test_a_turn_is_pending_until_it_has_an_outcome(make: Any) -> None:
+    """While the judge is busy, all turns are captured and pending; after a drain, none is."""
+    judge = GatedJudge()
+    with attached(judge=judge) as app:
+        assert conserved(app) == (0, 0)
+        for number in range(TURNS):
+            make(app, number)
+        app.pipeline.submit_ended()
+        judge.asked.result(60)
+        app.pipeline.evaluator.flush(0.0)
+        while app.handle.stats.captured < TURNS:  # the evaluator reads the other turns now
+            app.pipeline.evaluator.flush(0.01)
+        assert conserved(app) == (TURNS, TURNS)
+        judge.open()
+        assert app.handle.flush(60)
+        assert conserved(app) == (TURNS, 0)
+        assert app.handle.stats.turns == {"scored": TURNS}
+
+
+@SOURCES
+def test_a_shutdown_gives_each_pending_turn_an_outcome(make: Any) -> None:
+    """Turns that a judge never answers are dropped at the shutdown, and none is pending."""
+    with attached(judge=GatedJudge(), shutdown_seconds=0.1) as app:
+        for number in range(TURNS):
+            make(app, number)
+        app.handle.shutdown()
+        assert conserved(app) == (TURNS, 0)
+        assert app.handle.stats.turns == {"dropped shutdown": TURNS}
+
+
+@SOURCES
+def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
+    """A turn whose job is given up is an error, once."""
+
+    def fail(_: Task[Any]) -> object:
+        raise SystemExit
+
+    with attached(judge=FakeJudge(fail), errors="swallow") as app:
+        make(app, 1)
+        app.handle.flush(60)
+        assert conserved(app) == (1, 0)
+        (outcome,) = app.handle.stats.turns
+        assert outcome.startswith("error")
+
+
+@SOURCES
+def test_threads_that_end_turns_during_a_shutdown(make: Any) -> None:
+    """However the turns of 64 threads and a shutdown meet, each captured turn has one outcome."""
+    with attached(errors="swallow") as app, ThreadPoolExecutor(64) as pool:
+        made = [pool.submit(make, app, number) for number in range(256)]
+        made[64].result()
+        app.handle.shutdown()
+        for one in made:
+            one.result()
+        captured, pending = conserved(app)
+        assert pending == 0
+        assert 0 < captured <= 256
+
+
+def test_evicted_traces_are_captured() -> None:
+    """A trace that is given up before it is complete counts as found and skipped."""
+    with attached() as app:
+        app.buffer._limits = TraceLimits(max_traces=2)  # noqa: SLF001
+        streams = []
+        for number in range(TURNS):
+            chain = app.chain(number)
+            app.retrieve(number, chain)
+            streams.append(app.step("LLM", chain))
+            chain.end()
+        assert conserved(app) == (TURNS - 2, 0)
+        for call in streams:
+            call.end()
+        assert app.handle.flush(60)
+        assert conserved(app) == (TURNS, 0)
+
+
+def test_a_full_queue_is_captured_and_dropped() -> None:
+    """A trace for which there is no room counts as found and dropped."""
+    with attached() as app:
+        app.turn()
+        app.pipeline.evaluator._capacity = 0  # noqa: SLF001
+        app.pipeline.submit_ended()
+        assert conserved(app) == (1, 0)
+        assert app.handle.stats.turns == {"dropped overload": 1}
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(
+        st.sampled_from(["spans", "runs", "chat", "unanswered", "plain", "sweep", "flush"]),
+        max_size=8,
+    ),
+    rate=st.sampled_from([0.0, 0.5, 1.0]),
+    room=st.sampled_from([1, 2, 1024]),
+)
+def test_any_traffic_is_conserved(steps: list[str], rate: float, room: int) -> None:
+    """Turns, chats, turns without an answer and other spans, in any order, under any limit."""
+    with attached(sample_rate=rate, max_held=room) as app:
+        for number, step in enumerate(steps):
+            if step == "spans":
+                app.turn(number)
+            elif step == "runs":
+                make_runs(app, number)
+            elif step == "chat":
+                app.generate(number, None)
+            elif step == "unanswered":
+                chain = app.step("CHAIN")
+                app.retrieve(number, chain)
+                chain.end()
+            elif step == "plain":
+                app.plain("work").end()
+            elif step == "sweep":
+                app.pipeline.sweep()
+            else:
+                assert app.handle.flush(60)
+            conserved(app)
+        app.handle.shutdown()
+        _, pending = conserved(app)
+        assert pending == 0

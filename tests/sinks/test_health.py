@@ -1,0 +1,150 @@
+"""The gauges and counters that show whether the evaluator itself is well."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from endpoints import measurement
+from rag_eval_otel.errors import JudgeTransportError
+from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.sinks.instruments import InstrumentSink
+from rag_eval_otel.testing import FakeJudge
+
+
+class Queue:
+    """A number of waiting spans, of 100 bytes each."""
+
+    capacity = 10
+
+    def __init__(self, length: int) -> None:
+        """Have ``length`` of them."""
+        self.length = length
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return self.length
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all."""
+        return 100 * self.length
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """Return the value of each point (a histogram's count) by instrument and attribute values."""
+    data = reader.get_metrics_data()
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else ()
+    return {
+        metric.name: {
+            tuple((point.attributes or {}).values()): getattr(point, "value", None)
+            if hasattr(point, "value")
+            else point.count
+            for point in metric.data.data_points
+        }
+        for metric in metrics
+    }
+
+
+def test_the_numbers_of_all_pipelines_of_a_provider_are_added() -> None:
+    """The pipelines share the gauges of held spans, their bytes, and pending turns."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    sinks = [InstrumentSink(meters) for _ in range(2)]
+    for sink, queue in zip(sinks, [Queue(3), Queue(4)], strict=True):
+        sink.watch(queue)
+        sink.found(2)
+        sink.turn("scored")
+    found = points(reader)
+    assert found["rag.evaluation.held"] == {(): 7}
+    assert found["rag.evaluation.held.bytes"] == {(): 700}
+    assert found["rag.evaluation.captured"] == {(): 4}
+    assert found["rag.evaluation.turns"] == {("scored",): 2}
+    assert found["rag.evaluation.pending"] == {(): 2}
+
+
+def test_the_gauges_do_not_keep_a_pipeline_alive() -> None:
+    """After the pipeline is gone, the gauges have no value."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    sink.watch(Queue(3))
+    assert points(reader)["rag.evaluation.held"] == {(): 3}
+    del sink
+    gc.collect()
+    assert reader.get_metrics_data() is None
+
+
+def test_requests_and_the_breaker_of_an_endpoint_are_reported() -> None:
+    """Attempts have their outcome, what is not sent its reason, and the breaker its state."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    limits = Limits(retries=0, failures=2, concurrency=16)
+    endpoint = Endpoint("judge m", limits, draw=lambda: 0.5)
+    sink.watch(Queue(0), [measurement(endpoint)])
+    assert points(reader)["rag.evaluation.endpoint.breaker"] == {("judge m",): 0}
+
+    async def ask(error: Exception | None) -> None:
+        async def send() -> str:
+            if error is not None:
+                raise error
+            return "fine"
+
+        await endpoint.call(send)
+
+    async def ask_all() -> None:
+        await ask(None)
+        for _ in range(3):
+            with pytest.raises(JudgeTransportError):
+                await ask(JudgeTransportError("refused"))
+
+    with pytest.raises(Exception, match="not asked"):
+        asyncio.run(ask_all())
+    found = points(reader)
+    ok, failed = ("judge m", "ok"), ("judge m", "transport")
+    assert found["rag.evaluation.endpoint.attempts"] == {ok: 1, failed: 2}
+    assert found["rag.evaluation.endpoint.duration"] == {ok: 1, failed: 2}
+    assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
+    assert found["rag.evaluation.endpoint.breaker"] == {("judge m",): 1}
+    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
+    assert found["rag.evaluation.endpoint.in_flight"] == {("judge m",): 0}
+    assert found["rag.evaluation.endpoint.pause"] == {("judge m",): 0}
+
+
+def test_offline_judges_have_no_endpoint() -> None:
+    """Nothing is reported for a judge that sends no requests."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    offline = replace(measurement(Endpoint("judge m")), judge=FakeJudge(lambda _: {}))
+    sink.watch(Queue(0), [offline])
+    assert not any("endpoint" in name for name in points(reader))
+
+
+@pytest.mark.parametrize(("value", "reported"), [("true", True), ("false", False), ("", False)])
+def test_held_spans_are_a_queue_of_the_sdk_if_it_reports_on_itself(
+    monkeypatch: pytest.MonkeyPatch, value: str, *, reported: bool
+) -> None:
+    """With the variable, each pipeline reports size and capacity as a component of its own."""
+    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", value)
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    sinks = [InstrumentSink(meters) for _ in range(2)]
+    for sink, queue in zip(sinks, [Queue(3), Queue(4)], strict=True):
+        sink.watch(queue)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (scope,) = data.resource_metrics[0].scope_metrics
+    metrics = {metric.name: metric.data for metric in scope.metrics}
+    sizes = metrics.get("otel.sdk.processor.span.queue.size")
+    assert (sizes is not None) is reported
+    if sizes is not None:
+        names = {p.attributes["otel.component.name"]: p.value for p in sizes.data_points}
+        assert sorted(names.values()) == [3, 4]
+        capacities = metrics["otel.sdk.processor.span.queue.capacity"].data_points
+        assert [point.value for point in capacities] == [10, 10]
