@@ -51,8 +51,8 @@ class FailedRowError(RagEvalError):
 class JudgeError(RagEvalError):
     """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`.
 
-    ``requests`` is the number of requests that were sent. ``retry_after`` is the number of seconds
-    after which the server allows the next request, or None if the server named no time.
+    ``requests`` is 0 if the request was not sent. ``retry_after`` is the number of seconds after
+    which the server allows the next request, or None if the server named no time.
     """
 
     reason: ClassVar[Reason] = "transport"

@@ -193,7 +193,6 @@ class OpenAIJudge:
                     send, tokens=tokens, is_usable=is_usable, tokens_of=total_tokens
                 )
             except JudgeError as error:
-                error.requests = sent
                 weaker = self._weaker(form, error)
                 if weaker is None:
                     self._in_vain += bool(refusals)

@@ -194,16 +194,15 @@ class Endpoint:
         from the reply. A reply that ``is_usable`` rejects counts as a failure of the endpoint, but
         is returned. Raises the error of the last attempt; `JudgeUnavailableError` if the breaker is
         open; `JudgeRateLimitError` if a pause or the limiter would take longer than the deadline
-        or ``patience``. The attribute ``requests`` of a `JudgeError` is the number of attempts.
+        or ``patience``.
         """
         deadline = _deadline.get()
-        sent = tries = 0
+        tries = 0
         last: JudgeError | None = None
         while True:
-            attempt = _Attempt(self, deadline, tokens=tokens, is_first=not sent)
+            attempt = _Attempt(self, deadline, tokens=tokens, is_first=last is None)
             try:
                 async with attempt:
-                    sent += 1
                     reply = await self._in_time(send, deadline)
                     attempt.is_usable = is_usable(reply)
                     attempt.tokens = tokens if tokens_of is None else tokens_of(reply)
@@ -211,7 +210,6 @@ class Endpoint:
             except JudgeError as error:
                 if last is not None and attempt.began is None:
                     raise last from None
-                error.requests = sent
                 last = error
             tries = await self._before_retry(attempt, last, tries=tries, deadline=deadline)
 

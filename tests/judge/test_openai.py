@@ -405,6 +405,7 @@ def test_a_server_error_is_tried_again() -> None:
     reply = in_turn([HttpReply(status=500, headers={"retry-after-ms": "1"}), {"rating": 1}])
     replies, requests = asked(reply, max_retries=1)
     assert (replies.parts, len(requests)) == ((Rating(rating=1),), 2)
+    assert replies.usage.judge_requests == 2
 
 
 def test_a_slow_server_is_given_up() -> None:

@@ -130,10 +130,10 @@ def test_other_failures_are_not_retried(error: Exception) -> None:
 
 
 def test_retries_end_after_their_number_with_growing_back_offs() -> None:
-    """Four attempts; the pauses are below 0.5, 1 and 2 s, and the error says what was sent."""
+    """Four attempts; the pauses are at most 0.5, 1 and 2 s."""
     result, server = run(lambda s: s.ask(), lambda _: JudgeTransportError("500"))
     assert isinstance(result, JudgeTransportError)
-    assert (result.requests, len(server.at)) == (4, 4)
+    assert len(server.at) == 4
     waits = [later - at - 0.1 for at, later in pairwise(server.at)]
     assert all(0 <= wait <= most for wait, most in zip(waits, (0.5, 1.0, 2.0), strict=True))
 

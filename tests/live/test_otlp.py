@@ -299,13 +299,16 @@ class Refusal:
 def test_a_judge_that_is_of_no_use_is_seen(
     said: str, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The span says unscored and why, the turn is counted so, and the log has it once."""
+    """The span says unscored and why, the log has it once, and the judge is not asked again."""
     with running(judge=Refusal(said), source=source) as app:
-        names = app.run_turns(3)
+        names = app.run_turns(1)
         assert app.handle.flush()
         spans = app.arrived(names, wait=True)
+        app.run_turns(2)
+        assert app.handle.flush()
         app.stop()
-        assert turns_counted(app.receiver) == {("unscored", "unparsable"): 3}
+        counts = turns_counted(app.receiver)
+        assert counts == {("unscored", "unparsable"): 1, ("error", "circuit_open"): 2}
     for span in spans:
         assert span.attributes["rag.evaluation.status"] == "unscored"
         assert span.attributes["rag.evaluation.reason"] == "unparsable"

@@ -1,0 +1,479 @@
+"""Faults of the judge and of the embedder: the real client in front of a server that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import questions
+from live import STATUS, App, attached
+from rag_eval_otel import Config
+from rag_eval_otel.embed import OpenAIEmbedder
+from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.protection import Attempt, Endpoint, EndpointState
+from rag_eval_otel.judge.throttling import Limits, RateLimiter
+from rag_eval_otel.metrics import ContextRelevance
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from support import good_parts, names_asked
+
+Measured = Callable[[str, object], None]
+Invariants = Callable[..., None]
+Answer = Callable[[dict[str, Any]], object]
+
+SECRET = "sk-not-to-be-shown"
+SLOTS = 16
+PATIENCE = 60.0
+TASK = questions.context_relevance("Why?", ["Because."], voice=1)
+
+
+class LiveJudge(OpenAIJudge):
+    """A judge whose endpoint in live scoring can be inspected."""
+
+    live: Endpoint
+
+    def with_endpoint(self, endpoint: Endpoint) -> LiveJudge:
+        """Remember the endpoint."""
+        self.live = endpoint
+        return super().with_endpoint(endpoint)
+
+    @property
+    def state(self) -> EndpointState:
+        """The state of the endpoint in live scoring."""
+        return self.live.state
+
+
+@contextmanager
+def scoring(
+    reply: Answer, *, embed: Callable[[str], Any] | None = None, **options: Any
+) -> Iterator[tuple[App, LiveJudge, ScriptedOpenAI]]:
+    """Attach the pipeline with a judge, whose server answers with ``reply``, and one metric."""
+    with ScriptedOpenAI(reply, embed) as server:
+        judge = LiveJudge("judge-1", base_url=server.base_url, api_key=SECRET)
+        chosen = {"metrics": ["faithfulness"], "hold_seconds": PATIENCE, "judge": judge, **options}
+        if embed is not None:
+            chosen["embedder"] = OpenAIEmbedder(
+                "embedder-1", base_url=server.base_url, api_key=SECRET
+            )
+        with attached(**chosen) as app:
+            yield app, judge, server
+
+
+def run_turns(app: App, number: int, first: int = 0) -> None:
+    """Record so many turns, and wait for their scores."""
+    for i in range(first, first + number):
+        app.turn(i)
+    assert app.handle.flush(120)
+
+
+def scored(app: App) -> int:
+    """Return the number of turns with scores."""
+    return sum(count for (outcome, _), count in app.counted().items() if outcome == "scored")
+
+
+def always(reply: object) -> Answer:
+    """Return a function that gives every request ``reply``."""
+    return lambda _: reply
+
+
+# --- outages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(1, expected="at most 5 failed requests, and those under way, then none")
+@pytest.mark.parametrize("concurrency", [1, SLOTS])
+def test_fault_01_a_judge_that_refuses_connections(
+    concurrency: int, measured: Measured, check_invariants: Invariants
+) -> None:
+    """Sixty turns cost five attempts, or what was under way, and all spans leave."""
+    with ScriptedOpenAI(good_parts) as server:
+        address = server.base_url
+    judge = LiveJudge("judge-1", base_url=address, api_key=SECRET)
+    with attached(judge=judge, metrics=["faithfulness"], concurrency=concurrency) as app:
+        run_turns(app, 60)
+        check_invariants(app, turns=60, spans=180, secrets=[SECRET, "founded by"])
+        sent = sum(judge.state.attempts.values())
+        assert 5 <= sent <= (5 if concurrency == 1 else 5 + SLOTS)
+        assert judge.state.breaker == "open"
+        measured(f"requests for 60 turns, {concurrency} at a time", sent)
+
+
+class Clock:
+    """A clock that only sleeping advances."""
+
+    def __init__(self) -> None:
+        """Start at 0."""
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Advance the time."""
+        self.now += seconds
+
+
+@pytest.mark.fault(1, expected="at most one probe in 30 s, and recovery with the first probe after")
+def test_fault_01_probes_during_ten_minutes(measured: Measured) -> None:
+    """One request a second over 20 minutes; the judge is away from minute 1 to 11."""
+    clock = Clock()
+    cut = HttpReply(body="{", headers={"Content-Length": "100"})
+    down = range(60, 660)
+
+    def reply(body: dict[str, Any]) -> object:
+        return cut if int(clock.now) in down else good_parts(body)
+
+    async def ask(judge: OpenAIJudge) -> list[bool]:
+        good = []
+        for _ in range(1200):
+            try:
+                await judge.reply([TASK])
+                good.append(True)
+            except JudgeError:
+                good.append(False)
+            await clock.sleep(1)
+        return good
+
+    with ScriptedOpenAI(reply, clock=clock) as server:
+        judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key=SECRET, timeout=60)
+        limits = Limits(failures=5, timeout=60)
+        endpoint = Endpoint("judge-1", limits, clock=clock, sleep=clock.sleep)
+        good = asyncio.run(ask(judge.with_endpoint(endpoint)))
+        failed = [request.at for request in server.requests if int(request.at) in down]
+    probes = failed[5:]
+    assert failed[4] < 90
+    assert all(later - at >= 30 for at, later in itertools.pairwise([failed[4], *probes]))
+    assert good[-1]
+    assert endpoint.state.openings == 1
+    back = next(i for i in range(len(good) - 1, 0, -1) if not good[i]) + 1
+    assert all(good[back:])
+    measured("failures before the breaker opens", 5)
+    measured("probes in ten minutes", len(probes))
+
+
+@pytest.mark.fault(2, expected="each evaluation ends at its deadline (30 s by default)")
+def test_fault_02_a_judge_that_never_answers(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """Four turns run out of time; their places are free for the turns after them."""
+    assert Config().evaluation_timeout == 30
+    hangs = threading.Event()
+    hangs.set()
+
+    def reply(body: dict[str, Any]) -> object:
+        return HttpReply(delay=600) if hangs.is_set() else good_parts(body)
+
+    with scoring(reply, evaluation_timeout=3.0, concurrency=2) as (app, judge, _):
+        run_turns(app, 4)
+        assert app.counted() == {("error", "timeout"): 4}
+        hangs.clear()
+        run_turns(app, 5, first=4)
+        assert scored(app) == 5
+        assert judge.state.in_flight == 0
+        check_invariants(app, turns=9, spans=27)
+        measured("turns that timed out, then scored", "4, 5")
+
+
+@pytest.mark.fault(3, expected="an attempt ends after judge_timeout, whatever the server sends")
+def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
+    """A byte every 20 ms keeps the connection alive, and does not prolong the attempt."""
+    sent, ended = [0], threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def serve() -> None:
+            with suppress(OSError), closing(listening.accept()[0]) as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not ended.wait(0.02):
+                    connection.sendall(b" ")
+                    sent[0] += 1
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        judge = OpenAIJudge("m", base_url=address, api_key=SECRET, timeout=1.0, max_retries=0)
+        began = time.monotonic()
+        with pytest.raises(JudgeTimeoutError):
+            asyncio.run(judge.reply([TASK]))
+        measured("seconds with a timeout of 1 s", f"{time.monotonic() - began:.1f}")
+        ended.set()
+        thread.join(60)
+    assert 0 < sent[0] < 100_000
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(4, expected="no request before the time; turns that cannot wait fail at once")
+@pytest.mark.parametrize("told", ["20", "date", "3600"])
+def test_fault_04_a_long_retry_after(
+    told: str, measured: Measured, check_invariants: Invariants
+) -> None:
+    """Only what was under way is sent; nothing waits, and each turn says rate_limited."""
+    after = formatdate(time.time() + 90, usegmt=True) if told == "date" else told
+    refusal = HttpReply(status=429, headers={"Retry-After": after})
+    with scoring(always(refusal), hold_seconds=10.0) as (app, judge, server):
+        run_turns(app, 60)
+        assert app.counted() == {("error", "rate_limited"): 60}
+        assert len(server.requests) <= SLOTS
+        assert judge.state.pause > 0
+        check_invariants(app, turns=60, spans=180, secrets=[SECRET])
+        measured(f"requests for 60 turns, Retry-After: {told}", len(server.requests))
+
+
+@pytest.mark.fault(4, expected="one pause for all; refused requests are sent again, no retries")
+def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Invariants) -> None:
+    """After a burst over the limit nothing is sent for two seconds, and every turn is scored."""
+    refusals = [HttpReply(status=429, headers={"Retry-After": "2"})] * SLOTS
+    attempts: list[tuple[float, float, str]] = []
+
+    def reply(body: dict[str, Any]) -> object:
+        with suppress(IndexError):
+            return refusals.pop()
+        return good_parts(body)
+
+    def observe(attempt: Attempt) -> None:
+        now = time.monotonic()
+        attempts.append((now - attempt.seconds, now, attempt.outcome))
+
+    with scoring(reply) as (app, judge, server):
+        judge.live.observers.append(observe)
+        run_turns(app, 40)
+        assert scored(app) == 40
+        ends = [end for _, end, outcome in attempts if outcome == "rate_limited"]
+        begins = [begin for begin, _, _ in attempts]
+        assert len(ends) == SLOTS
+        assert not [begin for begin in begins if any(end < begin < end + 1.9 for end in ends)]
+        assert (judge.state.retries, judge.state.returned) == (0, SLOTS)
+        check_invariants(app, turns=40, spans=120)
+        measured("requests for 40 turns", len(server.requests))
+
+
+@pytest.mark.fault(5, expected="retries at most 10 % of first attempts; the breaker opens")
+def test_fault_05_a_storm_of_429(measured: Measured, check_invariants: Invariants) -> None:
+    """Pauses of our own, fewer requests at a time, and then none."""
+    with scoring(always(HttpReply(status=429))) as (app, judge, server):
+        run_turns(app, 60)
+        state = judge.state
+        assert state.retries <= 6
+        assert len(server.requests) <= 2 * SLOTS + 6
+        assert scored(app) == 0
+        check_invariants(app, turns=60, spans=180)
+        measured("requests for 60 turns", len(server.requests))
+        measured("retries", state.retries)
+
+
+@pytest.mark.fault(6, expected="10 %: at least 99 % of turns scored; retries at most 10 %")
+@pytest.mark.parametrize("percent", [10, 50])
+def test_fault_06_server_errors(
+    percent: int, measured: Measured, check_invariants: Invariants
+) -> None:
+    """No outage is amplified: with 50 % of errors, retries stay at a tenth of first attempts."""
+    numbers, every = itertools.count(), 100 // percent
+
+    def reply(body: dict[str, Any]) -> object:
+        number = next(numbers)
+        fails = number % every == 1
+        return HttpReply(status=500 + 3 * (number % 3 == 0)) if fails else good_parts(body)
+
+    with scoring(reply, metrics=["default"]) as (app, judge, server):
+        run_turns(app, 150)
+        state = judge.state
+        first = len(server.requests) - state.retries
+        assert state.retries <= 3 + 0.1 * first
+        assert percent > 10 or scored(app) >= 0.99 * 150
+        check_invariants(app, turns=150, spans=450)
+        measured(f"turns scored of 150 with {percent} % errors", scored(app))
+        measured("retries of first attempts", f"{state.retries} of {first}")
+
+
+@pytest.mark.fault(7, expected="no retries; 401 and 403 cost one request, 404 five; one log line")
+@pytest.mark.parametrize(("status", "requests"), [(401, 1), (403, 1), (404, 5)])
+def test_fault_07_a_wrong_key_or_model(
+    status: int,
+    requests: int,
+    measured: Measured,
+    check_invariants: Invariants,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The breaker opens, and says so once."""
+    body = {"error": {"message": f"no access with {SECRET}"}}
+    refusal = HttpReply(status=status, body=body)
+    with scoring(always(refusal), concurrency=1) as (app, judge, server):
+        run_turns(app, 20)
+        assert len(server.requests) == requests
+        assert judge.state.retries == 0
+        check_invariants(app, turns=20, spans=60, secrets=[SECRET])
+        measured(f"requests for 20 turns, {status}", requests)
+    assert caplog.text.count("the judge judge-1 fails") == 1
+
+
+# --- useless replies ------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(9, expected="no score; five requests, then the breaker opens; a log line")
+@pytest.mark.parametrize(
+    "content",
+    ["The answer looks fine.", '{"verdicts": [1', "I can't help with that.", ""],
+    ids=["prose", "cut off", "refused", "empty"],
+)
+def test_fault_09_replies_without_an_answer(
+    content: str,
+    measured: Measured,
+    check_invariants: Invariants,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A judge that talks about something else is as good as down."""
+    with scoring(always(content), concurrency=1) as (app, judge, server):
+        run_turns(app, 50)
+        assert len(server.requests) == 5
+        statuses = {status for status in app.statuses() if status is not None}
+        assert statuses <= {"unscored", "error"}
+        assert statuses >= {"unscored"}
+        assert judge.state.attempts == {"unparsable": 5}
+        check_invariants(app, turns=50, spans=150)
+        measured("requests for 50 turns", len(server.requests))
+    assert caplog.text.count("the judge judge-1 fails (unparsable") == 1
+
+
+@pytest.mark.fault(10, expected="wrong values give no score; extra keys do no harm")
+@pytest.mark.parametrize(
+    ("rating", "is_scored"),
+    [(7, False), (float("nan"), False), ("2", False), (True, False), (1.5, False), (2, True)],
+)
+def test_fault_10_values_out_of_range(
+    rating: object, is_scored: object, check_invariants: Invariants
+) -> None:
+    """The value is checked, not clipped."""
+    metrics = [ContextRelevance(judges=1)]
+    reply = always({"rating": rating, "remark": "extra"})
+    with scoring(reply, metrics=metrics) as (app, _, _):
+        run_turns(app, 1)
+        assert scored(app) == int(bool(is_scored))
+        check_invariants(app, turns=1, spans=3)
+
+
+@pytest.mark.fault(11, expected="the other metrics keep their scores")
+def test_fault_11_a_reply_lacks_a_metric(check_invariants: Invariants) -> None:
+    """Of the questions in one request, the one without an answer alone has no score."""
+
+    def reply(body: dict[str, Any]) -> Mapping[str, object]:
+        names = names_asked(body)
+        parts = good_parts(body)
+        return {name: parts[name] for name in names if name != "supported" or len(names) == 1}
+
+    def silent(body: dict[str, Any]) -> object:
+        found = reply(body)
+        return "no idea" if list(found) == ["supported"] else found
+
+    with scoring(silent, metrics=["default"]) as (app, _, _):
+        run_turns(app, 1)
+        (span,) = [one for one in app.exported() if STATUS in (one.attributes or {})]
+        found = {k.split(".")[2] for k in span.attributes or {} if k.endswith(".score")}
+        assert "faithfulness" not in found
+        assert len(found) >= 2
+        check_invariants(app, turns=1, spans=3)
+
+
+@pytest.mark.fault(12, expected="the whole rating is used, with the reason no_logprobs")
+def test_fault_12_a_server_without_probabilities(check_invariants: Invariants) -> None:
+    """A rating by probabilities falls back to the number in the reply, and says so."""
+    metrics = [ContextRelevance(judges=1, rating="logprobs")]
+    with scoring(always({"rating": 1}), metrics=metrics) as (app, _, _):
+        run_turns(app, 1)
+        (span,) = [one for one in app.exported() if STATUS in (one.attributes or {})]
+        assert span.attributes
+        assert span.attributes["rag.evaluation.context_relevance.score"] == 0.5
+        assert span.attributes["rag.evaluation.context_relevance.reason"] == "no_logprobs"
+        check_invariants(app, turns=1, spans=3)
+
+
+# --- the embedder, large replies, limits ----------------------------------------------------------
+
+
+@pytest.mark.fault("embedder", expected="as for the judge; metrics without embeddings are scored")
+def test_fault_embedder_down(measured: Measured, check_invariants: Invariants) -> None:
+    """Sixty turns cost the embedder what was under way; each turn has its other score."""
+    down = HttpReply(status=500)
+    metrics = ["answer_relevancy", "faithfulness"]
+    with scoring(good_parts, embed=lambda _: down, metrics=metrics) as (app, _, server):
+        run_turns(app, 60)
+        sent = sum(request.path.endswith("/embeddings") for request in server.requests)
+        assert 5 <= sent <= 5 + SLOTS
+        assert scored(app) == 60
+        check_invariants(app, turns=60, spans=180, secrets=[SECRET])
+        measured("requests to the embedder for 60 turns", sent)
+
+
+def memory() -> float:
+    """Return the resident memory of this process in MB."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1000
+
+
+@pytest.mark.fault("large reply", expected="refused while it comes; less than 64 MB of memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_fault_a_reply_of_50_mb(measured: Measured, check_invariants: Invariants) -> None:
+    """The first megabyte is read at most, and the breaker opens."""
+    huge = HttpReply(body=b" " * 50_000_000)
+    with scoring(always(huge), concurrency=1) as (app, judge, server):
+        before = memory()
+        run_turns(app, 20)
+        grown = memory() - before
+        assert grown < 64
+        assert (len(server.requests), judge.state.breaker) == (5, "open")
+        check_invariants(app, turns=20, spans=60)
+        measured("requests for 20 turns", len(server.requests))
+        measured("growth of memory in MB", f"{grown:.0f}")
+
+
+@pytest.mark.fault("max_tokens", expected="each judge request limits the tokens of its reply")
+def test_fault_each_request_has_a_limit_of_tokens(measured: Measured) -> None:
+    """A model that does not stop is stopped."""
+    with scoring(good_parts, metrics=["default"]) as (app, _, server):
+        run_turns(app, 5)
+        limits = {request.body.get("max_tokens") for request in server.requests}
+        assert None not in limits
+        assert scored(app) == 5
+        measured("limits in tokens", ", ".join(map(str, sorted(limits))))
+
+
+@pytest.mark.fault(38, expected="600 a minute: 594 to 606 in each window of 60 s, with 64 threads")
+def test_fault_38_requests_a_minute_with_64_threads(measured: Measured) -> None:
+    """64 threads share a limiter on a virtual clock, and want far more than the limit."""
+    limiter = RateLimiter(600, None)
+    lock, now, times = threading.Lock(), [0.0], list[float]()
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        while now[0] < 200:
+            with lock:
+                now[0] += draw.random() * 0.02
+                at = now[0]
+            place = limiter.reserve(at, 1, most=5.0)
+            if place is not None:
+                with lock:
+                    times.append(place.at)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times.sort()
+    starts = [at - 1e-9 for at in times if at < 135] + [at + 1e-9 for at in times if at < 135]
+    counts = [sum(start <= at < start + 60 for at in times) for start in starts[::20]]
+    assert 594 <= min(counts) <= max(counts) <= 606
+    measured("fewest and most requests in 60 s", f"{min(counts)}, {max(counts)}")

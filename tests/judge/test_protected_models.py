@@ -1,0 +1,139 @@
+"""Judges and embedders of live scoring: each has an endpoint, whoever made it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
+
+import questions
+from rag_eval_otel.config import Config
+from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
+from rag_eval_otel.errors import JudgeRateLimitError, JudgeUnavailableError
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.models import (
+    build_embedder,
+    build_judge,
+    build_live_embedder,
+    build_plain_judge,
+)
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.protection import time_limit
+from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.testing import ScriptedOpenAI
+from rag_eval_otel.types import Replies
+from support import good_parts
+
+CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
+
+
+class Talker:
+    """A judge and embedder of a user; each call raises ``error``, if there is one."""
+
+    model = "talker"
+    revision = 7
+
+    def __init__(self, error: Exception | None = None) -> None:
+        """Count the calls."""
+        self.calls = 0
+        self.error = error
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Reply to each task, or raise."""
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return Replies(parts=tuple(Rating(rating=2) for _ in tasks), model="talker-1")
+
+    async def embed(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Embed each text, or raise."""
+        await self.reply([])
+        return np.ones((len(texts), 3))
+
+
+def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
+    """Ask judge and embedder of ``config`` 30 times each; return the calls that each got."""
+
+    async def ask() -> tuple[int, int]:
+        judge, embedder = build_judge(config), build_live_embedder(config)
+        for _ in range(30):
+            with suppress(RuntimeError, JudgeUnavailableError):
+                await judge.reply([CONTEXT])
+        of_judge = talker.calls
+        for _ in range(30):
+            with suppress(RuntimeError, JudgeUnavailableError):
+                await embedder.embed(["a"])
+        return of_judge, talker.calls - of_judge
+
+    return asyncio.run(ask())
+
+
+def test_judges_and_embedders_of_users_have_a_breaker() -> None:
+    """Each costs five failed calls, and the one does not count for the other."""
+    talker = Talker(RuntimeError("down"))
+    config = Config(judge=talker, embedder=talker)
+    assert calls_during_an_outage(config, talker) == (5, 5)
+
+
+def test_langchain_models_have_a_breaker() -> None:
+    """Their own retries stay theirs; a call is one attempt."""
+    talker = Talker()
+
+    def fail(_: object) -> str:
+        talker.calls += 1
+        raise RuntimeError
+
+    embeddings = DeterministicFakeEmbedding(size=3)
+    config = Config(judge=RunnableLambda(fail), embedder=embeddings)
+    assert calls_during_an_outage(config, talker) == (5, 0)
+
+
+def test_a_protected_judge_looks_like_the_judge() -> None:
+    """Its name and revision are in the versions of scores."""
+    config = Config(judge=Talker(), embedder=Talker())
+    judge, embedder = build_judge(config), build_live_embedder(config)
+    assert (judge.model, getattr(judge, "revision", None)) == ("talker", 7)
+    assert getattr(judge, "label_metrics", "none") is None
+    assert getattr(embedder, "model", None) == "talker"
+    assert "Talker" in repr(judge)
+    assert "Talker" in repr(embedder)
+    assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
+    assert asyncio.run(embedder.embed(["a", "b"])).shape == (2, 3)
+
+
+def test_offline_models_need_no_protection() -> None:
+    """They cannot be down."""
+    config = Config(judge="lexical", embedder="hashing", max_requests_per_minute=1)
+    assert isinstance(build_judge(config), LexicalJudge)
+    assert isinstance(build_live_embedder(config), HashingEmbedder)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_limits_a_minute_hold_without_a_breaker_too(own: object) -> None:
+    """A dataset's judge waits for its place; one that must wait two minutes is not sent."""
+    server = ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0])
+    with server:
+        judge = Talker() if own else OpenAIJudge("m", base_url=server.base_url, api_key="k")
+        embedder = Talker() if own else OpenAIEmbedder("m", base_url=server.base_url, api_key="k")
+        config = Config(
+            judge=judge,
+            embedder=embedder,
+            max_requests_per_minute=1,
+            embedder_max_tokens_per_minute=1000,
+        )
+
+        async def ask() -> None:
+            judge, embedder = build_plain_judge(config), build_embedder(config)
+            await judge.reply([CONTEXT])
+            await embedder.embed(["x" * 3600])
+            with time_limit(1), pytest.raises(JudgeRateLimitError, match="limit a minute"):
+                await judge.reply([CONTEXT])
+            with time_limit(1), pytest.raises(JudgeRateLimitError, match="limit a minute"):
+                await embedder.embed(["x" * 3600])
+
+        asyncio.run(ask())
