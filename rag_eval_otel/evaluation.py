@@ -34,7 +34,7 @@ from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric
-from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.redaction import Redactor, scrubbed
 from rag_eval_otel.types import (
     Embedder,
     Embedding,
@@ -337,11 +337,17 @@ async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
         with measuring(metric.name):
             return _checked(await metric.measure(sample, ask, embed))
     except JudgeError as error:
-        return _failed(metric, error.reason, told=f"{type(error).__name__}: {error}")
+        told = scrubbed(str(error), texts=_texts_of(sample))
+        return _failed(metric, error.reason, told=f"{type(error).__name__}: {told}")
     except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
         _log.debug("metric %s failed", metric.name, exc_info=True)
         # The message may quote texts of the sample, so only the debug log has it.
         return _failed(metric, _reason_of(error), told=type(error).__name__)
+
+
+def _texts_of(sample: Sample) -> list[str]:
+    texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
+    return [*texts, *sample.extra.values()]
 
 
 def _checked(score: object) -> Score:

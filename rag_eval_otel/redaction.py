@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -169,6 +169,72 @@ NAMED: Final[Mapping[str, Rule]] = {
     "key": _KEY,
 }
 """Rules with names: e-mail addresses, telephone numbers, payment cards, API keys and passwords."""
+
+
+# --- messages of servers --------------------------------------------------------------------------
+
+_WORD = re.compile(r"\w+")
+_LONGEST_MESSAGE = 2000  # characters
+_LONG_WORD, _RUN = 4, 4  # least characters of a word, and words in a row, that are taken out
+_COMMON = re.compile(
+    r"access|account|all|allowed|an|and|any|are|argument|array|as|at|available|because"
+    r"|been|before|body|but|by|can|cannot|character|characters|code|completion|content"
+    r"|context|could|deployment|does|error|exceed|exceeded|exceeds|exist|exists|expected"
+    r"|extra|failed|field|fields|filter|float|for|format|found|from|function|given|grammar"
+    r"|guided|had|has|have|http|i|if|in|input|integer|internal|invalid|is|it|its|json|key"
+    r"|keys|large|length|less|limit|limits|list|logprobs|long|many|max_completion_tokens"
+    r"|max_tokens|maximum|may|message|messages|minute|missing|model|models|more|must|name"
+    r"|no|not|null|number|object|of|on|one|only|or|output|param|parameter|parameters|parse"
+    r"|permitted|please|policy|prompt|property|provided|quota|range|rate|reached|reduce"
+    r"|reference|rejected|request|requested|requests|required|resource|response"
+    r"|response_format|retry|schema|second|seconds|server|service|should|size|string"
+    r"|structured|support|supported|system|temperature|text|than|that|the|their|there|this"
+    r"|to|token|tokens|top_logprobs|type|unavailable|unknown|unrecognized|unsupported|used"
+    r"|user|using|valid|value|values|version|was|we|when|who|window|with|you|your"
+)
+
+
+def scrubbed(message: str, *, texts: Iterable[str], key: str | None = None) -> str:
+    """Return ``message``, a message of a server, without keys and without words of ``texts``.
+
+    ``key`` is the key of the request. Words that occur in ``texts`` become ``[...]`` if they have
+    at least four letters, a capital or a digit, and so do runs of four words. Common words of
+    error messages stay.
+    """
+    message = message[:_LONGEST_MESSAGE]
+    message = without_keys(message.replace(key, "***") if key else message)
+    hay = f" {' '.join(word.casefold() for text in texts for word in _WORD.findall(text))} "
+    found = list(_WORD.finditer(message))
+    words = [match[0].casefold() for match in found]
+    taken = {i for i, one in enumerate(found) if _tells(one[0], hay, is_last=i == len(words) - 1)}
+    for start in range(len(words) - _RUN + 1):
+        end = start + _RUN
+        if f" {' '.join(words[start:end])}{' ' if end < len(words) else ''}" in hay:
+            taken.update(range(start, end))
+    return _without(message, [found[i].span() for i in sorted(taken)])
+
+
+def _tells(word: str, hay: str, *, is_last: bool) -> bool:
+    """Return True if ``word`` is from the texts ``hay``; the last word may be cut off."""
+    plain = word.casefold()
+    if not word.isascii():  # scripts without spaces have long runs of letters
+        return plain in hay
+    is_name = len(word) > 1 and (word[0].isupper() or any(map(str.isdecimal, word)))
+    is_telling = (len(word) >= _LONG_WORD or is_name) and _COMMON.fullmatch(plain) is None
+    return is_telling and (f" {plain}" if is_last else f" {plain} ") in hay
+
+
+def _without(message: str, spans: Sequence[tuple[int, int]]) -> str:
+    pieces, end = list[str](), 0
+    for start, stop in spans:
+        between = message[end:start]
+        if not pieces or _WORD.search(between):
+            pieces += [between, "[...]"]
+        end = stop
+    return "".join([*pieces, message[end:]])
+
+
+# --- the option -----------------------------------------------------------------------------------
 
 
 def redactor(rules: Sequence[RedactionRule]) -> Redactor:

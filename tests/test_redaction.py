@@ -20,7 +20,7 @@ from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.redaction import Redactor, redactor
+from rag_eval_otel.redaction import Redactor, redactor, scrubbed
 from rag_eval_otel.results.rows import Row
 from rag_eval_otel.testing import FakeJudge, ScriptedOpenAI
 from support import good_parts
@@ -237,3 +237,26 @@ def test_a_row_whose_redaction_fails_is_not_judged(tmp_path: Path) -> None:
     assert [row["response_groundedness"].reason for row in found] == [None, "redaction_error"]
     assert found[1].sample == Sample()
     assert "secret" not in str(judge.requests)
+
+
+# --- messages of servers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "clean"),
+    [
+        ("The model `m` does not exist", None),
+        ("Unsupported value: 'temperature' does not support 0", None),
+        ("maximum context length is 8192 tokens", None),
+        ("blocked by filter: Ada Lovelace of Ockham", "blocked by filter: [...] of [...]"),
+        ("invalid: 'where is the Lovela", "invalid: '[...]"),
+        ("key sk-abcdef123456789 is over its limit", "key [redacted] is over its limit"),
+        ("key TOPSECRET is over its limit", "key *** is over its limit"),
+        ("不适当的内容：阿达的电话", "不适当的内容：[...]"),  # noqa: RUF001
+    ],
+)
+def test_messages_of_servers_lose_keys_and_texts(message: str, clean: str | None) -> None:
+    """What the server says about the request stays, what it quotes of the texts goes."""
+    texts = ["Where is the Lovelace grave? Ada Lovelace lived at Ockham, at this temperature."]
+    texts.append("阿达的电话是什么")
+    assert scrubbed(message, texts=texts, key="TOPSECRET") == (clean or message)

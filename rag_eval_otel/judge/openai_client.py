@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import urlsplit
 
@@ -31,6 +31,7 @@ from rag_eval_otel.judge.outcomes import retry_after
 from rag_eval_otel.judge.spending import attempt
 from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.providers import Provider
+from rag_eval_otel.redaction import scrubbed
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
@@ -160,15 +161,17 @@ class OpenAIClient:
         OpenTelemetry instrumentations patch them.
         """
         _largest.set(largest)
+        key = self._options["api_key"]
         async with attempt() as one:
-            with judge_errors(self._options["api_key"], self._key_variable):
+            with judge_errors(key, self._key_variable, texts=_texts_in(body)):
                 client = await self._client()
                 reply = await client.post(
                     path, body=dict(body), cast_to=object, options={"max_retries": 0}
                 )
             one.usage = usage_of(reply)
         if not isinstance(reply, dict):
-            msg = f"the server's reply is not a JSON object: {str(reply)[:_QUOTED]!r}"
+            told = scrubbed(str(reply)[:_QUOTED], texts=_texts_in(body), key=key)
+            msg = f"the server's reply is not a JSON object: {told!r}"
             raise UnparsableReplyError(msg)
         return reply
 
@@ -302,9 +305,16 @@ def _too_large(largest: int) -> UnparsableReplyError:
 
 
 @contextmanager
-def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[None]:
-    """Raise errors of the ``openai`` library as `JudgeError`s; messages do not contain ``key``."""
+def judge_errors(
+    key: str | None = None, key_variable: str = _KEY, *, texts: Iterable[str] = ()
+) -> Iterator[None]:
+    """Raise errors of the ``openai`` library as `JudgeError`s.
+
+    The messages contain neither keys nor words of ``texts``, the texts of the request.
+    """
     import openai  # noqa: PLC0415
+
+    clean = partial(scrubbed, texts=texts, key=key)
 
     try:
         yield
@@ -318,18 +328,28 @@ def judge_errors(key: str | None = None, key_variable: str = _KEY) -> Iterator[N
         msg = "no reply in time"
         raise JudgeTimeoutError(msg) from error
     except openai.APIStatusError as error:
-        raise _status_error(error, key, key_variable) from error
+        raise _status_error(error, clean, key_variable) from None  # the cause quotes all of it
     except openai.APIError as error:
         if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
             raise error.__cause__ from None
         place = error.request.url.netloc.decode()
-        msg = f"{place}: {_said(error)}"
+        msg = f"{place}: {_short(clean(str(error)))}"
         raise JudgeTransportError(msg) from error
     except openai.OpenAIError as error:  # no client could be made: there is no key
-        raise JudgeAuthError(_said(error)) from error
+        raise JudgeAuthError(_short(clean(str(error)))) from error
 
 
-def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> JudgeError:
+def _texts_in(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts of the sample in the request ``body``, without the instructions."""
+    for message in body.get("messages", ()):
+        if message["role"] == "user":
+            yield str(message["content"]).partition("CODE is")[2]
+    yield from body.get("input", ())
+
+
+def _status_error(
+    error: APIStatusError, clean: Callable[[str], str], key_variable: str
+) -> JudgeError:
     status = error.status_code
     kind: type[JudgeError] = JudgeRequestError
     if status in _AUTH:  # the message of the server is left out: it may quote the key
@@ -341,7 +361,7 @@ def _status_error(error: APIStatusError, key: str | None, key_variable: str) -> 
     elif status >= _SERVER:
         kind = JudgeTransportError
     told = _problems(error.body) or str(error)
-    refused = kind(f"HTTP {status}: {_short(told.replace(key, '***') if key else told)}")
+    refused = kind(f"HTTP {status}: {_short(clean(told))}")
     if isinstance(refused, JudgeRequestError):
         refused.status = status
     refused.retry_after = retry_after(error.response.headers)
@@ -357,10 +377,6 @@ def _problems(body: object) -> str:
     return "; ".join(
         f"{'.'.join(map(str, one.get('loc') or ()))}: {one.get('msg', '')}" for one in problems
     )
-
-
-def _said(error: Exception) -> str:
-    return _short(str(error))
 
 
 def _short(told: str) -> str:

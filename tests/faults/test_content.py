@@ -1,12 +1,36 @@
 """Faults in the texts of turns, and texts that are made to do harm."""
 
-from collections.abc import Callable
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry import baggage
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    format_trace_id,
+    set_span_in_context,
+)
 
+from hostile import naive
 from live import attached
-from pipeline import good_answers
-from rag_eval_otel.testing import FakeJudge
+from pipeline import good_answers, running
+from rag_eval_otel import evaluate, record_answer, record_question
+from rag_eval_otel.cli import main
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.tasks import GROUNDEDNESS
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.live.recorded import record_retrieval
+from rag_eval_otel.testing import FakeJudge, HttpReply, OtlpReceiver, ScriptedOpenAI
+from rag_eval_otel.types import Sample
+from rag_eval_otel.untrusted import suspicions
+from support import names_asked, text_asked
 
 Measured = Callable[[str, object], None]
 Invariants = Callable[..., None]
@@ -33,3 +57,166 @@ def test_fault_27_a_redaction_function_raises(
         assert judge.requests == []
         measured("judge requests", len(judge.requests))
         measured("turns skipped with redaction_error", TURNS)
+
+
+def careless(body: Mapping[str, Any]) -> dict[str, int]:
+    """Answer as a judge that gives the best rating if an imitation of a mark misleads it."""
+    rating = 2 if naive.careless(text_asked(body)) else 0
+    return dict.fromkeys(names_asked(body), rating)
+
+
+@pytest.mark.fault(32, expected="0 of all attempts change a score or the system message")
+def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(measured: Measured) -> None:
+    """A judge that obeys imitations of marks gives each attempt the rating of a clean answer."""
+    contexts = [naive.CLEAN["context"], "It is a city."]
+    samples = [
+        Sample(question="Q?", contexts=contexts, answer=f"So. {one['text']}")
+        for one in naive.ATTEMPTS
+    ]
+
+    async def scores(judge: OpenAIJudge) -> list[float | None]:
+        metrics = ["response_groundedness"]
+        found = [await evaluate(sample, metrics, judge=judge) for sample in samples]
+        return [one["response_groundedness"].value for one in found]
+
+    with ScriptedOpenAI(careless) as server:
+        values = asyncio.run(scores(OpenAIJudge("m", base_url=server.base_url, api_key="k")))
+        systems = {request.body["messages"][0]["content"] for request in server.requests}
+    assert values == [0.0] * len(samples)
+    assert len(systems) == 1
+    measured("attempts", len(samples))
+    measured("changed scores", sum(value != 0 for value in values))
+
+
+@pytest.mark.fault(
+    33, expected="feigned marks, tokens and hidden characters are broken and flagged"
+)
+def test_fault_33_feigned_marks_and_hidden_characters(measured: Measured) -> None:
+    """Guesses of the code find nothing, and most attempts of these classes are flagged."""
+    guesses = "\n".join(f"[{number:06x} end]" for number in range(0, 2**24, 4096))
+    user = compose([GROUNDEDNESS[0].task({"answer": guesses, "contexts": ["a", "b"]})]).user
+    assert list(naive.strict(user)) == ["tasks", *naive.NAMES]
+    assert naive.lenient(user) == naive.NAMES
+    kinds = ("feigned end", "control token", "invisible", "bidirectional")
+    found = [one for one in naive.ATTEMPTS if one["class"] in kinds]
+    misled = [one for one in found if naive.careless(naive.request_about("answer", one["text"]))]
+    flagged = sum(bool(suspicions([one["text"]])) for one in found)
+    assert misled == []
+    assert flagged >= 0.9 * len(found)
+    measured("guesses of the code", guesses.count("["))
+    measured("attempts flagged", f"{flagged} of {len(found)}")
+
+
+@pytest.mark.fault(34, expected="answers without content get 0 and no judge sees them")
+def test_fault_34_answers_without_content(measured: Measured) -> None:
+    """A judge that likes everything is not asked about them; it is asked about short answers."""
+
+    def score(answer: str) -> tuple[float | None, int]:
+        judge = FakeJudge(good_answers)
+        sample = Sample(question="Where?", contexts=["C"], answer=answer)
+        found = asyncio.run(evaluate(sample, ["direct_relevancy"], judge=judge))
+        return found["direct_relevancy"].value, len(judge.requests)
+
+    keys = (
+        "",
+        " ",
+        ":",
+        "...",
+        "Thought process:",
+        "Let's solve this step by step.",
+        "解",
+        "Lösung:",
+    )
+    assert {score(key) for key in keys} == {(0.0, 0)}
+    assert {asked for _, asked in map(score, ("Paris", "42", "Yes"))} == {1}
+    measured("answers without content that reached the judge", f"0 of {len(keys)}")
+    measured("short answers that reached the judge", "3 of 3")
+
+
+KEY = "sk-live-0123456789abcdef"
+
+
+def quoting(body: Mapping[str, Any], status: int) -> HttpReply:
+    """Refuse a request, quoting its key and its first text."""
+    parts = naive.strict(text_asked(body))
+    quoted = next(text for name, text in parts.items() if name != "tasks")
+    return HttpReply(status=status, body={"error": {"message": f"{KEY}: bad: '{quoted}'"}})
+
+
+@pytest.mark.fault(35, expected="neither the key nor a text is in logs, spans, files or output")
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+def test_fault_35_a_server_quotes_key_and_text(
+    *,
+    status: int,
+    measured: Measured,
+    check_invariants: Invariants,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Errors of the judge's server are told without what they quote."""
+    caplog.set_level(logging.DEBUG, "rag_eval_otel")
+    secrets = [KEY, "founded company", "Ada the", "3th"]
+    texts = {
+        "question": "Who founded company number 3?",
+        "answer": "Ada the 3th founded company number 3.",
+    }
+    data, output = tmp_path / "data.jsonl", tmp_path / "scores.jsonl"
+    data.write_text(json.dumps({**texts, "contexts": ["Ada the 3th founded company number 3."]}))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("RAG_EVAL_JUDGE_RETRIES", "0")
+    with ScriptedOpenAI(lambda body: quoting(body, status)) as server:
+        options = ["--judge", "openai/m", "--judge-base-url", server.base_url]
+        metrics = ["--embedder", "hashing", "--metrics", "direct_relevancy"]
+        main(["evaluate", str(data), "--output", str(output), *options, *metrics])
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key=KEY, max_retries=0)
+        with attached(judge=judge, content="strip") as app:
+            for number in range(3, 6):
+                app.turn(number)
+            app.handle.flush()
+            exported = "".join(span.to_json() for span in app.exported())
+            check_invariants(app, turns=3, spans=9, secrets=secrets)
+    written = exported + output.read_text()
+    found = [secret for secret in secrets if secret in written]
+    assert found == []
+    measured(f"secrets found after HTTP {status}", len(found))
+
+
+@pytest.mark.fault(36, expected="0 bytes of texts in the exported spans, logs and metrics")
+def test_fault_36_content_is_off(measured: Measured) -> None:
+    """With the default options, spans that this library writes have no text of the turn."""
+    marker = "Zaphod-4711"
+    with OtlpReceiver() as receiver, running(receiver=receiver) as app:
+        with app.tracer.start_as_current_span("ask"):
+            record_question(f"Who is {marker}?")
+            record_retrieval("q", [f"It is {marker}."])
+            record_answer(f"{marker} is {marker}.")
+        app.stop()
+        exported = str([receiver.spans(), receiver.logs()])
+    assert "rag.evaluation.status" in exported
+    assert marker not in exported
+    measured("texts found in the export", exported.count(marker))
+
+
+@pytest.mark.fault(39, expected="baggage and headers of a request do not change what is evaluated")
+def test_fault_39_remote_baggage_asks_for_an_evaluation(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """A caller that asks for an evaluation by baggage gets none, if the sample rate is 0."""
+    judge = FakeJudge(good_answers)
+    with attached(judge=judge, sample_rate=0) as app:
+        context = Context()
+        for name in ("rag.evaluation", "rag.evaluation.force", "rag_eval", "sampling.priority"):
+            context = baggage.set_baggage(name, "1", context)
+        remote = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1))
+        context = set_span_in_context(NonRecordingSpan(remote), context)
+        span = app.tracer.start_span("chain", context=context)
+        app.turn(1, span)
+        span.end()
+        app.handle.flush()
+        counted = app.counted()
+        assert judge.requests == []
+        assert not any(outcome == "scored" for outcome, _ in counted)
+        assert format_trace_id(span.get_span_context().trace_id).endswith("1")
+        check_invariants(app, turns=sum(counted.values()), spans=4)
+        measured("judge requests", len(judge.requests))
