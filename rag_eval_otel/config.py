@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.providers import Part, forms, is_known, nearest, parts_of
+from rag_eval_otel.limits import Limit, limits_of
+from rag_eval_otel.providers import check_model, parts_of
 from rag_eval_otel.redaction import RedactionRule, redactor
 from rag_eval_otel.sampling import SamplingRule, rules_of
 from rag_eval_otel.thresholds import thresholds_of
@@ -41,6 +42,7 @@ Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 VectorStores = Literal["on", "off"]
+AtBudget = Literal["drop", "offline", "sample"]
 ErrorMode = Literal["swallow", "raise"]
 OnSigterm = Literal["drain", "off"]
 _log = logging.getLogger("rag_eval_otel")
@@ -101,8 +103,8 @@ class Config:
     """How many pairs of texts a ``local/`` model classifies at once."""
     prompts: str | None = None
     """A folder of files. Each file replaces the built-in prompt that has the name of the file."""
-    prices: str | None = None
-    """A file with the prices of judge tokens. The default is list prices of providers."""
+    prices: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    """Prices of tokens: a table or a file. The default is list prices of providers."""
     fusion: Fusion = "on"
     """Whether questions of several metrics about one turn may share a judge request."""
 
@@ -128,6 +130,12 @@ class Config:
     """
     max_turns_per_minute: float | None = None
     """The most turns evaluated a minute. Further turns are skipped with the reason ``budget``."""
+    budget: str | None = None
+    """What judge and embedder may take: ``5 USD/day, 600 requests/minute, 2M tokens/hour``."""
+    at_budget: AtBudget | str = "drop"
+    """What happens at the budget's end: ``drop``, ``offline``, ``local/<name>`` or ``sample``."""
+    budget_redis: str | None = field(default=None, repr=False)
+    """The URL of a Redis or Valkey server in which several processes share the budget."""
 
     # Limits
     hold_seconds: float = 10.0
@@ -182,17 +190,28 @@ class Config:
         redactor(self.redact)
         thresholds = thresholds_of(self.thresholds, where=f"thresholds ({variable('thresholds')})")
         object.__setattr__(self, "thresholds", thresholds)
-        _check_model("judge", self.judge)
+        check_model("judge", self.judge, shown=_shown("judge"))
         rules = rules_of(
             self.sampling_rules, where=f"sampling_rules ({variable('sampling_rules')})"
         )
         object.__setattr__(self, "sampling_rules", rules)
         _check_cascade(self)
-        _check_model("embedder", self.embedder)
+        check_model("embedder", self.embedder, shown=_shown("embedder"))
+        is_local = str(self.at_budget).startswith("local/")
+        if self.at_budget not in get_args(AtBudget) and not is_local:
+            allowed = ", ".join(get_args(AtBudget))
+            msg = f"{_shown('at_budget')} must be {allowed} or local/<name>, not {self.at_budget!r}"
+            raise ConfigError(msg)
+        _ = self.limits
         extra: object = self.extra_body
         if extra is not None and not isinstance(extra, Mapping):
             msg = f"extra_body must map names to values, not {extra!r}"
             raise ConfigError(msg)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits in ``budget``."""
+        return limits_of(self.budget, where=_shown("budget"))
 
     @property
     def passing_scores(self) -> Mapping[str, float]:
@@ -246,7 +265,7 @@ class ConfigOptions(TypedDict, total=False):
     device: str | None
     batch_size: int
     prompts: str | None
-    prices: str | None
+    prices: str | os.PathLike[str] | Mapping[str, Any] | None
     fusion: Fusion
     thresholds: str | os.PathLike[str] | Mapping[str, float]
     label_metrics: Sequence[str]
@@ -256,6 +275,9 @@ class ConfigOptions(TypedDict, total=False):
     cascade: str | JudgeLike | None
     suspicious_rate: float | None
     max_turns_per_minute: float | None
+    budget: str | None
+    at_budget: AtBudget | str
+    budget_redis: str | None
     hold_seconds: float
     max_held: int
     max_held_bytes: int
@@ -391,6 +413,7 @@ _WHOLE = frozenset(
     }
 )
 _TEXTS = (
+    *("budget", "at_budget", "budget_redis", "prices"),
     *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
     *("embedder", "embedder_base_url", "embedder_api_key"),
 )
@@ -402,7 +425,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "redact": partial(names_in, separator="\n"),
     **dict.fromkeys(_RANGES, float),
     **dict.fromkeys(_WHOLE, int),
-    **dict.fromkeys((*_CHOICES, *_TEXTS, "prices"), str.strip),
+    **dict.fromkeys((*_CHOICES, *_TEXTS), str.strip),
     "temperature": lambda value: None if value.strip().lower() == "none" else float(value),
     "extra_body": json.loads,
     **dict.fromkeys(("question_key", "answer_key"), str),
@@ -420,6 +443,10 @@ def _parse(name: str, value: str) -> Any:
 
 def _standard_content(environ: Mapping[str, str]) -> ContentCapture:
     return "span" if environ.get(_CONTENT_VARIABLE, "").lower() in _CONTENT_ON_SPANS else "off"
+
+
+def _shown(name: str) -> str:
+    return f"{name} ({variable(name)})"
 
 
 def _check_choices(config: Config) -> None:
@@ -440,7 +467,7 @@ def _check_cascade(config: Config) -> None:
     """Check that every turn has a chance to be chosen, so that the sample represents all turns."""
     if config.cascade is None:
         return
-    _check_model("judge", config.cascade, option="cascade")
+    check_model("judge", config.cascade, shown=_shown("cascade"))
     if config.cascade == config.judge:
         msg = f"cascade ({variable('cascade')}) and judge must differ, not both {config.judge!r}"
         raise ConfigError(msg)
@@ -465,30 +492,3 @@ def _range(name: str) -> str:
     low, high = _RANGES[name]
     kind = "a whole number" if name in _WHOLE else "a number"
     return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
-
-
-_METHODS: Mapping[Part, tuple[str, str]] = {
-    "judge": ("reply", "invoke"),
-    "embedder": ("embed", "embed_documents"),
-}
-_LANGCHAIN: Mapping[Part, str] = {
-    "judge": "LangChain chat model",
-    "embedder": "LangChain Embeddings",
-}
-
-
-def _check_model(part: Part, value: object, option: str = "") -> None:
-    if isinstance(value, str):
-        if is_known(part, value):
-            return
-    elif not isinstance(value, type) and any(
-        callable(getattr(value, method, None)) for method in _METHODS[part]
-    ):
-        return
-    option = option or part
-    close = nearest(part, value) if isinstance(value, str) else None
-    msg = (
-        f"{option} ({variable(option)}) must be {', '.join(map(repr, forms(part)))}, an object with"
-        f" an async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
-    )
-    raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)

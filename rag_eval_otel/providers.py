@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import urlsplit
 
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
 
 SchemaMode = Literal["json_schema", "json_object", "text"]
@@ -232,3 +233,33 @@ def _family(part: Part, model: str) -> str | None:
         if model.startswith(provider.families) and provider.name in REGISTRIES[part].built_in:
             return provider.name
     return None
+
+
+_METHODS: Mapping[Part, tuple[str, str]] = {
+    "judge": ("reply", "invoke"),
+    "embedder": ("embed", "embed_documents"),
+}
+_LANGCHAIN: Mapping[Part, str] = {
+    "judge": "LangChain chat model",
+    "embedder": "LangChain Embeddings",
+}
+
+
+def check_model(part: Part, value: object, *, shown: str) -> None:
+    """Raise `ConfigError` unless ``value`` can be a judge or an embedder, as ``part`` says.
+
+    ``shown`` names the option in the message.
+    """
+    if isinstance(value, str):
+        if is_known(part, value):
+            return
+    elif not isinstance(value, type) and any(
+        callable(getattr(value, method, None)) for method in _METHODS[part]
+    ):
+        return
+    close = nearest(part, value) if isinstance(value, str) else None
+    msg = (
+        f"{shown} must be {', '.join(map(repr, forms(part)))}, an object with"
+        f" an async {_METHODS[part][0]}() method or a {_LANGCHAIN[part]}, not {value!r}"
+    )
+    raise ConfigError(f"{msg}; did you mean {close!r}?" if close else msg)

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.judge.tasks import Task
@@ -32,6 +34,16 @@ DRAWINGS = {
     "noncommittal": 0,
 }
 """What a judge writes where it is asked for three questions at once."""
+
+
+def benchmark(name: str) -> Any:
+    """Return a module of the benchmarks, such as ``_turns``."""
+    spec = spec_from_file_location(name, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def answers(**by_prompt: object) -> Callable[[Task[Any]], object]:

@@ -46,6 +46,9 @@ GIVEN: dict[str, tuple[str, object]] = {
     "cascade": (" local/nli ", "local/nli"),
     "suspicious_rate": ("0.5", 0.5),
     "max_turns_per_minute": ("90", 90.0),
+    "budget": (" 5 USD/day ", "5 USD/day"),
+    "at_budget": ("offline", "offline"),
+    "budget_redis": ("redis://there/0", "redis://there/0"),
     "hold_seconds": ("0", 0.0),
     "max_held": ("7", 7),
     "max_held_bytes": ("1000", 1000),
@@ -392,3 +395,17 @@ def test_options_are_the_fields_of_config() -> None:
     types = get_type_hints(Config)
     assert get_type_hints(ConfigOptions) == {one.name: types[one.name] for one in fields(Config)}
     assert not ConfigOptions.__required_keys__
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"budget": "5 dollars"}, r"^budget \(RAG_EVAL_BUDGET\) must be limits such as '5 USD/day"),
+        ({"at_budget": "stop"}, r"must be drop, offline, sample or local/<name>, not 'stop'"),
+    ],
+)
+def test_a_wrong_budget_names_the_option(options: dict[str, Any], told: str) -> None:
+    """The error has the option, its variable and the allowed form."""
+    with pytest.raises(ConfigError, match=told):
+        Config(**options)
+    assert Config(at_budget="local/nli").at_budget == "local/nli"

@@ -33,20 +33,21 @@ _FORGET = 0.9  # share of the largest earlier value that an estimate keeps
 class SlidingWindow:
     """Adds up whole amounts of the last ``seconds`` seconds.
 
-    The window is divided into `CELLS` cells. The sum also has the amounts of the cell that only
+    The window is divided into ``cells`` cells. The sum also has the amounts of the cell that only
     partly lies in the window. So if the sum is never above a limit, no window of ``seconds``
-    seconds has more than the limit. Amounts are kept up to half a percent longer than ``seconds``.
+    seconds has more than the limit. Amounts are kept longer than ``seconds`` by at most one cell.
     The window is not thread-safe.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._width = seconds / CELLS
+    def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
+        self._count = cells
+        self._width = seconds / cells
         self._cells: deque[list[int]] = deque()  # pairs of the cell's number and its amount
         self._sum = 0
 
     def sum(self, now: float) -> int:
         """Return the sum of the amounts in the window that ends at ``now`` (seconds)."""
-        first = int(now / self._width) - CELLS
+        first = int(now / self._width) - self._count
         while self._cells and self._cells[0][0] < first:
             self._sum -= self._cells.popleft()[1]
         return self._sum

@@ -38,11 +38,11 @@ from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.hold import Holdback, Key
-from rag_eval_otel.live.sampling import Admission, attributes_around
-from rag_eval_otel.live.score import TurnJob, TurnScorer, build_measurement, build_offline
+from rag_eval_otel.live.sampling import attributes_around
+from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer
 from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, Sweeper
+from rag_eval_otel.runtime.background import GivenUp, Sweeper
 from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
@@ -99,7 +99,7 @@ class Pipeline:
             max_bytes=config.max_held_bytes,
             clock=clock,
         )
-        self.scorer = scorer or self._make_scorer(sinks)
+        self.scorer = scorer or build_scorer(config, instruments=instruments, sinks=sinks)
         self.evaluator = self.scorer.evaluator
         self.buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
         self.recorder = RunRecorder(self, clock=clock)
@@ -118,23 +118,6 @@ class Pipeline:
         ``place`` names the part of this library in which an error is counted.
         """
         return Edge(place, on_error=self.instruments.internal_error, mode=self.config.errors)
-
-    def _make_scorer(self, sinks: Sequence[Sink]) -> TurnScorer:
-        config = self.config
-        return TurnScorer(
-            build_measurement(config),
-            offline=build_offline(config),
-            evaluator=BackgroundEvaluator(
-                concurrency=config.concurrency,
-                capacity=config.max_held,
-                max_bytes=config.max_held_bytes,
-            ),
-            instruments=self.instruments,
-            sinks=sinks,
-            admission=Admission.of(config),
-            metadata_keys=config.metadata_keys,
-            errors=config.errors,
-        )
 
     def _make_tree_parts(self, provider: TracerProvider) -> TreeParts:
         config = self.config

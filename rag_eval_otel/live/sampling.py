@@ -17,11 +17,13 @@ from rag_eval_otel.capture.span import ROUTES, Bystander, SpanView
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config
+from rag_eval_otel.judge.budget import SlidingWindow
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Facts, Sampling, SamplingRule, probability_of
 from rag_eval_otel.types import Evaluation, SkipReason
 
 _MINUTE = 60.0
+_CELLS = 60_000  # of a window: an admitted turn counts for one millisecond too long at most
 _SUSPICIOUS = 4.0  # how much more often a suspicious turn is chosen, by default
 
 _MODELS: Final = (
@@ -42,6 +44,7 @@ class Admission:
     - ``suspicious_rate``: in a cascade, the rate of turns with bad offline scores. None: four times
       the rate that the turn would have otherwise.
     - ``has_cascade``: whether the offline judge evaluates all turns first.
+    - ``pace``: returns a factor up to 1 of the probability of a turn, so that the budget lasts.
     """
 
     def __init__(
@@ -52,27 +55,31 @@ class Admission:
         max_per_minute: float | None = None,
         suspicious_rate: float | None = None,
         has_cascade: bool = False,
+        pace: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._pace = pace
         self.has_cascade = has_cascade
         self._rate = sample_rate
         self._rules = rules
         self._suspicious_rate = suspicious_rate
         self._per_minute = max_per_minute
         self._clock = clock
-        self._left = max_per_minute or 0.0
-        self._at = clock()
+        # One turn in several minutes, if less than one in a minute is allowed.
+        minutes = 1 / max_per_minute if max_per_minute and max_per_minute < 1 else 1
+        self._turns = SlidingWindow(_MINUTE * minutes, cells=_CELLS)
         self._reset_lock()
         call_in_child(self._reset_lock)
 
     @classmethod
-    def of(cls, config: Config) -> Admission:
+    def of(cls, config: Config, *, pace: Callable[[], float] = lambda: 1.0) -> Admission:
         return cls(
             sample_rate=config.sample_rate,
             rules=config.chosen_rules,
             max_per_minute=config.max_turns_per_minute,
             suspicious_rate=config.suspicious_rate,
             has_cascade=config.cascade is not None,
+            pace=pace,
         )
 
     def _reset_lock(self) -> None:
@@ -86,11 +93,13 @@ class Admission:
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated.
 
-        The reason is ``sample_rate`` if the turn is not in the sample, and ``budget`` if the limit
-        of turns a minute is reached. In a cascade, each turn is evaluated by the offline judge, and
-        the result has the probability for the judge. `is_judged` then decides.
+        The reason is ``sample_rate`` if the turn is not in the sample. It is ``budget`` if the
+        limit of turns a minute is reached, or if the turn would be in the sample with an endless
+        budget. In a cascade, each turn is evaluated by the offline judge, and the result has the
+        probability for the judge. `judged` then decides.
         """
-        if self._rate >= 1 and not self._rules:
+        pace = self._pace()
+        if self._rate >= 1 and not self._rules and pace >= 1:
             sampling = Sampling()
         else:
             # With the rate 0 and no rules, scoring is off, also for turns with errors.
@@ -98,9 +107,9 @@ class Admission:
             probability = (
                 0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
             )
-            sampling = self._sampling(trace_id, probability)
-            if not self.has_cascade and sampling_point(trace_id) >= probability:
-                return "sample_rate"
+            sampling = self._sampling(trace_id, probability * pace)
+            if not self.has_cascade and sampling_point(trace_id) >= probability * pace:
+                return "budget" if sampling_point(trace_id) < probability else "sample_rate"
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
     def judged(self, trace_id: int, sampling: Sampling, offline: Evaluation) -> Sampling | None:
@@ -125,16 +134,15 @@ class Admission:
 
     def is_over_budget(self) -> bool:
         """Count one turn, and return True if the limit of turns a minute is reached."""
-        return self._per_minute is not None and not self._spend(self._per_minute)
+        return self._per_minute is not None and not self._spend()
 
-    def _spend(self, per_minute: float) -> bool:
+    def _spend(self) -> bool:
         with self._lock:
             now = self._clock()
-            earned = (now - self._at) * per_minute / _MINUTE
-            self._left, self._at = min(max(per_minute, 1.0), self._left + earned), now
-            if self._left < 1:
+            most = max(self._per_minute, 1) if self._per_minute else 0
+            if self._turns.sum(now) + 1 > most:
                 return False
-            self._left -= 1
+            self._turns.add(now, 1)
             return True
 
 

@@ -22,9 +22,11 @@ from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
+from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Releasable
 from rag_eval_otel.live.sampling import Admission, facts_of
+from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
@@ -34,6 +36,7 @@ from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
     Ending,
     Evaluation,
+    JudgeLike,
     Reason,
     Sample,
     Sink,
@@ -69,8 +72,10 @@ class TurnScorer:
         admission: Admission | None = None,
         metadata_keys: Sequence[str] = (),
         errors: ErrorMode,
+        spending: Spending | None = None,
     ) -> None:
         self._measurement = measurement
+        self._spending = spending or Spending(measurement, budget=None)
         self._offline = offline
         self.evaluator = evaluator
         self.instruments = instruments
@@ -213,6 +218,8 @@ class TurnScorer:
                 evaluation = await self._measured(sample, chosen)
             except RedactionError:
                 return "redaction_error"
+            if not isinstance(evaluation, Evaluation):
+                return evaluation
             located = partial(
                 replace,
                 span=span,
@@ -224,17 +231,19 @@ class TurnScorer:
             return located(evaluation, offline=None if offline is None else located(offline))
         return failed_evaluation(self._measurement.metrics, "internal")
 
-    async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation:
+    async def _measured(self, sample: Sample, chosen: Chosen) -> Evaluation | SkipReason:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
         if self._offline is None:
-            return replace(await self._measurement.of(sample), sampling=chosen.sampling)
+            return await self._spending.of(sample, chosen.sampling)
         offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
         sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline)
         if sampling is None:
             return offline
-        if self._admission.is_over_budget():
+        is_refused = self._admission.is_over_budget()
+        judged = "budget" if is_refused else await self._spending.of(sample, sampling)
+        if not isinstance(judged, Evaluation):
             return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
-        return replace(await self._measurement.of(sample), sampling=sampling, offline=offline)
+        return replace(judged, offline=offline)
 
     def _emit(self, result: Evaluation) -> Ending:
         """Pass the evaluation ``result`` to the sinks, and return what to write on the span."""
@@ -378,16 +387,18 @@ def build_measurement(config: Config) -> Measurement:
         embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,
+        prices=load_prices(config.prices),
     )
 
 
-def build_offline(config: Config) -> Measurement | None:
-    """Return a `Measurement` with the first judge of a cascade; None if there is no cascade."""
-    if config.cascade is None:
-        return None
+def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
+    """Return a `Measurement` with the offline embedder and ``judge``, which is not that of config.
+
+    It is the first judge of a cascade, or scores turns when the budget is spent.
+    """
     offline = replace(
         config,
-        judge=config.cascade,
+        judge=judge,
         embedder="hashing",
         judge_base_url=None,
         judge_api_key=None,
@@ -395,3 +406,45 @@ def build_offline(config: Config) -> Measurement | None:
         drift="off",
     )
     return build_measurement(offline)
+
+
+def build_spending(
+    config: Config, measurement: Measurement, *, on_error: Callable[[], None]
+) -> Spending:
+    """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
+    budget, at_budget = build_budget(config, on_error), config.at_budget
+    judge = "lexical" if at_budget == "offline" else at_budget
+    needs_judge = budget is not None and config.cascade is None
+    is_offline = needs_judge and at_budget not in {"drop", "sample"}
+    return Spending(
+        measurement,
+        budget=budget,
+        at_budget=at_budget,
+        offline=build_offline(config, judge) if is_offline else None,
+    )
+
+
+def build_scorer(
+    config: Config, *, instruments: InstrumentSink, sinks: Sequence[Sink] = ()
+) -> TurnScorer:
+    """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
+    measurement = build_measurement(config)
+    spending = build_spending(
+        config, measurement, on_error=partial(instruments.internal_error, "budget_redis")
+    )
+    instruments.watch_budget(spending.observe_left)
+    return TurnScorer(
+        measurement,
+        offline=None if config.cascade is None else build_offline(config, config.cascade),
+        evaluator=BackgroundEvaluator(
+            concurrency=config.concurrency,
+            capacity=config.max_held,
+            max_bytes=config.max_held_bytes,
+        ),
+        instruments=instruments,
+        sinks=sinks,
+        admission=Admission.of(config, pace=spending.pace),
+        metadata_keys=config.metadata_keys,
+        errors=config.errors,
+        spending=spending,
+    )

@@ -19,7 +19,7 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import span_context
-from rag_eval_otel.sinks.health import SECONDS, Health, Held
+from rag_eval_otel.sinks.health import SECONDS, Gauge, Health, Held, Source, add_gauge_source
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
 
 Counted = Literal["captured", "turn", "source", "released", "failure"]
@@ -98,6 +98,12 @@ Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
 
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
+_BUDGET = Gauge(
+    name=semconv.BUDGET_LEFT,
+    unit="1",
+    description="Share of the limits of the budget that is left.",
+    join=min,
+)
 
 
 class InstrumentSink:
@@ -273,6 +279,14 @@ class InstrumentSink:
     def _count_pending(self) -> int:
         captured, turns = self.tally.turns()
         return captured - sum(turns.values())
+
+    def watch_budget(self, left: Source) -> None:
+        """Report what is left of the budget, at each collection of metrics.
+
+        ``left`` is a bound method, and its object is referenced weakly. If several pipelines have
+        equal limits, the lowest value is reported.
+        """
+        add_gauge_source(self._meter_provider, _BUDGET, left)
 
     def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
         usage = evaluation.usage

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,31 +15,23 @@ from rag_eval_otel.judge.openai_client import usage_of
 from rag_eval_otel.judge.prices import Price, Prices, load_prices
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.types import Evaluation, Usage
+from support import benchmark
 
 TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
 
 
-def turns() -> Any:
-    """Return the module of the benchmarks with turns and a judge's replies to them."""
-    path = Path(__file__).parents[2] / "benchmarks" / "_turns.py"
-    spec = spec_from_file_location("_turns", path)
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TURNS = turns()
+TURNS = benchmark("_turns")
 SAMPLE = Sample(**TURNS.turns()[7])
 
 
-def measured(server: ScriptedOpenAI, **options: Any) -> Evaluation:
+def measured(
+    server: ScriptedOpenAI, *, judge: str = "j", embedder: str = "e", **options: Any
+) -> Evaluation:
     """Evaluate the sample with a judge and an embedder behind ``server``."""
-    judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0)
-    embedder = OpenAIEmbedder("e", base_url=server.base_url, api_key="k", max_retries=0)
+    asked = OpenAIJudge(judge, base_url=server.base_url, api_key="k", max_retries=0)
+    vectors = OpenAIEmbedder(embedder, base_url=server.base_url, api_key="k", max_retries=0)
     options = {"prices": TABLE, **options}
-    return asyncio.run(evaluate(SAMPLE, judge=judge, embedder=embedder, **options))
+    return asyncio.run(evaluate(SAMPLE, judge=asked, embedder=vectors, **options))
 
 
 def test_shares_of_metrics_add_up_to_the_requests() -> None:
@@ -67,11 +57,11 @@ def test_shares_of_metrics_add_up_to_the_requests() -> None:
 def test_without_a_price_there_is_no_money(caplog: pytest.LogCaptureFixture) -> None:
     """Tokens are counted, and one line names the model and the option."""
     with ScriptedOpenAI(TURNS.reply, lambda _: [1.0, 0.0]) as server:
-        found = [measured(server, prices={"models": {"other": {"input": 1}}}) for _ in range(2)]
+        found = [measured(server, judge="new-j", embedder="new-e") for _ in range(2)]
     assert [each.cost for each in found] == [None, None]
     assert found[0].usage.tokens > 0
-    assert caplog.text.count("no price is known for j:") == 1
-    assert caplog.text.count("no price is known for e:") == 1
+    assert caplog.text.count("no price is known for new-j:") == 1
+    assert caplog.text.count("no price is known for new-e:") == 1
 
 
 def test_failed_requests_are_counted_without_tokens() -> None:

@@ -24,11 +24,13 @@ def refusal_of(admission: Admission, trace_id: int) -> SkipReason | None:
 
 
 def test_budget_is_spent_and_earned_again() -> None:
-    """So many turns a minute are admitted; a minute later the allowance is back, and no more."""
+    """So many turns in any minute are admitted; unused turns are not carried over."""
     clock = ManualClock()
     admission = Admission(max_per_minute=2, clock=clock)
-    assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
+    assert refusal_of(admission, 1) is None
     clock.advance(30)
+    assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
+    clock.advance(31)
     assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(3600)
     assert [refusal_of(admission, 1) for _ in range(3)] == [None, None, "budget"]
@@ -110,5 +112,5 @@ def test_less_than_one_turn_a_minute() -> None:
     assert [refusal_of(admission, 1) for _ in range(2)] == [None, "budget"]
     clock.advance(60)
     assert refusal_of(admission, 1) == "budget"
-    clock.advance(60)
+    clock.advance(61)
     assert refusal_of(admission, 1) is None

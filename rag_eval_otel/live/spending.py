@@ -1,0 +1,177 @@
+"""`Spending`: keep live scoring within the budget, and decide what happens when it is spent."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from opentelemetry.metrics import Observation
+
+from rag_eval_otel import semconv
+from rag_eval_otel.config import AtBudget, Config
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.budget import NANO, Budget, whole
+from rag_eval_otel.judge.models import is_offline
+from rag_eval_otel.judge.prices import load_prices
+from rag_eval_otel.judge.redis_counts import RedisCounts
+from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.types import Evaluation, Sample, SkipReason, Usage
+
+_TURNS = 50  # recent turns that count most for the mean cost, and for the time between turns
+
+
+def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) -> Budget | None:
+    """Return the budget of ``config``, or None if it has none.
+
+    ``on_error`` is called when the Redis of the budget cannot be reached. Raises `ConfigError` if
+    the currency differs from that of the prices.
+    """
+    limits = config.limits
+    if not limits:
+        if config.budget_redis is not None:
+            msg = "budget_redis has no effect without a budget, such as budget='5 USD/day'"
+            raise ConfigError(msg)
+        return None
+    url = config.budget_redis
+    return Budget(
+        limits,
+        prices=load_prices(config.prices),
+        reply_tokens=config.max_tokens,
+        shared=None if url is None else RedisCounts(url, limits, on_error=on_error),
+    )
+
+
+class Spending:
+    """Measures turns within a budget.
+
+    ``measurement`` asks the judge, and each of its requests passes ``budget``. ``at_budget`` says
+    what happens to turns when the budget is spent:
+
+    - ``drop``: they are skipped with the reason ``budget``.
+    - ``offline``, or the name of a ``local/`` judge: ``offline`` measures them.
+    - ``sample``: the same as ``drop``, but `pace` lowers the probability of each turn beforehand,
+      so that the budget lasts.
+
+    ``clock`` returns seconds and never goes back.
+    """
+
+    def __init__(
+        self,
+        measurement: Measurement,
+        *,
+        budget: Budget | None,
+        at_budget: AtBudget | str = "drop",
+        offline: Measurement | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Check that a budget of money has the prices; raise `ConfigError` if it has not."""
+        self._budget = budget
+        self._is_paced = at_budget == "sample"
+        self._offline = None if at_budget in {"drop", "sample"} else offline
+        self._measurement = measurement
+        self._clock = clock
+        if budget is not None:
+            _require_prices(budget, measurement)
+            self._measurement = replace(measurement, budget=budget)
+        self._gap: float | None = None  # mean seconds between two turns
+        self._last: float | None = None
+        self._costs: tuple[float, ...] | None = None  # mean of a turn, for each limit
+        self._reset_lock()
+        call_in_child(self._reset_lock)
+
+    def _reset_lock(self) -> None:
+        """Create the lock; a forked child needs its own, because no thread would unlock it."""
+        self._lock = threading.RLock()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a limit of the budget is reached now."""
+        return self._budget is not None and self._budget.spent_limit is not None
+
+    async def of(self, sample: Sample, sampling: Sampling) -> Evaluation | SkipReason:
+        """Return the scores of ``sample``, or ``budget`` if the budget is spent.
+
+        A turn of which the budget has refused all requests is not scored by the judge either.
+        """
+        refused = None
+        if not self.is_spent:
+            found = await self._measurement.of(sample)
+            self._learn(found.usage)
+            if found.status != "error" or found.reason != "budget":
+                return replace(found, sampling=sampling)
+            refused = found
+        if self._offline is None:
+            return "budget"
+        offline = await self._offline.of(sample)
+        if refused is not None:  # the embedder may have been asked
+            offline = replace(offline, usage=offline.usage + refused.usage, cost=refused.cost)
+        return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
+
+    # --- sampling -------------------------------------------------------------------------------
+
+    def pace(self) -> float:
+        """Count a turn, and return the factor of its probability, above 0 and at most 1.
+
+        With ``at_budget="sample"``, an evaluated turn may take on average what each limit earns in
+        the time between two turns: the limit, divided by its seconds. The factor is this amount,
+        divided by the mean that an evaluated turn takes, and the lowest of all limits counts. Both
+        means are over recent turns. The factor is 1 until the first turn is evaluated.
+        """
+        if self._budget is None or not self._is_paced:
+            return 1.0
+        with self._lock:
+            self._arrived()
+            gap, costs = self._gap, self._costs
+        if gap is None or costs is None:
+            return 1.0
+        factors = (
+            whole(limit) / limit.seconds * gap / cost
+            for limit, cost in zip(self._budget.limits, costs, strict=True)
+            if cost > 0
+        )
+        return min(1.0, max(min(factors, default=1.0), 1e-6))
+
+    def _arrived(self) -> None:
+        now = self._clock()
+        if self._last is not None:
+            self._gap = _mean(self._gap, now - self._last)
+        self._last = now
+
+    def _learn(self, usage: Usage) -> None:
+        """Include the requests and tokens of a turn in the mean cost of turns."""
+        if self._budget is None or not self._is_paced:
+            return
+        model = self._measurement.judge.model
+        taken = self._budget.amounts(model, usage)
+        with self._lock:
+            known = self._costs or taken
+            self._costs = tuple(_mean(*pair) for pair in zip(known, taken, strict=True))
+
+    # --- metrics --------------------------------------------------------------------------------
+
+    def observe_left(self) -> list[Observation]:
+        """Return what is left of each limit, as a share of the limit from 0 to 1."""
+        left = [] if self._budget is None else self._budget.left()
+        return [
+            Observation(
+                amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
+                {semconv.LIMIT: str(limit)},
+            )
+            for limit, amount in left
+        ]
+
+
+def _mean(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + (value - mean) / _TURNS
+
+
+def _require_prices(budget: Budget, measurement: Measurement) -> None:
+    for part, model in (("judge", measurement.judge), ("embedder", measurement.embedder)):
+        if not is_offline(model):
+            name = getattr(model, "model", type(model).__name__)
+            budget.require_price(name, part)

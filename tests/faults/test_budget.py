@@ -1,0 +1,238 @@
+"""Budgets: what judge and embedder may take, in requests and money, on a clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live import App, attached
+from pipeline import OnesEmbedder
+from rag_eval_otel import Sample, evaluate
+from rag_eval_otel.cli import main
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.judge.budget import NANO, Budget
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.prices import Price, Prices
+from rag_eval_otel.limits import limits_of
+from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.testing import HttpReply, ManualClock, ScriptedOpenAI
+from rag_eval_otel.types import Usage
+from support import benchmark
+
+THREADS = 64
+PRICES = Prices(models={"j": Price(input=100.0, output=400.0)})
+METRIC = Guideline(guidelines="It is polite.", name="polite")
+
+
+def sample(number: int) -> Sample:
+    """Return a sample whose requests differ from those of other samples."""
+    return Sample(question=f"Who is {number}?", contexts=["Ada."], answer=f"Ada {number}.")
+
+
+async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any]:
+    """Evaluate samples one after the other; return the reasons for missing scores."""
+    reasons = []
+    for number in numbers:
+        found = await evaluate(
+            sample(number), [METRIC], judge=judge, embedder=HashingEmbedder(), budget=budget
+        )
+        reasons.append(found.scores[0].reason)
+    return reasons
+
+
+def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int = 0) -> list[Any]:
+    """Evaluate ``each`` samples in each of 64 threads; return the reasons for missing scores."""
+
+    def run(thread: int) -> list[Any]:
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=retries)
+        return asyncio.run(judged(judge, budget, range(thread * each, (thread + 1) * each)))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [reason for reasons in pool.map(run, range(THREADS)) for reason in reasons]
+
+
+def passed(_: dict[str, Any]) -> object:
+    """Return the judge's reply to the guideline."""
+    return {"guideline": True}
+
+
+@pytest.mark.fault(38, expected="exactly the limit with 64 threads; the rest is refused; resumes")
+def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object], None]) -> None:
+    """64 threads send as many HTTP requests as the budget allows, and again in the next window."""
+    clock = ManualClock()
+    budget = Budget(limits_of("100 requests/minute", where="budget"), clock=clock)
+    with ScriptedOpenAI(passed) as server:
+        reasons = in_threads(server, budget, each=3)
+        first = len(server.requests)
+        clock.advance(30)
+        in_threads(server, budget, each=1)
+        half = len(server.requests)
+        clock.advance(31)
+        in_threads(server, budget, each=3)
+        second = len(server.requests)
+    measured("requests of 192 in the first minute", first)
+    measured("requests of 192 in the next minute", second - half)
+    assert (first, half, second) == (100, 100, 200)
+    assert reasons.count("budget") == 3 * THREADS - 100
+
+
+@pytest.mark.fault(38, expected="retries count as requests")
+def test_fault_38_retries_are_within_the_budget(measured: Callable[[str, object], None]) -> None:
+    """A server that always fails gets no more HTTP requests than the budget allows."""
+    budget = Budget(limits_of("9 requests/minute", where="budget"), clock=ManualClock())
+    down = HttpReply(status=500, body={"error": {"message": "down"}})
+    with ScriptedOpenAI(lambda _: down) as server:
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=1)
+        asyncio.run(judged(judge, budget, range(20)))
+        sent = len(server.requests)
+    measured("requests of a budget of 9", sent)
+    assert sent == 9
+
+
+@pytest.mark.fault(38, expected="600 turns a minute admit at most 606 and at least 594 in 60 s")
+def test_fault_38_turns_a_minute_slide(measured: Callable[[str, object], None]) -> None:
+    """No window of 60 seconds has more turns than the limit, and few have less."""
+    clock = ManualClock()
+    admission = Admission(max_per_minute=600, clock=clock)
+    times = []
+    for _ in range(20_000):
+        if not admission.is_over_budget():
+            times.append(clock())
+        clock.advance(0.01)
+    windows = [sum(start <= at < start + 60 for at in times) for start in range(60, 140, 3)]
+    measured("turns in a window of 60 s", f"{min(windows)} to {max(windows)}")
+    assert max(windows) <= 600
+    assert min(windows) >= 594
+
+
+@pytest.mark.fault(38, expected="--max-requests 7 sends 7 HTTP requests, counted as 7")
+def test_fault_38_max_requests_counts_attempts(
+    tmp_path: Path, measured: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a judge that fails, the command sends no more requests than it may, with retries."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [{"question": f"Who is {i}?", "contexts": ["Ada."], "answer": "A."} for i in range(20)]
+    rows.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    down = HttpReply(status=500, body={"error": {"message": "down"}})
+    with ScriptedOpenAI(lambda _: down) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-1")
+        patch.setenv("RAG_EVAL_JUDGE_RETRIES", "1")
+        command = ["evaluate", str(rows), "--judge", "openai/j", "--embedder", "hashing"]
+        command += ["--judge-base-url", server.base_url, "--max-requests", "7"]
+        command += ["--metrics", "faithfulness", "--json", "--progress", "off"]
+        status = main(command)
+        sent = len(server.requests)
+    told = json.loads(capsys.readouterr().out)["usage"]["judge_requests"]
+    measured("HTTP requests of 7", sent)
+    measured("requests in the summary", told)
+    assert (status, sent, told) == (1, 7, 7)
+
+
+@pytest.mark.fault(38, expected="a budget of money is exceeded by at most one request a thread")
+def test_fault_38_a_budget_of_money_holds_with_64_threads(
+    measured: Callable[[str, object], None],
+) -> None:
+    """Requests that cost more than was estimated exceed the budget by less than one a thread."""
+    budget = Budget(limits_of("1 USD/day", where="budget"), prices=PRICES, clock=ManualClock())
+    # A reply of 1,000 words is four times as long as the first estimate.
+    wordy = " ".join(["so"] * 1_000)
+    usages: list[Usage] = []
+
+    def reply(body: dict[str, Any]) -> object:
+        asked = sum(len(str(one["content"]).split()) for one in body["messages"])
+        usages.append(Usage(prompt_tokens=asked, completion_tokens=1_003))
+        return f'{{"guideline": true, "reason": "{wordy}"}}'
+
+    with ScriptedOpenAI(reply) as server:
+        in_threads(server, budget, each=2)
+    costs = [PRICES.models["j"].of(usage) for usage in usages]
+    spent = sum(costs)
+    measured("money spent of 1 USD", f"{spent:.2f}")
+    measured("the most that 64 requests cost", f"{THREADS * max(costs):.2f}")
+    assert spent <= 1 + THREADS * max(costs)
+    assert spent >= 1 - 2 * max(costs)
+    (used,) = budget._used()  # noqa: SLF001
+    assert used == pytest.approx(spent * NANO, rel=0.01)
+
+
+def turns_of(app: App, count: int) -> None:
+    """Make ``count`` turns one after the other, each evaluated before the next."""
+    for number in range(count):
+        app.turn(number)
+        app.handle.flush()
+
+
+def live(server: ScriptedOpenAI, **options: Any) -> Any:
+    """Attach a pipeline with a judge behind ``server``."""
+    judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0)
+    return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift="off", **options)
+
+
+@pytest.mark.fault(38, expected="drop: turns beyond the budget are skipped, the judge not asked")
+def test_fault_38_turns_beyond_the_budget_are_dropped(
+    check_invariants: Callable[..., None], measured: Callable[[str, object], None]
+) -> None:
+    """Their spans say skipped, the counter says budget, and the gauge says that nothing is left."""
+    with (
+        ScriptedOpenAI(passed) as server,
+        live(server, budget="3 requests/day") as app,
+    ):
+        turns_of(app, 5)
+        check_invariants(app, turns=5, spans=15)
+        assert app.counted() == {("scored", None): 3, ("skipped", "budget"): 2}
+        assert app.statuses()["skipped"] == 2
+        left = gauge(app, "rag.evaluation.budget.left")
+        sent = len(server.requests)
+    measured("requests of 5 turns with a budget of 3", sent)
+    assert left == {"3 requests/day": 0}
+    assert sent == 3
+
+
+@pytest.mark.fault(38, expected="offline: the lexical judge scores turns beyond the budget")
+def test_fault_38_turns_beyond_the_budget_are_scored_offline(
+    check_invariants: Callable[..., None],
+) -> None:
+    """Their scores have the offline judge's name and version, apart from those of the judge."""
+    with (
+        ScriptedOpenAI(benchmark("_turns").reply) as server,
+        attached(
+            judge=OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0),
+            embedder=OnesEmbedder(),
+            metrics=["response_groundedness"],
+            budget="1 requests/day",
+            at_budget="offline",
+        ) as app,
+    ):
+        turns_of(app, 3)
+        check_invariants(app, turns=3, spans=9)
+        found = [dict(span.attributes or {}) for span in app.exported()]
+        offline = [one for one in found if one.get("rag.evaluation.judge") == "lexical"]
+        assert len(server.requests) == 1
+    assert len(offline) == 2
+    for one in offline:
+        version = one["rag.evaluation.offline.response_groundedness.version"]
+        assert "lexical" in str(version)
+        assert one["rag.evaluation.reason"] == "budget"
+        assert not any(name.startswith("rag.evaluation.response_") for name in one)
+
+
+def gauge(app: App, name: str) -> dict[Any, Any]:
+    """Return the values of a gauge of the pipeline, by limit."""
+    data = app.reader.get_metrics_data()
+    assert data is not None
+    points = [
+        point
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+    ]
+    return {(point.attributes or {})["limit"]: point.value for point in points}  # type: ignore[union-attr]

@@ -1,0 +1,107 @@
+"""What live scoring does when the budget is nearly or fully spent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from live import attached
+from rag_eval_otel import Config, Sample
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.limits import limits_of
+from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.score import build_measurement
+from rag_eval_otel.live.spending import Spending, build_budget
+from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
+
+SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
+METRIC = Guideline(guidelines="It is polite.", name="polite")
+
+
+def spending(clock: ManualClock, text: str, at_budget: str) -> Spending:
+    """Return the spending of a pipeline with a judge that takes one request a turn."""
+    judge = FakeJudge(lambda _: {"passing": True})
+    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift="off")
+    measurement = build_measurement(config)
+    budget = Budget(limits_of(text, where="budget"), clock=clock)
+    return Spending(measurement, budget=budget, at_budget=at_budget, clock=clock)
+
+
+def test_sampling_makes_the_budget_last() -> None:
+    """With four times more turns than the budget allows, about a quarter is evaluated evenly."""
+    clock = ManualClock()
+    one = spending(clock, "60 requests/minute", "sample")
+    admission = Admission(pace=one.pace, clock=clock)
+    evaluated: list[float] = []
+    probabilities: list[float] = []
+    for number in range(4 * 60 * 5):
+        found = admission.draw(number * 0x9E3779B97F4A7C15)
+        if isinstance(found, Sampling):
+            probabilities.append(found.probability)
+            scored = asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), found))
+            if not isinstance(scored, str):
+                evaluated.append(clock())
+        clock.advance(0.25)
+    later = [at for at in evaluated if at >= 60]
+    assert probabilities[-1] == pytest.approx(0.25, rel=0.05)
+    minutes = [sum(start <= at < start + 60 for at in later) for start in (60, 120, 180, 240)]
+    assert all(40 <= count <= 60 for count in minutes), minutes
+    thirds = [sum(60 + i * 80 <= at < 140 + i * 80 for at in later) for i in range(3)]
+    assert min(thirds) >= 50, thirds
+
+
+def test_with_enough_budget_every_turn_is_evaluated() -> None:
+    """The probability is 1 while turns take less than the budget earns."""
+    clock = ManualClock()
+    one = spending(clock, "600 requests/minute", "sample")
+    admission = Admission(pace=one.pace, clock=clock)
+    for number in range(100):
+        found = admission.draw(number)
+        assert found == Sampling()
+        asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), Sampling()))
+        clock.advance(0.2)
+
+
+def test_a_turn_that_sampling_leaves_out_has_the_reason_budget() -> None:
+    """A turn beyond the rate of the user has the reason ``sample_rate`` all the same."""
+    admission = Admission(sample_rate=0.5, pace=lambda: 0.5)
+    found = [admission.draw(number * 0x9E3779B97F4A7C15) for number in range(2_000)]
+    counts = [sum(one == reason for one in found) for reason in ("sample_rate", "budget")]
+    chosen = [one for one in found if isinstance(one, Sampling)]
+    assert 900 <= counts[0] <= 1_100
+    assert 400 <= counts[1] <= 600
+    assert {one.probability for one in chosen} == {0.25}
+
+
+def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
+    """A turn all of whose requests were refused is skipped."""
+    one = spending(ManualClock(), "1 requests/day", "drop")
+    first = asyncio.run(one.of(SAMPLE, Sampling()))
+    assert not isinstance(first, str)
+    assert first.status == "scored"
+    assert asyncio.run(one.of(Sample(question="Whom?", answer="A."), Sampling())) == "budget"
+    assert one.is_spent
+
+
+def test_wrong_budgets_are_refused_at_the_start() -> None:
+    """A budget in money needs prices, and a Redis needs a budget."""
+    with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
+        spending(ManualClock(), "1 USD/day", "drop")
+    with pytest.raises(ConfigError, match=r"budget_redis has no effect without a budget"):
+        build_budget(Config(budget_redis="redis://there/0"))
+    with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
+        build_budget(Config(budget="5 EUR/day"))
+    assert build_budget(Config()) is None
+
+
+def test_offline_scoring_needs_no_budget() -> None:
+    """The offline judge and embedder send no requests, so that no limit stops them."""
+    with attached(judge="lexical", embedder="hashing", budget="1 requests/day") as app:
+        for number in range(3):
+            app.turn(number)
+            app.handle.flush()
+        assert sum(app.counted().values()) == app.counted()["scored", None] == 3
