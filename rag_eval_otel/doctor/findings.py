@@ -189,7 +189,7 @@ def from_config(config: Config, *, judge_is_asked: bool) -> Iterator[Finding]:
     """
     if config.judge == "lexical":
         yield finding("judge-lexical", "the judge is lexical")
-    if config.sample_rate == 0:
+    if config.sample_rate == 0 and not config.chosen_rules:
         yield finding("turns-sample-rate", "sample_rate is 0: nothing is scored", level="problem")
     if config.max_turns_per_minute == 0:
         seen = "max_turns_per_minute is 0: nothing is scored"

@@ -414,7 +414,9 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
         msg = f"config must be a Config, not {given!r}; pass options by name"
         raise ConfigError(msg)
     check_targets(config)
-    return replace(config, sample_rate=0.0, spans="none") if config.sdk_disabled else config
+    if not config.sdk_disabled:
+        return config
+    return replace(config, sample_rate=0.0, sampling_rules=(), cascade=None, spans="none")
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:

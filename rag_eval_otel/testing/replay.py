@@ -33,6 +33,7 @@ from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.score import RecentTurns, TurnJob
 from rag_eval_otel.runtime.background import Job
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally
 from rag_eval_otel.types import UNTOUCHED, ContextsFromPrompt, Sample, SkipReason
 
@@ -286,8 +287,9 @@ class _Noting:
     def is_current(self) -> bool:
         return False
 
-    def refusal(self, _trace_id: int) -> None:
-        """Return None, so that every turn is read."""
+    def admit(self, _trace_id: int, _facts: object) -> Sampling:
+        """Return that the turn is chosen, so that every turn is read."""
+        return Sampling()
 
     def close(self) -> None:
         """Do nothing, because there are no sinks."""

@@ -165,6 +165,14 @@ def test_every_evaluated_turn_carries_its_probability(source: Source) -> None:
         assert {event.attributes[PROBABILITY] for event in events} == {0.5}
 
 
+def test_a_disabled_sdk_disables_the_cascade_and_the_rules() -> None:
+    """`OTEL_SDK_DISABLED` wins over options that ask for evaluations."""
+    rules = [{"match": {"route": "*"}, "rate": 1}]
+    with running(sdk_disabled=True, cascade=LexicalJudge(), sampling_rules=rules) as app:
+        assert app.handle.flush()
+        assert app.handle.stats.turns == {}
+
+
 def test_without_sampling_the_probability_is_1() -> None:
     """All turns are evaluated, and say so."""
     with running() as app:
