@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.types import HoldStatus
 
@@ -35,3 +36,12 @@ def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text(encoding="utf-8"))
     missing = [link for link in links if not (document.parent / link).exists()]
     assert not missing
+
+
+def test_the_page_on_health_names_existing_instruments() -> None:
+    """Each instrument that the page names is in `semconv`, and so are the SDK's."""
+    text = (ROOT / "docs" / "health.md").read_text(encoding="utf-8")
+    instrument = r"`(rag\.evaluation\.[\w.]+|otel\.sdk\.processor\.span\.queue\.\w+)`"
+    named = set(re.findall(instrument, text))
+    assert named
+    assert named <= {name for name in vars(semconv).values() if isinstance(name, str)}

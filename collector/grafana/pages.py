@@ -302,7 +302,134 @@ COST = Dashboard(
     ),
 )
 
-DASHBOARDS = (OVERVIEW, IN_DEPTH, COST)
+
+def _per_second(name: str, by: str, legend: str, where: str = "") -> Query:
+    matchers = ", ".join(filter(None, [where, SERVICE]))
+    return ask(f"sum by ({by}) (rate(rag_evaluation_{name}{{{matchers}}}{RATE}))", legend)
+
+
+def _now(name: str, by: str, legend: str, how: str = "sum") -> Query:
+    return ask(f"{how} by ({by}) (rag_evaluation_{name}{{{SERVICE}}})", legend)
+
+
+_ENDPOINT = "{{service_name}} {{endpoint}}"
+_BY_ENDPOINT = "service_name, endpoint"
+
+HEALTH = Dashboard(
+    uid="rag-health",
+    title="RAG answers: is the evaluator itself well?",
+    metrics="none",
+    panels=(
+        Panel(
+            title="Alerts on the evaluator",
+            kind="table",
+            width=WIDTH,
+            queries=(
+                ask(f'ALERTS{{alertname!~"RagAnswers.*|RagBad.*|RagScoreDrift", {SERVICE}}}', ""),
+            ),
+        ),
+        Panel(
+            title="Turns found, and what became of them",
+            told="Found = scored + unscored + error + skipped + dropped + what is pending.",
+            unit="reqps",
+            queries=(
+                _per_second("captured_total", "service_name", "{{service_name}} found"),
+                _per_second("turns_total", "outcome", "{{outcome}}"),
+            ),
+        ),
+        Panel(
+            title="Turns that wait for their evaluation",
+            told="A number that grows: the judge is slower than the traffic.",
+            queries=(_now("pending", "service_name", "{{service_name}}"),),
+        ),
+        Panel(
+            title="Turns dropped, by reason",
+            unit="reqps",
+            queries=(
+                _per_second(
+                    "turns_total",
+                    "service_name, reason",
+                    "{{service_name}} {{reason}}",
+                    'outcome="dropped"',
+                ),
+            ),
+        ),
+        Panel(
+            title="Spans that waited for scores, by status",
+            told="timeout, overload and flushed: exported before their scores came.",
+            unit="reqps",
+            queries=(_per_second("released_total", "status", "{{status}}"),),
+        ),
+        Panel(
+            title="Spans that wait for scores",
+            queries=(_now("held", "service_name", "{{service_name}}"),),
+        ),
+        Panel(
+            title="Memory of spans that wait for scores",
+            unit="bytes",
+            queries=(_now("held_bytes", "service_name", "{{service_name}}"),),
+        ),
+        Panel(
+            title="Requests to judge and embedder, by outcome",
+            told="Each retry is a request of its own.",
+            unit="reqps",
+            queries=(
+                _per_second(
+                    "endpoint_attempts_total", "endpoint, outcome", "{{endpoint}} {{outcome}}"
+                ),
+            ),
+        ),
+        Panel(
+            title="Requests that were not sent, by reason",
+            unit="reqps",
+            queries=(
+                _per_second(
+                    "endpoint_not_sent_total", "endpoint, reason", "{{endpoint}} {{reason}}"
+                ),
+            ),
+        ),
+        Panel(
+            title="Latency of judge and embedder",
+            unit="s",
+            queries=tuple(
+                ask(
+                    f"histogram_quantile({q}, sum by (endpoint, le)"
+                    f" (rate(rag_evaluation_endpoint_duration_seconds_bucket{{{SERVICE}}}{RATE})))",
+                    f"{{{{endpoint}}}} p{100 * q:.0f}",
+                )
+                for q in (0.5, 0.95)
+            ),
+        ),
+        Panel(
+            title="Circuit breakers",
+            told="0 closed, 0.5 sends a probe, 1 open. The worst of all processes.",
+            top=1,
+            queries=(_now("endpoint_breaker", _BY_ENDPOINT, _ENDPOINT, how="max"),),
+        ),
+        Panel(
+            title="Requests under way, and their limit",
+            told="The limit grows while replies are quick, and is cut after a refusal (429).",
+            queries=(
+                _now("endpoint_in_flight", _BY_ENDPOINT, f"{_ENDPOINT} under way"),
+                _now("endpoint_limit", _BY_ENDPOINT, f"{_ENDPOINT} limit"),
+            ),
+        ),
+        Panel(
+            title="Pauses after refusals (429)",
+            told="Seconds until the next request may be sent. The longest of all processes.",
+            unit="s",
+            queries=(_now("endpoint_pause_seconds", _BY_ENDPOINT, _ENDPOINT, how="max"),),
+        ),
+        Panel(title="From answer to score", unit="s", queries=_seconds("lag")),
+        Panel(
+            title="Failures of rag_eval_otel itself",
+            unit="reqps",
+            queries=(_per_second("internal_errors_total", "place", "{{place}}"),),
+        ),
+    ),
+)
+
+DASHBOARDS = (OVERVIEW, IN_DEPTH, COST, HEALTH)
 
 
 def queries(dashboards: Sequence[Dashboard] = DASHBOARDS) -> Iterator[str]:

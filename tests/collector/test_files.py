@@ -137,7 +137,7 @@ def dashboards() -> Iterator[dict[str, Any]]:
 def test_panels_of_a_dashboard_do_not_overlap() -> None:
     """Each dashboard has an id of its own, and each panel a place of its own."""
     pages = list(dashboards())
-    assert len({page["uid"] for page in pages}) == len(pages) == 3
+    assert len({page["uid"] for page in pages}) == len(pages) == 4
     for page in pages:
         places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in page["panels"]]
         assert len(set(places)) == len(places)
