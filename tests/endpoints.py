@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from opentelemetry.metrics import Observation
+
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.models import ProtectedJudge
@@ -14,6 +16,14 @@ def measurement(endpoint: Endpoint) -> Measurement:
     """Return a measurement with a judge that is asked by way of ``endpoint``."""
     judge = ProtectedJudge(FakeJudge(lambda _: {}), endpoint)
     return Measurement(metrics=(), judge=judge, embedder=HashingEmbedder())
+
+
+class Left:
+    """Half of a budget that is left."""
+
+    def observe(self) -> list[Observation]:
+        """Return the share that is left."""
+        return [Observation(0.5, {"limit": "1 USD/day"})]
 
 
 def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) -> None:

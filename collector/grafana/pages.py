@@ -420,6 +420,17 @@ HEALTH = Dashboard(
             unit="s",
             queries=(_now("endpoint_pause_seconds", _BY_ENDPOINT, _ENDPOINT, how="max"),),
         ),
+        Panel(
+            title="Budget that is left",
+            told="The share of each limit. The lowest of all processes.",
+            unit="percentunit",
+            top=1,
+            queries=(
+                _now(
+                    "budget_left_ratio", "service_name, limit", "{{service_name}} {{limit}}", "min"
+                ),
+            ),
+        ),
         Panel(title="From answer to score", unit="s", queries=_seconds("lag")),
         Panel(
             title="Failures of rag_eval_otel itself",

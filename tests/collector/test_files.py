@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Me
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
 from drifts import drifted
-from endpoints import measurement, report
+from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
 from rag_eval_otel.drift import DriftMonitor
@@ -43,6 +43,8 @@ def measured() -> Iterator[Metric]:
     endpoint = Endpoint("judge m")
     sink.watch(Holdback(seconds=1, max_spans=1, max_bytes=1), [measurement(endpoint)])
     report(endpoint, "ok", not_sent="circuit_open")
+    left = Left()
+    sink.watch_budget(left.observe)
     sink.found()
     sink.released("scored")
     sink.internal_error("sink")

@@ -20,12 +20,13 @@ from drifts import drifted
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
-from endpoints import measurement, report
+from endpoints import Left, measurement, report
 from rag_eval_otel.alerting.rules import Target, render
 from rag_eval_otel.judge.protection import Endpoint
 from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.live.hold import Holdback
 from rag_eval_otel.runtime.providers import Providers
+from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
 from rag_eval_otel.sinks.instruments import InstrumentSink
 from rag_eval_otel.testing import OtlpReceiver
@@ -62,6 +63,8 @@ class Desk:
         self._held = Holdback(seconds=600, max_spans=10, max_bytes=1000)
         self._endpoint = Endpoint("judge judge-model", Limits(concurrency=16))
         self._sink.watch(self._held, [measurement(self._endpoint)])
+        self._left = Left()
+        self._sink.watch_budget(self._left.observe)
         self._drift = DriftTelemetry(meter_provider=self._meters)
 
     def work(self) -> None:
@@ -75,6 +78,11 @@ class Desk:
                 lag=0.7,
                 judge="judge-model",
                 usage=usage,
+                offline=Evaluation(
+                    scores=(Score(name="faithfulness", value=0.8),),
+                    judge="lexical",
+                    sampling=Sampling(stage="offline"),
+                ),
             )
         )
         report(self._endpoint, "ok", "transport", not_sent="circuit_open")
