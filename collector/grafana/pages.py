@@ -279,6 +279,50 @@ COST = Dashboard(
             ),
         ),
         Panel(
+            title="Money a day, by judge",
+            told="For tokens of judge and embedder in the last 24 hours, where prices are known.",
+            queries=(
+                ask(
+                    "sum by (rag_evaluation_judge, rag_evaluation_currency)"
+                    f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))",
+                    "{{rag_evaluation_judge}} {{rag_evaluation_currency}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Money a day, by metric",
+            queries=(
+                ask(
+                    "sum by (gen_ai_evaluation_name, rag_evaluation_currency)"
+                    f" (increase(rag_evaluation_judge_cost_total{{{SERVICE}}}[1d]))",
+                    "{{gen_ai_evaluation_name}} {{rag_evaluation_currency}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="What is left of the budget",
+            unit="percentunit",
+            top=1,
+            queries=(
+                ask(
+                    f"min by (service_name, limit) (rag_evaluation_budget_left_ratio{{{SERVICE}}})",
+                    "{{service_name}} {{limit}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Turns that the budget cut",
+            told="Skipped, or with scores of the offline judge only.",
+            unit="reqps",
+            queries=(
+                ask(
+                    "sum by (service_name, outcome)"
+                    f' (rate(rag_evaluation_turns_total{{reason="budget", {SERVICE}}}{RATE}))',
+                    "{{service_name}} {{outcome}}",
+                ),
+            ),
+        ),
+        Panel(
             title="Embedding requests",
             unit="reqps",
             queries=(ask(_rate("embedding_calls", "service_name"), "{{service_name}}"),),

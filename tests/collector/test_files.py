@@ -20,8 +20,11 @@ from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.cli import main
 from rag_eval_otel.drift import DriftMonitor
+from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.hold import Holdback
+from rag_eval_otel.live.spending import Spending
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.drift import DriftTelemetry
@@ -31,7 +34,7 @@ from rag_eval_otel.types import Evaluation, Score, Usage
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
 TEXTS = [*COLLECTOR.glob("prometheus/*.yaml"), *COLLECTOR.glob("grafana/dashboards/*.json")]
-LABELS = ("status", "judge", "label", "drift_direction", "drift_cause")
+LABELS = ("status", "judge", "label", "currency", "drift_direction", "drift_cause")
 SUFFIXES = {"1": "", "s": "_seconds"}
 
 
@@ -49,7 +52,9 @@ def measured() -> Iterator[Metric]:
     sink.released("scored")
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
-    scores = (Score(name="faithfulness", value=1.0),)
+    budget = Spending(measurement(endpoint), budget=Budget(limits_of("1 tokens/day", where="b")))
+    sink.watch_budget(budget.observe_left)
+    scores = (Score(name="faithfulness", value=1.0, cost=0.5),)
     offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
     drift = DriftTelemetry(meter_provider=meters)
     drift.report(drifted())

@@ -38,6 +38,9 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(cascade=0.5)  # type: ignore[arg-type]
     instrument(suspicious_rate="0.5")  # type: ignore[arg-type]
     instrument(max_held=0.5)  # type: ignore[arg-type]
+    instrument(budget="5 USD/day", at_budget="offline", prices={"models": {}})
+    instrument(budget=5)  # type: ignore[arg-type]
+    instrument(budget_redis=6379)  # type: ignore[arg-type]
     instrument(thresholds={"faithfulness": "high"})  # type: ignore[dict-item]
     instrument(thresholds={"faithfulness": 0.8})
     instrument(wrap=ConsoleSpanExporter())  # type: ignore[arg-type]
