@@ -18,7 +18,7 @@ from rag_eval_otel.judge.outcomes import Outcome
 BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
 
 _MINUTE = 60.0
-_WINDOW = 60.01  # seconds between requests that must not be in one minute, also after rounding
+_WINDOW = 60.000001  # seconds between requests that must not be in one minute after rounding
 _JITTER = 0.1  # most part that is added to the time until a probe
 _RETRY_SHARE = 0.1
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts

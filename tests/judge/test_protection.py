@@ -232,6 +232,22 @@ def test_the_limit_a_minute_makes_requests_wait_or_fail() -> None:
     assert [round(at) for at in server.at] == [0] * 10 + [60] * 10 + [120] * 10
 
 
+def test_a_request_that_waits_for_its_minute_also_waits_for_a_new_pause() -> None:
+    """A 429 that comes while a request waits for the limiter holds for this request, too."""
+
+    async def use(server: Server) -> list[float]:
+        server.seconds = 55.0
+        first = asyncio.ensure_future(server.ask())
+        await asyncio.sleep(0)
+        await asyncio.gather(first, server.ask())
+        return server.at
+
+    limits = Limits(requests_per_minute=1, patience=500.0, timeout=None, retries=0)
+    at, _ = run(use, lambda now: refusal(20.0) if now < 1 else None, limits)
+    assert len(at) == 2
+    assert at[1] >= 75
+
+
 # --- the breaker ----------------------------------------------------------------------------------
 
 
