@@ -22,6 +22,7 @@ nox.options.sessions = [
     "openai_v2",
     "auto",
     "gevent",
+    "servers",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -255,6 +256,13 @@ def local(session: nox.Session) -> None:
     """Judge by small models with random weights, made by the libraries that run real ones."""
     session.env["HF_HUB_OFFLINE"] = "1"
     test_beside(session, "sentence-transformers>=4")
+
+
+@nox.session
+def servers(session: nox.Session) -> None:
+    """End servers and workers as they are deployed: uvicorn, gunicorn, Celery, a notebook."""
+    packages = ("uvicorn<1", "gunicorn", "celery", "gevent", "ipykernel", "jupyter-client")
+    test_beside(session, *packages)
 
 
 @nox.session

@@ -61,3 +61,7 @@ def wsgi(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iter
     turn()
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [str(os.getpid()).encode()]
+
+
+if os.environ.get("SERVED_TURNS_AT_IMPORT"):  # then the judge's thread imports its client
+    turn()

@@ -140,7 +140,7 @@ class _Process:
             one.work.flush(one.seconds)
 
     def _after_fork(self) -> None:
-        self._sigterm.reset()
+        self._sigterm.enter_child()
         self._follow_children()
 
     def _follow_children(self) -> None:
@@ -185,7 +185,8 @@ class _Sigterm:
     signal is raised again with the default handler. If the application or its server has a handler,
     only that handler is called, because it ends the process in its own way. Some servers, such as
     uvicorn, then restore the default handler and raise the signal again. So from the first SIGTERM
-    on, our handler is set wherever the default handler is restored.
+    on, our handler is set wherever the default handler is restored. In a forked child that is so
+    from the beginning, because workers of gunicorn restore the default handler first.
 
     Nothing is done if SIGTERM is ignored, if its handler is not a function of Python, and if the
     pipeline is not made on the main thread, because no other thread can set a handler.
@@ -197,9 +198,15 @@ class _Sigterm:
         self.reset()
 
     def reset(self) -> None:
-        """Forget a SIGTERM of the parent process."""
+        """Forget a SIGTERM of the parent process, if there is one."""
         self._is_ending = False
         self._deferred_since: float | None = None
+
+    def enter_child(self) -> None:
+        """Stay in place in a forked child, in which servers restore the default handler first."""
+        self.reset()
+        if self._process.seconds_at_sigterm:
+            self._watch_restores()
 
     def install(self) -> None:
         """Set the handler, in front of the handler that is there."""
@@ -222,12 +229,13 @@ class _Sigterm:
 
     def _pass_on(self, there: SignalHandler, signum: int, frame: FrameType | None) -> None:
         """Call the handler ``there``, and do the last work if it ends by the default handler."""
-        if getattr(signal.signal, "__wrapped__", None) is not self._set:
-            signal.signal = self._restored()  # type: ignore[assignment]
+        self._watch_restores()
         there(signum, frame)
 
-    def _restored(self) -> Callable[[int, Any], Any]:
-        """Return a `signal.signal` that sets our handler in place of the default one."""
+    def _watch_restores(self) -> None:
+        """Have `signal.signal` set our handler in place of the default one."""
+        if getattr(signal.signal, "__wrapped__", None) is self._set:
+            return
 
         @wraps(self._set)
         def set_handler(signalnum: int, handler: Any) -> Any:
@@ -235,7 +243,7 @@ class _Sigterm:
                 handler = _Handler(self._end, signal.SIG_DFL)
             return self._set(signalnum, handler)
 
-        return set_handler
+        signal.signal = set_handler
 
     def _end(self, signum: int, frame: FrameType | None) -> None:
         """Do the last work, and raise the signal again with the default handler."""

@@ -105,11 +105,23 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
         logs=() if has_logs else exporters("logs"),
     )
     trace.set_tracer_provider(made.tracer_provider)
+    logging.getLogger(trace.__name__).addFilter(_explain_refusal)
     if not has_meters:
         metrics.set_meter_provider(made.meter_provider)
     if not has_logs:
         _logs.set_logger_provider(made.logger_provider)
     return made.tracer_provider
+
+
+def _explain_refusal(record: logging.LogRecord) -> bool:
+    """Log what to do if the API refuses a tracer provider, because there is ours already."""
+    if str(record.msg).startswith("Overriding of current TracerProvider"):
+        _log.warning(
+            "set_tracer_provider() came after instrument(), which has made a provider from the"
+            " OTEL_* variables; the provider set now gets no spans. Call set_tracer_provider()"
+            " first, or instrument(tracer_provider=...)"
+        )
+    return True
 
 
 def logger_provider_or_global(given: _logs.LoggerProvider | None) -> _logs.LoggerProvider:

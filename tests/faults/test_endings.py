@@ -307,3 +307,37 @@ def test_judges_that_wait_do_not_delay_a_flush() -> None:
         assert app.handle.flush(0.1) is False
         judge.open()
         assert app.handle.flush()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("provider later", expected="a warning that says what to do")
+def test_fault_provider_later_the_application_sets_its_provider_after_instrument(
+    measured: Measured,
+) -> None:
+    """OpenTelemetry refuses a second provider, so the order must be changed, which a log says."""
+    script = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from rag_eval_otel import instrument
+instrument()
+trace.set_tracer_provider(TracerProvider())
+"""
+    with stage() as found:
+        status, _, errors = found.run(script)
+    assert status == 0
+    assert "Call set_tracer_provider() first" in errors
+    measured("warnings", errors.count("Call set_tracer_provider() first"))
+
+
+@pytest.mark.slow
+@pytest.mark.fault("gevent", expected="all turns scored, nothing printed")
+def test_fault_gevent_a_patched_program_ends(measured: Measured) -> None:
+    """Threads are greenlets, and a program ends with turns under way."""
+    pytest.importorskip("gevent")
+    script = "from gevent import monkey; monkey.patch_all()\n" + TURNS + "made(20)"
+    with stage(latency=0.1) as found:
+        status, _, errors = found.run(script)
+        statuses = found.statuses()
+    measured("turns scored", f"{statuses['scored']} of 20")
+    assert (status, statuses) == (0, {"scored": 20}), errors
+    assert "Error" not in errors

@@ -1,0 +1,255 @@
+"""Servers and workers as they are deployed: how each of them ends, and what arrives."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from processes import PATIENCE, Stage, stage
+
+REQUESTS = 40
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    """Skip the test if one of ``modules`` is not installed."""
+    missing = [name for name in modules if find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def until(is_done: Callable[[], bool]) -> None:
+    """Wait until ``is_done()``."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_done():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+
+
+def answers(port: int) -> bool:
+    """Return True if a request makes a turn, and False if nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/", headers={"Connection": "close"})
+        return connection.getresponse().status == 200
+    except (ConnectionError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def ask(port: int, times: int) -> None:
+    """Make ``times`` requests."""
+    for _ in range(times):
+        until(lambda: answers(port))
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str]:
+    """Send a signal; return the exit status and what the process wrote to stderr."""
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors
+
+
+def all_scored(found: Stage, made: int, errors: str) -> None:
+    """Assert that all turns that were made have arrived with their scores, once."""
+    assert found.statuses() == {"scored": made}, errors
+    assert len(found.spans("child")) == made
+    assert len({span.span_id for span in found.spans()}) == made
+    assert "Traceback" not in errors, errors
+
+
+# --- ASGI -----------------------------------------------------------------------------------------
+
+
+@needs("uvicorn")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_uvicorn_and_sigterm(workers: int) -> None:
+    """Uvicorn raises SIGTERM again with the default handler, after it has stopped."""
+    port = free_port()
+    command = ("-m", "uvicorn", "served:asgi", "--port", str(port), "--workers", str(workers))
+    with stage(latency=0.1) as found, found.running(*command) as process:
+        ask(port, REQUESTS)
+        status, errors = end(process)
+        all_scored(found, REQUESTS, errors)
+    if workers == 1:
+        assert status == -signal.SIGTERM
+
+
+# --- gunicorn -------------------------------------------------------------------------------------
+
+WORKERS = {
+    "sync": (),
+    "gthread": ("--threads", "4"),
+    "gevent": (),
+    "uvicorn.workers.UvicornWorker": (),
+}
+
+
+def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
+    """Return the arguments of Python that serve the application with two workers."""
+    serve = "import sys; from gunicorn.app.wsgiapp import run; sys.exit(run())"
+    bind = ("--bind", f"127.0.0.1:{port}", "--workers", "2", "--graceful-timeout", "100")
+    return ("-c", serve, f"served:{app}", *bind, "--timeout", "100", *options)
+
+
+@needs("gunicorn")
+@pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["alone", "preload"])
+@pytest.mark.parametrize("worker", WORKERS)
+def test_gunicorn_and_sigterm(worker: str, preload: tuple[str, ...]) -> None:
+    """With ``--preload``, the workers are forked while the judge's thread imports its client."""
+    pytest.importorskip(worker.rpartition(".")[0] or "gunicorn")
+    if worker == "gevent":
+        pytest.importorskip("gevent")
+        if preload:
+            pytest.skip("turns before the fork block gevent's hub in its workers: not solved")
+    port, app = free_port(), "asgi" if "uvicorn" in worker else "wsgi"
+    options = ("--worker-class", worker, *WORKERS[worker], *preload)
+    early = {"SERVED_TURNS_AT_IMPORT": "yes"} if preload else {}
+    with (
+        stage(latency=0.1) as found,
+        found.running(*gunicorn(port, *options, app=app), **early) as process,
+    ):
+        ask(port, REQUESTS)
+        status, errors = end(process)
+        all_scored(found, REQUESTS + len(preload), errors)
+    assert status == 0
+
+
+@needs("gunicorn")
+def test_gunicorn_replaces_its_workers() -> None:
+    """HUP starts new workers and ends the old ones; `max_requests` ends a worker after a few."""
+    port = free_port()
+    with (
+        stage(latency=0.1) as found,
+        found.running(*gunicorn(port, "--max-requests", "15")) as process,
+    ):
+        ask(port, REQUESTS)
+        process.send_signal(signal.SIGHUP)
+        ask(port, REQUESTS)
+        status, errors = end(process)
+        all_scored(found, 2 * REQUESTS, errors)
+        assert len({span.attributes["process"] for span in found.spans()}) > 2
+    assert status == 0
+
+
+# --- Celery ---------------------------------------------------------------------------------------
+
+
+@needs("celery")
+@pytest.mark.parametrize(
+    "options", [(), ("--max-tasks-per-child", "1")], ids=["warm shutdown", "one task"]
+)
+def test_celery_prefork(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Children of the pool end by os._exit: at a warm shutdown, or after each task."""
+    done, made = tmp_path / "done", 20
+    done.touch()
+    command = ("-m", "celery", "-A", "served_tasks", "worker", "-P", "prefork", "-c", "2")
+    quiet = ("--without-mingle", "--without-gossip", "--without-heartbeat")
+    variables = {"SERVED_DONE": str(done), "SERVED_TASKS": str(made)}
+    with (
+        stage(latency=0.1) as found,
+        found.running(*command, *quiet, *options, **variables) as process,
+    ):
+        until(lambda: done.read_text().count("done") == made)
+        status, errors = end(process)
+        all_scored(found, made, errors)
+    assert status == 0
+
+
+# --- multiprocessing, gevent, notebooks -----------------------------------------------------------
+
+SPAWNED = """
+import multiprocessing
+from served import turn
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    children = [context.Process(target=turn) for _ in range(4)]
+    for child in children: child.start()
+    for child in children: child.join()
+    assert not any(child.exitcode for child in children)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing(method: str, tmp_path: Path) -> None:
+    """A child with one turn ends right after it."""
+    script = tmp_path / "app.py"
+    script.write_text(SPAWNED.format(method=method))
+    with stage(latency=0.1) as found, found.running(str(script)) as process:
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+        all_scored(found, 4, errors)
+
+
+@needs("gevent")
+def test_gevent_and_sigterm() -> None:
+    """With threads that are greenlets, the handler cannot wait; the process ends all the same."""
+    script = """
+from gevent import monkey; monkey.patch_all()
+import os, signal, time
+from served import turn
+for _ in range(20): turn()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(600)
+"""
+    with stage(latency=0.1) as found:
+        status, _, errors = found.run(script)
+        assert status == -signal.SIGTERM, errors
+        all_scored(found, 20, errors)
+
+
+@needs("ipykernel", "jupyter_client")
+def test_a_kernel_of_a_notebook_is_shut_down() -> None:
+    """The turns of a cell are scored when the kernel shuts down."""
+    from jupyter_client.manager import KernelManager  # noqa: PLC0415
+
+    with stage(latency=0.1) as found:
+        kernel = KernelManager()
+        kernel.kernel_spec.argv[0] = sys.executable
+        kernel.shutdown_wait_time = PATIENCE
+        kernel.start_kernel(env=found.environment(), stderr=subprocess.DEVNULL)
+        client = kernel.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=PATIENCE)
+            cell = "from served import turn\nfor _ in range(20): turn()"
+            reply = client.execute_interactive(cell, timeout=PATIENCE)
+            assert reply["content"]["status"] == "ok", json.dumps(reply["content"])
+        finally:
+            client.stop_channels()
+            kernel.shutdown_kernel()
+        all_scored(found, 20, "")
+
+
+def test_os_exit_loses_no_more_than_what_is_held() -> None:
+    """Nothing can be done before os._exit: what the last flush has exported is there."""
+    script = """
+import os
+from served import handle, turn
+for _ in range(10): turn()
+assert handle.flush(100)
+for _ in range(5): turn()
+os._exit(0)
+"""
+    with stage() as found:
+        assert found.run(script)[0] == 0
+        assert found.statuses()["scored"] == 10
+        assert sum(found.statuses().values()) <= 15
