@@ -8,6 +8,7 @@ import copy
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
 from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.texts import features
 from rag_eval_otel.providers import PROVIDERS, parts_of
+from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.runtime.workers import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
@@ -259,11 +261,12 @@ class Embed:
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         size = sum(map(len, texts))
-        meter = Meter(self._budget, model=name_of(self._embedder), size=size, part="embedder")
+        name = name_of(self._embedder)
+        meter = Meter(self._budget, model=name, size=size, part="embedder")
         self._meters[meter] = texts
         try:
             async with meter:
-                rows = await self._embedder.embed(texts)
+                rows = await within(f"embedder {name}", partial(self._embedder.embed, texts))
                 meter.tell(Usage(embedding_requests=1))
         finally:
             if self._meters.pop(meter, None) is not None:  # else `cancel` has counted it

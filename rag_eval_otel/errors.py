@@ -99,6 +99,12 @@ class JudgeUnavailableError(JudgeError):
     requests: int = 0
 
 
+class PartBlockedError(JudgeUnavailableError):
+    """A metric, judge, embedder or sink was not called: it has blocked the event loop before."""
+
+    reason: ClassVar[Reason] = "blocked"
+
+
 class BudgetSpentError(JudgeUnavailableError):
     """The judge was not asked, because the budget of a run over a dataset is spent."""
 

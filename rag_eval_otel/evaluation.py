@@ -35,6 +35,7 @@ from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric
 from rag_eval_otel.redaction import Redactor, scrubbed
+from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import (
     Embedder,
     Embedding,
@@ -335,7 +336,8 @@ def _parameters(metric: object) -> list[tuple[str, object]]:
 async def _run(metric: Metric, sample: Sample, ask: Ask, embed: Embed) -> Score:
     try:
         with measuring(metric.name):
-            return _checked(await metric.measure(sample, ask, embed))
+            measure = partial(metric.measure, sample, ask, embed)
+            return _checked(await within(f"metric {metric.name}", measure))
     except JudgeError as error:
         told = scrubbed(str(error), texts=_texts_of(sample))
         return _failed(metric, error.reason, told=f"{type(error).__name__}: {told}")

@@ -56,6 +56,7 @@ Reason = Literal[
     "rate_limited",
     "bad_request",
     "circuit_open",
+    "blocked",
     "budget",
     "shutdown",
     "internal",

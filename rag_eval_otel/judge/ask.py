@@ -27,6 +27,7 @@ from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
+from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import Fusion, Reasons, Usage
 
 R = TypeVar("R", bound=Reply)
@@ -219,7 +220,8 @@ class Ask:
         self._meters[meter] = tasks
         try:
             async with meter:
-                replies = await self._judge.reply(tasks)
+                reply = partial(self._judge.reply, tasks)
+                replies = await within(f"judge {self._judge.model}", reply)
                 meter.tell(replies.usage)
         except JudgeError as error:
             return [error] * len(tasks)

@@ -19,11 +19,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from opentelemetry import context as otel_context
 
 from rag_eval_otel.types import Ending, HoldStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 Key: TypeAlias = "tuple[int, int]"
 """Trace id and span id. LangChain run trees have trace id 0, as their spans do not exist yet."""
@@ -31,6 +37,8 @@ Key: TypeAlias = "tuple[int, int]"
 State: TypeAlias = Literal["collecting", "scoring", "released"]
 
 _NAP = 0.01  # seconds
+_NEVER = float("inf")
+_MAX_LEFT = 4096  # items that were released or refused without scores, and are remembered
 CHUNK = 256  # items released between two flushes, so that the next queue does not overflow
 
 
@@ -45,6 +53,17 @@ class Releasable(Protocol):
         """
 
 
+class Awaited(Releasable, Protocol):
+    """A `Releasable` that knows until when its scores are awaited."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the release at the deadline, 0 if it has left then, inf if there is none.
+
+        After a flush the result is inf as well, because the scores are then wanted as events.
+        """
+
+
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class _Held:
     item: Releasable
@@ -52,6 +71,7 @@ class _Held:
     size: int
     number: int
     state: State = "collecting"
+    status: HoldStatus | None = None
 
 
 class Holdback:
@@ -86,6 +106,7 @@ class Holdback:
         self._held: dict[Key, _Held] = {}  # by deadline, since every item waits equally long
         self._bytes = 0
         self._next = 0
+        self._left: OrderedDict[Key, None] = OrderedDict()  # too late for their scores
         self._in_transit: dict[int, int] = {}  # number of the item to identity of the thread
         self._reaper: threading.Thread | None = None
 
@@ -117,6 +138,8 @@ class Holdback:
         with self._lock:
             room = len(self._held) < self._max_spans and self._bytes + size <= self._max_bytes
             if not (room and self.is_open and key not in self._held):
+                if not room:
+                    self._note_left(key)
                 return False
             if self._reaper is None and not self._start_reaper():
                 return False
@@ -125,7 +148,7 @@ class Holdback:
             self._bytes += size
         return True
 
-    def start_scoring(self, key: Key) -> Releasable:
+    def start_scoring(self, key: Key) -> Awaited:
         """Record that the span or run tree stored under ``key`` is being scored.
 
         Return an object with a method ``release``. The method passes the span or run tree on to the
@@ -135,7 +158,26 @@ class Holdback:
             held = self._held.get(key)
             if held is not None:
                 held.state = "scoring"
-        return _HeldKey(self, key)
+            return _HeldKey(self, key, held, 0.0 if key in self._left else _NEVER)
+
+    def which_left(self, keys: Iterable[Key]) -> Key | None:
+        """Return the first of ``keys`` whose item was refused, or left before `start_scoring`.
+
+        Only the last 4,096 items that left at their deadlines are remembered.
+        """
+        return next((key for key in keys if key in self._left), None)
+
+    def seconds_left(self, held: _Held) -> float:
+        """Return the seconds until ``held`` is released at its deadline; see `Awaited`."""
+        if self._seconds == 0 or (held.state == "released" and held.status != "timeout"):
+            return _NEVER
+        return max(0.0, held.deadline - self._clock())
+
+    def _note_left(self, key: Key) -> None:
+        if self._seconds > 0:
+            self._left[key] = None
+            if len(self._left) > _MAX_LEFT:
+                self._left.popitem(last=False)
 
     def release(self, key: Key, ending: Ending) -> bool:
         """Remove the span or run tree under ``key`` from the store, and pass it on for export.
@@ -147,7 +189,9 @@ class Holdback:
             held = self._held.pop(key, None)
             if held is None:
                 return False
-            held.state = "released"
+            if ending.status == "timeout" and held.state == "collecting":
+                self._note_left(key)
+            held.state, held.status = "released", ending.status
             self._bytes -= held.size
             self._in_transit[held.number] = threading.get_ident()
         try:
@@ -242,6 +286,31 @@ class Holdback:
 class _HeldKey:
     hold: Holdback
     key: Key
+    held: _Held | None
+    otherwise: float
+
+    @property
+    def seconds_left(self) -> float:
+        return self.otherwise if self.held is None else self.hold.seconds_left(self.held)
 
     def release(self, ending: Ending) -> None:
         self.hold.release(self.key, ending)
+
+
+class HeldSpan:
+    """An ended span that waits for scores, with the context in which the span ended."""
+
+    __slots__ = ("_context", "_export", "_span")
+
+    def __init__(self, export: Callable[[ReadableSpan, Ending], None], span: ReadableSpan) -> None:
+        self._export = export
+        self._span = span
+        self._context = otel_context.get_current()
+
+    def release(self, ending: Ending) -> None:
+        """Export the span in the context in which it ended, not in that of this thread."""
+        token = otel_context.attach(self._context)
+        try:
+            self._export(self._span, ending)
+        finally:
+            otel_context.detach(token)

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
-from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, TracerProvider, get_current_span
 
@@ -37,15 +36,16 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.hold import Holdback, Key
+from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
 from rag_eval_otel.live.sampling import attributes_around
-from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer
+from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
 from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.runtime.background import GivenUp, Sweeper
+from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.workers import Sweeper
 from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Stats
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason
@@ -168,7 +168,9 @@ class Pipeline:
             taken = self.buffer.take(span)
             if taken.anchor is not None and taken.trace is not None and self._next is not None:
                 size = taken.trace.unheld
-                is_held = self.hold.hold(_key_of(span), _HeldSpan(self, span), size=size)
+                is_held = self.hold.hold(
+                    _key_of(span), HeldSpan(self.export_enriched, span), size=size
+                )
                 fate = "held" if is_held else "no room"
                 if is_held:
                     taken.trace.hold(taken.anchor)
@@ -189,7 +191,7 @@ class Pipeline:
     def release_unheld(self, span: ReadableSpan) -> None:
         """Export a span that should have waited for scores, but for which there was no room."""
         why: HoldStatus = "overload" if self.hold.is_open else "shutdown"
-        _HeldSpan(self, span).release(Ending(why))
+        HeldSpan(self.export_enriched, span).release(Ending(why))
 
     def export(self, span: ReadableSpan) -> None:
         """Export ``span`` without the texts that the configuration excludes.
@@ -334,10 +336,11 @@ class Pipeline:
             turn = replace(turn, doubt="ambiguous")
         line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
         anchor = next((view for view in line if view.span_id in trace.held), None)
-        held = None
+        key = self.hold.which_left((trace.trace_id, view.span_id) for view in line)
         if anchor is not None:
             del trace.held[anchor.span_id]
-            held = self.hold.start_scoring((trace.trace_id, anchor.span_id))
+            key = (trace.trace_id, anchor.span_id)
+        held = None if key is None else self.hold.start_scoring(key)
         view = anchor or next(iter(line), None)
         context = INVALID_SPAN_CONTEXT if view is None else view.context
         ended = (view.end if view is not None else turn.anchor.end) or 0
@@ -348,7 +351,7 @@ class Pipeline:
     def give_up(self, trace: Trace, why: GivenUp) -> None:
         self.instruments.found(_count_turns(trace))
         self.scorer.count_given_up(why, _count_turns(trace))
-        self._release_held(trace, Ending(why))
+        self._release_held(trace, given_up(why))
 
     def _release_held(self, trace: Trace, ending: Ending) -> None:
         """Export the spans of ``trace`` that were kept back but belong to no submitted turn."""
@@ -393,25 +396,6 @@ class Pipeline:
         self.hold.reset()
 
 
-class _HeldSpan:
-    """An ended span that waits for scores, with the context in which the span ended."""
-
-    __slots__ = ("_context", "_pipeline", "_span")
-
-    def __init__(self, pipeline: Pipeline, span: ReadableSpan) -> None:
-        self._pipeline = pipeline
-        self._span = span
-        self._context = otel_context.get_current()
-
-    def release(self, ending: Ending) -> None:
-        """Export the span in the context in which it ended, not in that of this thread."""
-        token = otel_context.attach(self._context)
-        try:
-            self._pipeline.export_enriched(self._span, ending)
-        finally:
-            otel_context.detach(token)
-
-
 @dataclass(slots=True, eq=False)
 class _TraceJob:
     """A background job that finds the RAG turns in one trace. Each turn is then another job."""
@@ -419,10 +403,12 @@ class _TraceJob:
     pipeline: Pipeline
     trace: Trace
     is_read: bool = False
+    seconds_left: float = float("inf")
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.pipeline.read(self.trace)
         self.is_read = True
+        return False
 
     async def run(self) -> None: ...
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,19 +19,20 @@ from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ErrorMode
-from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.errors import PartBlockedError, RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
-from rag_eval_otel.live.hold import Releasable
+from rag_eval_otel.live.hold import Awaited
 from rag_eval_otel.live.sampling import Admission, facts_of
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.runtime.watchdog import running
 from rag_eval_otel.sampling import Facts, Sampling
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink
 from rag_eval_otel.types import (
@@ -79,7 +81,7 @@ class TurnScorer:
         self._offline = offline
         self.evaluator = evaluator
         self.instruments = instruments
-        self.sinks = (*sinks, instruments)
+        self.sinks = (instruments, *sinks)  # counted first: another sink may block
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
@@ -180,28 +182,43 @@ class TurnScorer:
     def count_given_up(self, why: GivenUp, turns: int = 1) -> None:
         """Count RAG turns that a shutdown has cancelled, or that an exception has ended."""
         for _ in range(turns):
-            if why == "shutdown":
-                self.instruments.turn("dropped", "shutdown")
+            if why in {"shutdown", "overload"}:
+                self.instruments.turn("dropped", why)
             else:
-                self.instruments.turn("error", "internal")
+                self.instruments.turn("error", "blocked" if why == "blocked" else "internal")
 
     async def score(
-        self, turn: Turn, span: SpanContext, *, ended: int, chosen: Chosen | None = None
+        self,
+        turn: Turn,
+        span: SpanContext,
+        *,
+        ended: int,
+        chosen: Chosen | None = None,
+        claim: Callable[[Ending], bool] = lambda _: True,
     ) -> Ending:
         """Evaluate ``turn``, pass the scores to the sinks, and return what to write on the span.
 
         The result has the scores, or the reason why there are none. ``span`` identifies the span of
         the turn. ``ended`` is the time in ns at which the turn ended. ``chosen`` says how the turn
-        was chosen.
+        was chosen. ``claim`` is called with the result before the turn is counted. If it returns
+        False, the turn was given up and counted before.
         """
         ref = SpanRef(
             trace_id=span.trace_id, span_id=span.span_id, trace_flags=int(span.trace_flags)
         )
         result = await self._evaluation(turn, ref, ended=ended, chosen=chosen or Chosen())
         if not isinstance(result, Evaluation):
-            self.refuse(result)
-            return Ending("skipped", result)
-        return replace(self._emit(result), contexts=turn.contexts_source)
+            ending = Ending("skipped", result)
+            if claim(ending):
+                self.refuse(result)
+            return ending
+        shown = replace(result, question_embedding=None)  # the question may be guessed from it
+        reason: SkipReason | Reason | None = shown.sampling.reason if shown.sampling else None
+        reason = shown.reason if shown.status == "unscored" else reason
+        ending = Ending(shown.status, reason, evaluation=shown, contexts=turn.contexts_source)
+        if claim(ending):
+            self._emit(result, shown)
+        return ending
 
     async def _evaluation(
         self, turn: Turn, span: SpanRef, *, ended: int, chosen: Chosen
@@ -245,17 +262,20 @@ class TurnScorer:
             return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
         return replace(judged, offline=offline)
 
-    def _emit(self, result: Evaluation) -> Ending:
-        """Pass the evaluation ``result`` to the sinks, and return what to write on the span."""
+    def _emit(self, result: Evaluation, shown: Evaluation) -> None:
+        """Pass ``result`` to sinks that take embeddings, and ``shown`` to the other sinks.
+
+        The sinks are called on this thread. A sink that blocks it is disabled, as a metric is.
+        """
         self._log_failures(result)
-        shown = replace(result, question_embedding=None)  # the question may be guessed from it
         for sink in self.sinks:
-            with self._sink_edge:
+            with self._sink_edge, suppress(PartBlockedError), running(f"sink {_name_of(sink)}"):
                 sees_embedding = getattr(sink, "takes_question_embeddings", False)
                 sink.emit(result if sees_embedding else shown)
-        reason: SkipReason | Reason | None = shown.sampling.reason if shown.sampling else None
-        reason = shown.reason if shown.status == "unscored" else reason
-        return Ending(shown.status, reason, evaluation=shown)
+
+
+def _name_of(sink: Sink) -> str:
+    return type(sink).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +298,9 @@ class TurnJob:
     turn: Turn
     span: SpanContext
     ended: int
-    held: Releasable | None
+    held: Awaited | None
     chosen: Chosen = Chosen()
-    is_counted: bool = False
+    _endings: list[Ending] = field(default_factory=list, init=False)
 
     def admit(self, trace_id: int, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
         """Return True if the turn is to be evaluated; otherwise count it and release its span.
@@ -299,18 +319,35 @@ class TurnJob:
     def size(self) -> int:
         return self.turn.size
 
-    def begin(self) -> None:
-        """Do nothing, because the whole evaluation waits for the judge and so is in `run`."""
+    @property
+    def seconds_left(self) -> float:
+        return float("inf") if self.held is None else self.held.seconds_left
+
+    def begin(self) -> bool:
+        """Return True, because the whole evaluation waits for the judge and so is in `run`."""
+        return True
 
     async def run(self) -> None:
-        ending = await self.scorer.score(self.turn, self.span, ended=self.ended, chosen=self.chosen)
-        self.is_counted = True
-        self.release(ending)
+        self.release(
+            await self.scorer.score(
+                self.turn, self.span, ended=self.ended, chosen=self.chosen, claim=self._claim
+            )
+        )
 
     def give_up(self, why: GivenUp) -> None:
-        if not self.is_counted:  # the exporter may hang after the turn was scored
+        """Count the turn, unless `run` has counted it, and export its span."""
+        if self._claim(given_up(why)):
             self.scorer.count_given_up(why)
-        self.release(Ending(why))
+        self.release(self._endings[0])
+
+    def _claim(self, ending: Ending) -> bool:
+        """Return True at the first call only, so that one thread counts the turn.
+
+        The event loop may be blocked in a sink or an exporter while another thread gives the turn
+        up.
+        """
+        self._endings.append(ending)
+        return self._endings[0] is ending
 
     def release(self, ending: Ending) -> None:
         if self.held is not None:
@@ -319,6 +356,11 @@ class TurnJob:
 
 def _facts(turn: Turn, attributes: Callable[[], Iterable[Mapping[str, Any]]]) -> Facts:
     return facts_of(turn, attributes())
+
+
+def given_up(why: GivenUp) -> Ending:
+    """Return what to write on the span of a turn that was given up because of ``why``."""
+    return Ending("error", "blocked") if why == "blocked" else Ending(why)
 
 
 def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
@@ -440,6 +482,7 @@ def build_scorer(
             concurrency=config.concurrency,
             capacity=config.max_held,
             max_bytes=config.max_held_bytes,
+            on_blocked=instruments.blocked,
         ),
         instruments=instruments,
         sinks=sinks,

@@ -38,8 +38,8 @@ from rag_eval_otel.capture.text import Keys, exportable
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import ContentCapture, Spans
 from rag_eval_otel.errors import RedactionError
-from rag_eval_otel.live.hold import Holdback
-from rag_eval_otel.live.score import TurnJob, TurnScorer
+from rag_eval_otel.live.hold import Awaited, Holdback
+from rag_eval_otel.live.score import TurnJob, TurnScorer, given_up
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.guard import Edge
@@ -100,7 +100,17 @@ class TreeJob:
     When the last of these spans has ended, the job is removed from `Holdback`.
     """
 
-    __slots__ = ("_contexts", "_lock", "_open", "_parts", "_reading", "_uncounted", "_use", "tree")
+    __slots__ = (
+        "_contexts",
+        "_held",
+        "_lock",
+        "_open",
+        "_parts",
+        "_reading",
+        "_uncounted",
+        "_use",
+        "tree",
+    )
 
     def __init__(self, tree: RunTree, parts: TreeParts, use: TreeUse) -> None:
         self.tree = tree
@@ -108,6 +118,7 @@ class TreeJob:
         self._use: TreeUse = use
         self._lock = threading.RLock()
         self._reading: _Reading | None = None
+        self._held: Awaited | None = None
         self._open: dict[Hashable, tuple[Span, Run]] = {}
         self._contexts: dict[Hashable, SpanContext] = {}
         self._uncounted = 0  # turns without an outcome so far
@@ -122,34 +133,30 @@ class TreeJob:
         """About how many bytes this tree keeps in memory."""
         return _OVERHEAD + self.tree.size
 
-    def begin(self) -> None:
-        """Write the spans of the run tree.
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the spans are released at their deadline; see `Awaited`."""
+        return float("inf") if self._held is None else self._held.seconds_left
+
+    def begin(self) -> bool:
+        """Write the spans of the run tree, and have its turns scored by a job each.
 
         The span of a RAG turn (a question and its answer) stays open until the turn has scores.
         """
-        self._write()
+        turns = self._write().turns
         if self._open:
-            self._parts.hold.start_scoring(self.key)
+            self._held = self._parts.hold.start_scoring(self.key)
         else:
             self._parts.hold.release(self.key, UNTOUCHED)
-
-    async def run(self) -> None:
-        """Have the RAG turns of the run tree scored.
-
-        This job scores the first turn. Each further turn gets a job of its own.
-        """
-        first: TurnJob | None = None
-        for run_id, turn in self._write().turns.items():
+        for run_id, turn in turns.items():
             job = self._turn_job(run_id, turn)
-            if job is not None and first is None:
-                first = job
-                continue
             self._uncounted -= 1
             if job is not None:
                 self._parts.scorer.submit(job)
-        if first is not None:
-            await first.run()
-            self._uncounted -= 1
+        return False
+
+    async def run(self) -> None:
+        """Do nothing, because each turn has a job of its own."""
 
     def _turn_job(self, run_id: Hashable, turn: Turn) -> TurnJob | None:
         """Return a job that scores ``turn``; for a refused turn, end the span and return None."""
@@ -167,7 +174,7 @@ class TreeJob:
 
     def give_up(self, why: GivenUp) -> None:
         """Count the RAG turns of this job as dropped or failed, and end their spans."""
-        self.release(Ending(why))
+        self.release(given_up(why))
         self._parts.scorer.count_given_up(why, self._uncounted)
         self._uncounted = 0
 
@@ -274,6 +281,10 @@ class _TurnSpan:
 
     tree: TreeJob
     run_id: Hashable
+
+    @property
+    def seconds_left(self) -> float:
+        return self.tree.seconds_left
 
     def release(self, ending: Ending) -> None:
         self.tree.end_turn(self.run_id, ending)

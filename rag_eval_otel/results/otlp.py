@@ -41,7 +41,7 @@ _FIELDS = {
 _ERRORS = frozenset(
     {
         *("transport", "timeout", "unauthorized", "rate_limited", "bad_request"),
-        *("circuit_open", "budget", "shutdown", "internal"),
+        *("circuit_open", "blocked", "budget", "shutdown", "internal"),
     }
 )
 """The values of the attribute ``reason`` of a score that mean that the score has failed."""

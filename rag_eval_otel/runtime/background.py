@@ -1,6 +1,6 @@
 """`BackgroundEvaluator`: run jobs on one daemon thread with an event loop.
 
-A job is, for example, the evaluation of one RAG answer. `Sweeper` makes regular calls on a thread.
+A job is, for example, the evaluation of one RAG answer.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog, silence
-from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor
+from rag_eval_otel.runtime.watchdog import ACTIVITY, TICK_SECONDS, Activity, Watchdog
+from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor, Sweeper
 
 POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
+_LATE_SECONDS = 0.1  # seconds between two searches for jobs that are too late
 
-GivenUp: TypeAlias = Literal["shutdown", "error"]
+GivenUp: TypeAlias = Literal["shutdown", "error", "overload", "blocked"]
 """Why a job was not completed.
 
 ``shutdown``: a shutdown has cancelled the job. ``error``: the job has raised an exception.
+``overload``: the job has waited so long that its result would be too late. ``blocked``: the job ran
+when another part blocked the event loop.
 """
+
+_Stage: TypeAlias = Literal["queued", "waiting", "running"]
 
 
 class Job(Protocol):
@@ -36,14 +42,18 @@ class Job(Protocol):
     def size(self) -> int:
         """About how many bytes this job keeps in memory."""
 
-    def begin(self) -> None:
-        """Do the work that need not wait for other jobs, on the evaluator's thread."""
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the result of this job is too late. 0 if it already is, inf if never."""
+
+    def begin(self) -> bool:
+        """Do the work that need not wait for other jobs; return True if `run` must be called."""
 
     async def run(self) -> None:
         """Do the rest of the work; at most ``concurrency`` jobs run at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Clean up after the job was cancelled (``shutdown``) or has failed (``error``)."""
+        """Clean up after the job was not completed, because of ``why``."""
 
 
 class BackgroundEvaluator:
@@ -53,6 +63,14 @@ class BackgroundEvaluator:
     thread is a daemon and starts with the first job. A forked child starts its own thread.
     Instrumentation is suppressed for all calls of the jobs.
 
+    Of the jobs that wait, the newest runs first. A job that waits and whose result would be too
+    late is given up (``overload``), so that under overload time and money go to jobs that are still
+    in time.
+
+    If a part (a metric, judge, embedder or sink) blocks the event loop, ``on_blocked(part)`` is
+    called, and the part is disabled. A new thread takes the jobs that did not run yet. The jobs
+    that ran are given up (``blocked``), because a job must not be done twice.
+
     `submit` makes no system call that releases the interpreter's lock. Otherwise the judge's thread
     could run in place of the application's thread. An idle thread waits for the queue of jobs. A
     thread with jobs polls the queue every ``POLL_SECONDS``, until ``LINGER_SECONDS`` after its last
@@ -60,14 +78,23 @@ class BackgroundEvaluator:
     """
 
     def __init__(
-        self, *, concurrency: int = 16, capacity: int = 1024, max_bytes: float = float("inf")
+        self,
+        *,
+        concurrency: int = 16,
+        capacity: int = 1024,
+        max_bytes: float = float("inf"),
+        on_blocked: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._concurrency = concurrency
         self._capacity = capacity
         self._max_bytes = max_bytes
+        self._on_blocked = on_blocked
+        self._log = LimitedLog()
         self.is_closed = False
         self.threads: set[int] = set()
         """The identities of the threads on which jobs and what they call run."""
+        self._blocked: set[str] = set()
+        self._watcher = Sweeper(self._watch, seconds=TICK_SECONDS)
         self._reset()
         call_in_child(self._reset)
 
@@ -76,11 +103,14 @@ class BackgroundEvaluator:
         # Reentrant: a garbage collection may end spans while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._pending: set[Job] = set()
+        self._pending: dict[Job, _Stage] = {}
         self._waits: list[set[Job]] = []
         self._bytes = 0
+        self._loop: _Loop | None = None
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._watchdog = Watchdog()
+        self._watcher.reset()
         self.threads.clear()
 
     def submit(self, job: Job) -> bool:
@@ -96,7 +126,7 @@ class BackgroundEvaluator:
             room = room or follows
             if (self.is_closed and not follows) or not room or not (self._thread or self._start()):
                 return False
-            self._pending.add(job)
+            self._pending[job] = "queued"
             for waited_for in self._waits if follows else ():
                 waited_for.add(job)
             self._bytes += job.size
@@ -113,7 +143,9 @@ class BackgroundEvaluator:
             waited_for = set(self._pending)
             self._waits.append(waited_for)
             try:
-                return self._changed.wait_for(lambda: waited_for.isdisjoint(self._pending), timeout)
+                return self._changed.wait_for(
+                    lambda: waited_for.isdisjoint(self._pending.keys()), timeout
+                )
             finally:
                 self._waits = [one for one in self._waits if one is not waited_for]
 
@@ -132,6 +164,7 @@ class BackgroundEvaluator:
         done = self.flush(timeout)
         with self._lock:
             thread, self._thread = self._thread, None
+        self._watcher.stop()
         if thread is not None:
             self._queue.put(None)
             if not self.is_current():
@@ -141,7 +174,7 @@ class BackgroundEvaluator:
 
     def _give_up_all(self) -> None:
         with self._changed:
-            stuck, self._pending = self._pending, set()
+            stuck, self._pending = self._pending, {}
             self._changed.notify_all()
         for job in stuck:
             job.give_up("shutdown")
@@ -150,19 +183,21 @@ class BackgroundEvaluator:
         _know_processor()
         # Made on this thread: once the interpreter exits, the new thread cannot start a thread.
         executor = DaemonExecutor(around=self._own_thread)
+        loop = _Loop(self, self._queue, concurrency=self._concurrency)
         thread = threading.Thread(
-            target=self._run, args=(executor,), name="rag-eval-otel", daemon=True
+            target=self._run, args=(loop, executor), name="rag-eval-otel", daemon=True
         )
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down
             return False
-        self._thread = thread
+        self._thread, self._loop = thread, loop
+        self._watcher.wake()
         return True
 
-    def _run(self, executor: DaemonExecutor) -> None:
+    def _run(self, loop: _Loop, executor: DaemonExecutor) -> None:
+        ACTIVITY.set(loop.activity)
         with self._own_thread():
-            loop = _Loop(self._queue, concurrency=self._concurrency, finished=self._finished)
             loop.run(executor)
 
     @contextmanager
@@ -177,19 +212,80 @@ class BackgroundEvaluator:
         finally:
             self.threads.discard(ident)  # the system reuses the number
 
-    def _finished(self, job: Job, why: GivenUp | None) -> None:
+    def make_activity(self) -> Activity:
+        """Return the record of what runs on a new event loop."""
+        return Activity(self._blocked)
+
+    def advance(self, loop: _Loop, job: Job, stage: _Stage) -> bool:
+        """Record the ``stage`` that ``job`` has reached on ``loop``; return True if it may go on.
+
+        Return False if the jobs of ``loop`` were given to another loop, or were given up.
+        """
+        with self._lock:
+            may_go_on = not loop.is_abandoned and job in self._pending
+            if may_go_on:
+                self._pending[job] = stage
+            return may_go_on
+
+    def has_begun(self, job: Job) -> bool:
+        """Return True if ``begin`` of ``job`` was called on a loop that was abandoned since."""
+        return self._pending.get(job) == "waiting"
+
+    def finished(self, loop: _Loop, job: Job, why: GivenUp | None) -> None:
         """Remove ``job`` from the unfinished jobs. If it was not completed, call its ``give_up``.
 
         ``why`` is None for a completed job. `_give_up_all` may have given up the job before.
         """
+        if loop.is_abandoned:
+            return
         try:
             if why is not None and job in self._pending:
                 job.give_up(why)
         finally:
-            with self._changed:
-                self._pending.discard(job)
-                self._bytes -= job.size
-                self._changed.notify_all()
+            self._remove(job)
+
+    def _remove(self, job: Job) -> None:
+        with self._changed:
+            self._pending.pop(job, None)
+            self._bytes -= job.size
+            self._changed.notify_all()
+
+    # --- a blocked event loop ---------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Go on with a new event loop if the present one is blocked; called at intervals."""
+        loop = self._loop
+        part = None if loop is None else self._watchdog.look(loop.activity)
+        if loop is None or part is None:
+            return
+        self._blocked.add(part)
+        self._on_blocked(part)
+        self._log.write(
+            part,
+            "the %s blocks the event loop that evaluates turns; it is disabled, and evaluation goes"
+            " on without it",
+            part,
+        )
+        for job in self._replace(loop):
+            try:
+                job.give_up("blocked")
+            finally:
+                self._remove(job)
+
+    def _replace(self, loop: _Loop) -> list[Job]:
+        """Start a new loop in place of ``loop``, and return the jobs that ran on ``loop``."""
+        with self._lock:
+            if self._thread is None or self._loop is not loop:  # shut down meanwhile
+                return []
+            loop.is_abandoned = True
+            self._queue.put(None)
+            self._queue = SimpleQueue()
+            for job, stage in self._pending.items():
+                if stage != "running":
+                    self._queue.put(job)
+            if not self._start():
+                self._thread = None
+            return [job for job, stage in self._pending.items() if stage == "running"]
 
 
 def _know_processor() -> None:
@@ -204,34 +300,63 @@ def _know_processor() -> None:
         vars(platform.uname()).setdefault("processor", "")
 
 
-class _Loop:
-    """Run the jobs in ``queue`` in an event loop on the thread of `BackgroundEvaluator`.
+class _Pace:
+    """Estimates how long a job runs: the mean of the last jobs plus twice their mean deviation."""
 
-    At most ``concurrency`` jobs run at the same time. ``finished`` is called after each job. While
-    there are no jobs, the event loop does not run, and the thread waits for the queue.
+    def __init__(self) -> None:
+        self._mean = self._deviation = 0.0
+
+    def add(self, seconds: float) -> None:
+        error = seconds - self._mean
+        self._mean += error / 8
+        self._deviation += (abs(error) - self._deviation) / 4
+
+    @property
+    def estimate(self) -> float:
+        return self._mean + 2 * self._deviation
+
+
+_Slot: TypeAlias = "asyncio.Future[bool]"
+"""True if the waiting job may run now, False if its result would be too late."""
+
+
+class _Loop:
+    """Run the jobs in ``queue`` in an event loop on the thread of ``evaluator``.
+
+    At most ``concurrency`` jobs run at the same time. While there are no jobs, the event loop does
+    not run, and the thread waits for the queue.
     """
 
     def __init__(
         self,
+        evaluator: BackgroundEvaluator,
         queue: SimpleQueue[Job | None],
         *,
         concurrency: int,
-        finished: Callable[[Job, GivenUp | None], None],
     ) -> None:
+        self.activity = evaluator.make_activity()
+        self.is_abandoned = False
+        self._evaluator = evaluator
         self._queue = queue
-        self._finished = finished
-        self._loop = asyncio.new_event_loop()
-        self._slots = asyncio.Semaphore(concurrency)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._poll_now = asyncio.Event()
+        self._concurrency: Final = concurrency
+        self._free = concurrency
+        self._waiting: dict[Job, _Slot] = {}  # the newest last
+        self._pace = _Pace()
+        self._tasks: set[asyncio.Task[GivenUp | None]] = set()
         self._stopping = False
         self._log = LimitedLog()
 
     def run(self, executor: DaemonExecutor) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._poll_now = asyncio.Event()
+        self.activity.thread = threading.get_ident()
         asyncio.set_event_loop(self._loop)
         self._loop.set_default_executor(executor)
-        while not self._stopping:
-            self._take(self._queue.get())
+        while not self._stopping and not self.is_abandoned:
+            self.activity.is_idle = True
+            job = self._queue.get()
+            self.activity.is_idle = False
+            self._take(job)
             self._finish(self._loop.create_task(self._serve()))
         # This closes the judge's connections.
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -247,15 +372,22 @@ class _Loop:
 
     async def _serve(self) -> None:
         """Poll the queue for jobs until there have been no jobs for ``LINGER_SECONDS``."""
-        until = 0.0
+        until = late_at = 0.0
         while self._tasks or (self._loop.time() < until and not self._stopping):
+            now = self._loop.time()
             if self._tasks:
-                until = self._loop.time() + LINGER_SECONDS
+                until = now + LINGER_SECONDS
+            self.activity.beats += 1
             self._poll_now.clear()
             timer = self._loop.call_later(POLL_SECONDS, self._poll_now.set)
             await self._poll_now.wait()
             timer.cancel()
+            if self.is_abandoned and not self._stopping:
+                self._take(None)
             self._begin_submitted()
+            if now >= late_at:
+                self._drop_late()
+                late_at = now + _LATE_SECONDS
 
     def _begin_submitted(self) -> None:
         """Begin all jobs that are in the queue now."""
@@ -266,19 +398,69 @@ class _Loop:
     def _take(self, job: Job | None) -> None:
         if job is None:
             self._stopping = True
-            for task in self._tasks:
-                task.cancel()
+            self._cancel_all()
             return
         task = self._loop.create_task(self._work(job))
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._close(job, done))
 
-    async def _work(self, job: Job) -> None:
-        job.begin()
-        async with self._slots:
-            await job.run()
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
-    def _close(self, job: Job, task: asyncio.Task[None]) -> None:
+    async def _work(self, job: Job) -> GivenUp | None:
+        evaluator = self._evaluator
+        if not evaluator.has_begun(job):
+            if not evaluator.advance(self, job, "running") or not job.begin():
+                return None
+            evaluator.advance(self, job, "waiting")
+        if not await self._slot(job):
+            return "overload"
+        began = self._loop.time()
+        try:
+            if evaluator.advance(self, job, "running"):
+                await job.run()
+        finally:
+            self._pace.add(self._loop.time() - began)
+            self._free += 1
+            self._call_next()
+        return None
+
+    async def _slot(self, job: Job) -> bool:
+        """Wait until ``job`` may run; return False if its result would be too late.
+
+        If no job has to wait, a job runs even if its result is late: its scores are still of use.
+        """
+        if self._free:
+            is_idle = len(self._tasks) <= self._concurrency
+            self._free -= is_idle or job.seconds_left > 0
+            return is_idle or job.seconds_left > 0
+        slot: _Slot = self._loop.create_future()
+        self._waiting[job] = slot
+        try:
+            return await slot
+        finally:
+            self._waiting.pop(job, None)
+
+    def _call_next(self) -> None:
+        """Give free slots to the waiting jobs, the newest first."""
+        while self._free and self._waiting:
+            job, slot = self._waiting.popitem()
+            if slot.done():  # cancelled
+                continue
+            in_time = job.seconds_left > self._pace.estimate
+            self._free -= in_time
+            slot.set_result(in_time)
+
+    def _drop_late(self) -> None:
+        """Give up the waiting jobs whose results would be too late."""
+        estimate = self._pace.estimate
+        for job in [job for job in self._waiting if job.seconds_left <= estimate]:
+            slot = self._waiting.pop(job)
+            if not slot.done():
+                slot.set_result(False)
+
+    def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
             self._poll_now.set()
@@ -288,50 +470,6 @@ class _Loop:
         elif (error := task.exception()) is not None:
             self._log.write("job", "a job failed", error=error)
             why = "error"
-        self._finished(job, why)
-
-
-class Sweeper:
-    """Call ``sweep`` every ``seconds`` seconds on a daemon thread.
-
-    The first `wake` starts the thread, and `stop` ends it. A forked child has no such thread. The
-    child must call `reset`, and the next `wake` then starts a thread in the child.
-    """
-
-    def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
-        self._sweep = sweep
-        self._seconds = seconds
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the thread and a previous `stop`, for example in a forked child."""
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> bool:
-        """Start the thread if it does not run; return False if no thread can be started."""
-        if self._thread is not None:
-            return True
-        with self._lock:
-            return self._start()
-
-    def stop(self) -> None:
-        """End the thread that calls ``sweep``. A later `wake` does not start a thread again."""
-        self._stopped.set()
-
-    def _start(self) -> bool:
-        if self._thread is None and not self._stopped.is_set():
-            thread = threading.Thread(target=self._run, name="rag-eval-otel-watch", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the interpreter is shutting down
-                return False
-            self._thread = thread
-        return self._thread is not None
-
-    def _run(self) -> None:
-        silence()
-        stopped = self._stopped
-        while not stopped.wait(self._seconds):
-            self._sweep()
+        else:
+            why = task.result()
+        self._evaluator.finished(self, job, why)

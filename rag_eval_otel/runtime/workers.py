@@ -1,4 +1,4 @@
-"""Run blocking calls of coroutines on daemon threads (`Workers`, `DaemonExecutor`, `SyncFirst`)."""
+"""Daemon threads, for blocking calls of coroutines (`Workers`) and regular calls (`Sweeper`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.guard import silence
 
 T = TypeVar("T")
 AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = contextvars.ContextVar(
@@ -184,3 +185,49 @@ class SyncFirst:
 def _call_within(around: Callable[[], AbstractContextManager[None]], call: Callable[[], T]) -> T:
     with around():
         return call()
+
+
+class Sweeper:
+    """Call ``sweep`` every ``seconds`` seconds on a daemon thread.
+
+    The first `wake` starts the thread, and `stop` ends it. A forked child has no such thread. The
+    child must call `reset`, and the next `wake` then starts a thread in the child.
+    """
+
+    def __init__(self, sweep: Callable[[], None], *, seconds: float = 0.05) -> None:
+        self._sweep = sweep
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the thread and a previous `stop`, for example in a forked child."""
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> bool:
+        """Start the thread if it does not run; return False if no thread can be started."""
+        if self._thread is not None:
+            return True
+        with self._lock:
+            return self._start()
+
+    def stop(self) -> None:
+        """End the thread that calls ``sweep``. A later `wake` does not start a thread again."""
+        self._stopped.set()
+
+    def _start(self) -> bool:
+        if self._thread is None and not self._stopped.is_set():
+            thread = threading.Thread(target=self._run, name="rag-eval-otel-watch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is shutting down
+                return False
+            self._thread = thread
+        return self._thread is not None
+
+    def _run(self) -> None:
+        silence()
+        stopped = self._stopped
+        while not stopped.wait(self._seconds):
+            self._sweep()

@@ -172,6 +172,12 @@ class InstrumentSink:
             description="Exported spans that waited for scores, by status.",
         )
 
+        self._watchdog = meter.create_counter(
+            semconv.WATCHDOG,
+            unit="{event}",
+            description="Parts that blocked the event loop and were disabled, by place.",
+        )
+
     def _add_sampling_instruments(self, meter: Meter) -> None:
         self._offline = meter.create_histogram(
             semconv.OFFLINE_SCORE,
@@ -243,6 +249,11 @@ class InstrumentSink:
         """Count a span that has waited for scores; ``status`` is written on the span."""
         self.tally.add("released", status)
         self._released.add(1, {semconv.STATUS: status})
+
+    def blocked(self, part: str) -> None:
+        """Count that ``part``, for example ``metric toxicity``, has blocked the event loop."""
+        self.tally.add("failure", f"blocked {part}")
+        self._watchdog.add(1, {semconv.PLACE: part})
 
     def internal_error(self, place: str) -> None:
         """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""

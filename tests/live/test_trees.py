@@ -40,13 +40,14 @@ class PatientEvaluator(BackgroundEvaluator):
         """Start empty."""
         super().__init__()
         self.jobs: list[Job] = []
-        self.accepts = True
+        self.room = 1000
 
     def submit(self, job: Job) -> bool:
-        """Keep ``job``."""
-        if self.accepts:
+        """Keep ``job``, if there is room."""
+        has_room, self.room = self.room > 0, self.room - 1
+        if has_room:
             self.jobs.append(job)
-        return self.accepts
+        return has_room
 
     def do(self, job: Job) -> None:
         """Do the rest of ``job``, which waits for nothing."""
@@ -106,11 +107,10 @@ def test_only_the_span_of_the_turn_waits() -> None:
     """The others leave as soon as the tree was read, whatever the judge does."""
     with patient() as (captured, evaluator):
         run_turn(captured)
-        (job,) = evaluator.jobs
-        job.begin()
+        evaluator.jobs.pop().begin()
         assert [span.name for span in captured.spans] == ["retrieval", "chat"]
         assert captured.pipeline.count_held() == 1
-        evaluator.do(job)
+        evaluator.do_all()
         assert said_on(captured.spans[-1]) == "scored"
 
 
@@ -127,10 +127,9 @@ def test_two_turns_of_one_tree_are_two_jobs() -> None:
     """Each ends its own span; the tree is held until the last has."""
     with patient() as (captured, evaluator):
         run_two(captured)
-        first = evaluator.jobs.pop()
-        first.begin()
-        evaluator.do(first)
-        assert len(evaluator.jobs) == 1
+        evaluator.jobs.pop().begin()
+        assert len(evaluator.jobs) == 2
+        evaluator.do(evaluator.jobs.pop())
         assert Counter(map(said_on, captured.spans)) == {None: 5, "scored": 1}
         assert captured.pipeline.count_held() == 1
         evaluator.do_all()
@@ -154,7 +153,7 @@ def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
 def test_a_queue_that_is_full() -> None:
     """The spans leave on the application's thread, marked; each turn is counted."""
     with patient() as (captured, evaluator):
-        evaluator.accepts = False
+        evaluator.room = 0
         run_two(captured)
         assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 2}
         assert captured.outcomes == {("dropped", "overload"): 2}
@@ -164,10 +163,9 @@ def test_a_queue_that_gets_full_between_two_turns() -> None:
     """The turn that is no job any more leaves at once; the other is scored."""
     with patient() as (captured, evaluator):
         run_two(captured)
-        job = evaluator.jobs.pop()
-        job.begin()
-        evaluator.accepts = False
-        evaluator.do(job)
+        evaluator.room = 1
+        evaluator.jobs.pop().begin()
+        evaluator.do_all()
         assert Counter(map(said_on, captured.spans)) == {None: 5, "overload": 1, "scored": 1}
         assert captured.outcomes["dropped", "overload"] == 1
 
@@ -177,11 +175,10 @@ def test_a_job_that_is_given_up(*, begun: bool) -> None:
     """Its spans leave marked, its turns are counted, and nothing is held."""
     with patient() as (captured, evaluator):
         run_two(captured)
-        (job,) = evaluator.jobs
         if begun:
-            job.begin()
-        job.give_up("shutdown")
-        job.give_up("shutdown")
+            evaluator.jobs.pop().begin()
+        for job in evaluator.jobs * 2:
+            job.give_up("shutdown")
         assert Counter(map(said_on, captured.spans)) == {None: 5, "shutdown": 2}
         assert captured.outcomes == {("dropped", "shutdown"): 2}
         assert captured.pipeline.count_held() == 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 from opentelemetry import context as otel_context
@@ -18,7 +21,9 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
+from rag_eval_otel.errors import PartBlockedError
+from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, _Pace
+from rag_eval_otel.runtime.watchdog import Activity, Watchdog, within
 from rag_eval_otel.runtime.workers import DaemonExecutor, Workers
 
 
@@ -34,13 +39,20 @@ class Call:
         work: Callable[[], Coroutine[None, None, None]] = _nothing,
         given_up: Callable[[GivenUp], None] = lambda _: None,
         size: int = 1,
-        begin: Callable[[], None] = lambda: None,
+        begin: Callable[[], object] = lambda: None,
+        seconds_left: float = float("inf"),
     ) -> None:
         """Keep all."""
-        self.begin = begin
+        self._begin = begin
         self.run = work
         self.give_up = given_up
         self.size = size
+        self.seconds_left = seconds_left
+
+    def begin(self) -> bool:
+        """Begin."""
+        self._begin()
+        return True
 
 
 class Gate:
@@ -326,6 +338,221 @@ def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
     go_on.set()
     threads[0].join(10)
     assert given_up == ["shutdown"] * 2, "told once"
+
+
+# --- overload -------------------------------------------------------------------------------------
+
+
+def test_the_newest_job_that_waits_runs_first() -> None:
+    """Old jobs are near their deadline; under overload the new ones are still in time."""
+    evaluator, gate, ran = BackgroundEvaluator(concurrency=1), Gate(), list[int]()
+    begun: list[Future[None]] = [Future() for _ in range(3)]
+
+    def job(number: int) -> Call:
+        async def work() -> None:
+            ran.append(number)
+
+        return Call(work, begin=lambda: begun[number].set_result(None))
+
+    evaluator.submit(Call(gate))
+    gate.begun.result(30)
+    for number in range(3):
+        evaluator.submit(job(number))
+        begun[number].result(30)
+    gate.opened.set_result(None)
+    assert evaluator.flush(30)
+    assert ran == [2, 1, 0]
+    evaluator.shutdown(10)
+
+
+def test_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
+    """It is given up while it waits, and so makes room; jobs that never get late are done."""
+    evaluator, gate = BackgroundEvaluator(concurrency=1, capacity=3), Gate()
+    given_up: Future[GivenUp] = Future()
+    evaluator.submit(Call(gate))
+    gate.begun.result(30)
+    late, done = Call(given_up=given_up.set_result, seconds_left=60.0), Future[None]()
+
+    async def work() -> None:
+        done.set_result(None)
+
+    assert evaluator.submit(late)
+    assert evaluator.submit(Call(work))
+    assert not evaluator.submit(Call())
+    assert not given_up.done()
+    late.seconds_left = 0.0
+    assert given_up.result(30) == "overload"
+    gate.opened.set_result(None)
+    assert evaluator.flush(30)
+    assert done.done()
+    evaluator.shutdown(10)
+
+
+def test_a_job_that_need_not_wait_is_done_however_late() -> None:
+    """Without overload the scores of a span that has left still go to the sinks."""
+    evaluator, done = BackgroundEvaluator(concurrency=1), Future[None]()
+
+    async def work() -> None:
+        done.set_result(None)
+
+    evaluator.submit(Call(work, seconds_left=0.0))
+    done.result(30)
+    evaluator.shutdown(10)
+
+
+def test_the_time_that_jobs_take_counts() -> None:
+    """A job that has less time left than jobs take is not begun: it would be paid for and late."""
+    pace = _Pace()
+    for _ in range(100):
+        pace.add(2.0)
+    assert pace.estimate == pytest.approx(2.0, abs=0.01)
+    pace.add(6.0)
+    assert 4.0 < pace.estimate < 5.0
+
+
+# --- a blocked event loop -------------------------------------------------------------------------
+
+
+class Blocker:
+    """A part that blocks the event loop until it is told to go on."""
+
+    def __init__(self) -> None:
+        """Block later."""
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def block(self) -> None:
+        """Block this thread."""
+        self.entered.set()
+        assert self.go_on.wait(120)
+
+    async def part(self) -> None:
+        """Block within a named part."""
+
+        async def call() -> None:
+            await asyncio.sleep(0)
+            self.block()
+
+        await within("metric slow", call)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a watchdog that looks often, and blames soon."""
+    monkeypatch.setattr("rag_eval_otel.runtime.background.TICK_SECONDS", 0.01)
+    monkeypatch.setattr(
+        "rag_eval_otel.runtime.background.Watchdog", partial(Watchdog, patience=1.0, tick=0.01)
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_part_that_blocks_the_loop_is_named_and_disabled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The jobs that wait run on a new thread, without the part; no job is done twice."""
+    blocker, told, ran, failed = Blocker(), list[str](), list[int](), list[GivenUp]()
+    evaluator = BackgroundEvaluator(concurrency=1, on_blocked=told.append)
+    refused: Future[BaseException] = Future()
+    threads: list[threading.Thread] = []
+
+    async def blocks() -> None:
+        threads.append(threading.current_thread())
+        await blocker.part()
+
+    async def tries() -> None:
+        try:
+            await blocker.part()
+        except PartBlockedError as error:
+            refused.set_result(error)
+
+    def job(number: int) -> Call:
+        async def work() -> None:
+            ran.append(number)
+
+        return Call(work)
+
+    evaluator.submit(Call(blocks, failed.append))
+    assert blocker.entered.wait(60)
+    for number in range(5):
+        evaluator.submit(job(number))
+    evaluator.submit(Call(tries))
+    assert evaluator.flush(60)
+    assert told == ["metric slow"]
+    assert failed == ["blocked"]
+    assert sorted(ran) == list(range(5))
+    assert "metric slow blocks the event loop" in caplog.text
+    assert "metric slow" in str(refused.result(0))
+    blocker.go_on.set()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
+    assert failed == ["blocked"]
+    assert sorted(ran) == list(range(5))
+    evaluator.shutdown(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_jobs_that_wait_for_a_slot_are_not_begun_again() -> None:
+    """A job that had begun on the blocked loop runs on the new one, and begins once."""
+    blocker, begun = Blocker(), list[int]()
+    evaluator, gate = BackgroundEvaluator(concurrency=1), Future[None]()
+
+    async def blocks() -> None:
+        await asyncio.wrap_future(gate)
+        await blocker.part()
+
+    evaluator.submit(Call(blocks))
+    started = Future[None]()
+    evaluator.submit(Call(begin=lambda: (begun.append(1), started.set_result(None))))
+    started.result(60)
+    gate.set_result(None)
+    assert evaluator.flush(60)
+    assert begun == [1]
+    blocker.go_on.set()
+    evaluator.shutdown(10)
+
+
+def test_a_process_that_was_frozen_blames_no_one() -> None:
+    """The watchdog counts its own looks: in a frozen process it looks as little as the loop."""
+    dog, activity = Watchdog(patience=1.0, tick=0.25), Activity(set())
+    activity.is_idle = False
+    activity.parts.append("sink slow")
+    assert [dog.look(activity) for _ in range(4)] == [None] * 4
+    assert dog.look(activity) == "sink slow"
+    activity.beats += 1
+    assert dog.look(activity) is None
+    activity.is_idle = True
+    assert [dog.look(activity) for _ in range(9)] == [None] * 9
+
+
+def test_the_library_itself_gets_more_time() -> None:
+    """If no named part runs, the loop is given six times the patience."""
+    dog, activity = Watchdog(patience=1.0, tick=0.25), Activity(set())
+    activity.is_idle = False
+    looks = [dog.look(activity) for _ in range(25)]
+    assert looks == [None] * 24 + ["evaluator"]
+
+
+def test_an_import_is_not_blamed() -> None:
+    """A judge whose client is imported at the first request blocks the loop only once."""
+    dog, activity = Watchdog(patience=0.25, tick=0.25), Activity(set())
+    activity.is_idle, activity.thread = False, threading.get_ident()
+    activity.parts.append("judge new")
+    seen: list[str | None] = []
+    module = "looked_at_during_its_import"
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == module:
+                seen.extend(dog.look(activity) for _ in range(9))
+
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(module)
+    finally:
+        sys.meta_path.remove(Finder)  # type: ignore[arg-type]
+    assert seen == [None] * 9
+    assert dog.look(activity) == "judge new"
 
 
 # --- blocking calls on threads of their own -------------------------------------------------------

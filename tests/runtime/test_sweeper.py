@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.runtime.background import Sweeper
 from rag_eval_otel.runtime.guard import is_silent
+from rag_eval_otel.runtime.workers import Sweeper
 
 
 class Swept:
