@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import hashlib
 import math
 import zlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -204,17 +206,59 @@ def name_of(embedder: Embedder) -> str:
     return model if isinstance(model, str) else type(embedder).__name__
 
 
+class VectorCache:
+    """Keeps the vectors of texts under digests of the texts, up to ``max_bytes`` of vectors.
+
+    If the cache is full, the least recently used vectors are dropped. The texts are not kept. A
+    cache belongs to one embedder.
+    """
+
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._rows: OrderedDict[bytes, Vectors] = OrderedDict()
+
+    def get(self, text: str) -> Vectors | None:
+        """Return the vector of ``text``, or None if it is not in the cache."""
+        key = _digest(text)
+        found = self._rows.get(key)
+        if found is not None:
+            self._rows.move_to_end(key)
+        return found
+
+    def put(self, text: str, row: Vectors) -> None:
+        """Keep a copy of ``row``, the vector of ``text``."""
+        key, kept = _digest(text), np.array(row)
+        before = self._rows.pop(key, None)
+        self._bytes += kept.nbytes - (0 if before is None else before.nbytes)
+        self._rows[key] = kept
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
 class Embed:
     """Sends the texts that metrics want to embed to an embedder, in few requests for a sample.
 
-    Texts that wait at the same moment are sent in one request, and equal texts are sent once.
-    ``usage`` counts the requests and tokens, and ``ledger`` divides them among the metrics. A
-    request beyond ``budget`` raises `BudgetSpentError`.
+    Texts that wait at the same moment are sent in one request, and equal texts are sent once. Texts
+    whose vectors are in ``cache`` are not sent. ``usage`` counts the requests and tokens, and
+    ``ledger`` divides them among the metrics. A request beyond ``budget`` raises
+    `BudgetSpentError`.
     """
 
-    def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        *,
+        budget: Budget | None = None,
+        cache: VectorCache | None = None,
+    ) -> None:
         self.usage = Usage()
         self.ledger = Ledger()
+        self._cache = cache
         self._embedder = embedder
         self._budget = budget
         self._meters: dict[Meter, Sequence[str]] = {}
@@ -226,14 +270,26 @@ class Embed:
         """Return one vector (row) for each of ``texts``; exceptions of the embedder are raised."""
         for text in texts:
             self.ledger.ask(text)
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         loop = asyncio.get_running_loop()
-        if new and not self._waiting:
+        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        unknown = [text for text in new if not self._find(text, loop.create_future())]
+        if unknown and not self._waiting:
             loop.call_soon(self._send)
-        for text in new:
-            self._rows[text] = loop.create_future()
-        self._waiting += new
+        self._waiting += unknown
         return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
+
+    def _find(self, text: str, row: asyncio.Future[Vectors]) -> bool:
+        """Keep ``row`` as the vector of ``text``; return True if the cache has the vector."""
+        self._rows[text] = row
+        found = None if self._cache is None else self._cache.get(text)
+        if found is not None:
+            row.set_result(found)
+        return found is not None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a metric has asked for the vector of a text."""
+        return bool(self._rows)
 
     def known(self, text: str) -> Vectors | None:
         """Return a copy of the vector of ``text``, or None if ``text`` was not embedded."""
@@ -289,4 +345,7 @@ class Embed:
                 future.set_exception(error)
                 future.exception()  # mark the error as seen, because nothing may wait for it
             else:
-                future.set_result(request.result()[i])
+                row = request.result()[i]
+                future.set_result(row)
+                if self._cache is not None:
+                    self._cache.put(text, row)

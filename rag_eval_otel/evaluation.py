@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
 
-from rag_eval_otel.embed import Embed, name_of
+from rag_eval_otel.embed import Embed, VectorCache, name_of
 from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.ask import Ask, ReplyCache
 from rag_eval_otel.judge.budget import Budget
@@ -144,6 +144,7 @@ class Measurement:
     repairs: int = 1
     timeout: float | None = None
     cache: ReplyCache | None = None
+    vectors: VectorCache | None = None
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     embedding: Embedding = "drop"
     prompts: Prompts = BUILT_IN
@@ -173,7 +174,8 @@ class Measurement:
         """
         sample = self.redactor.sample(sample)
         ask = self._ask()
-        embed = Embed(self.embedder, budget=budget_for(self.embedder, self.budget))
+        budget = budget_for(self.embedder, self.budget)
+        embed = Embed(self.embedder, budget=budget, cache=self.vectors)
         started = self.clock()
         # The tasks started here use the prompts and the time limit, too.
         with self._prompts(), time_limit(self.timeout):
@@ -196,7 +198,7 @@ class Measurement:
             usage=usage,
             cost=cost(usage),
             currency=self.prices.currency,
-            embedder=name_of(self.embedder) if embed.usage.embedding_requests else None,
+            embedder=name_of(self.embedder) if embed.is_used else None,
             label_metrics=self._labelling,
             question_embedding=embed.known(sample.question) if self.embedding == "keep" else None,
         )

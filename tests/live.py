@@ -127,16 +127,23 @@ class App:
 
     def counted(self) -> dict[tuple[Any, Any], int]:
         """Return ``rag.evaluation.turns`` by outcome and reason."""
+        points = self._points("rag.evaluation.turns")
+        return {_key(point.attributes): int(point.value) for point in points}
+
+    def counted_by(self, name: str, attribute: str) -> dict[Any, int]:
+        """Return the counter ``name`` by the values of ``attribute``."""
+        return {point.attributes[attribute]: int(point.value) for point in self._points(name)}
+
+    def _points(self, name: str) -> list[Any]:
         data = self.reader.get_metrics_data()
         metrics = (
             metric
             for resource in (data.resource_metrics if data else ())
             for scope in resource.scope_metrics
             for metric in scope.metrics
-            if metric.name == "rag.evaluation.turns"
+            if metric.name == name
         )
-        points = (point for metric in metrics for point in metric.data.data_points)
-        return {_key(point.attributes): int(point.value) for point in points}  # type: ignore[union-attr]
+        return [point for metric in metrics for point in metric.data.data_points]
 
     def scored_spans(self) -> Counter[int]:
         """Count the evaluation events by the id of their span."""

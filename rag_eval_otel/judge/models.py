@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rag_eval_otel.config import Config
@@ -21,6 +21,7 @@ from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, tota
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.providers import REGISTRIES, Part, parts_of
+from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import Embedder, Replies, Vectors
 
 if TYPE_CHECKING:
@@ -298,7 +299,8 @@ class ProtectedJudge:
         """Pass ``tasks`` to the judge; raise `JudgeUnavailableError` if the breaker is open."""
         texts = (text for task in tasks for name, _ in task.inputs for text in task.texts(name))
         return await self.endpoint.call(
-            lambda: self._judge.reply(tasks),
+            # The endpoint calls it in a task of its own, which the watchdog must know.
+            partial(within, f"judge {self.model}", partial(self._judge.reply, tasks)),
             tokens=sum(map(len, texts)) // CHARACTERS,
             is_usable=is_usable,
             tokens_of=total_tokens,
@@ -320,4 +322,5 @@ class ProtectedEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector (row) for each of ``texts``; raise the error of the embedder."""
         tokens = sum(map(len, texts)) // CHARACTERS
-        return await self.endpoint.call(lambda: self._embedder.embed(texts), tokens=tokens)
+        embed = partial(within, f"embedder {self.model}", partial(self._embedder.embed, texts))
+        return await self.endpoint.call(embed, tokens=tokens)

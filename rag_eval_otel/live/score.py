@@ -7,18 +7,18 @@ for example to write an event or a metric.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.capture.sample import extract, why_none
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.config import Config, ErrorMode
+from rag_eval_otel.embed import VectorCache
 from rag_eval_otel.errors import PartBlockedError, RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
@@ -26,6 +26,7 @@ from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Awaited
+from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
 from rag_eval_otel.live.sampling import Admission, facts_of
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
@@ -85,6 +86,7 @@ class TurnScorer:
         self._admission = admission or Admission()
         self._metadata_keys = metadata_keys
         self._recent = RecentTurns()
+        self._shared = SharedEvaluations()
         self._edge = Edge("evaluation", on_error=instruments.internal_error, mode=errors)
         self._sink_edge = Edge("sink", on_error=instruments.internal_error, mode=errors)
         self._log = LimitedLog()
@@ -252,7 +254,8 @@ class TurnScorer:
         """Return the scores of ``sample``: in a cascade, the offline scores or both judges'."""
         if self._offline is None:
             return await self._spending.of(sample, chosen.sampling)
-        offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
+        cheap = await self._shared.of(self._offline, sample)
+        offline = replace(cheap, sampling=Sampling(stage="offline"))
         sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline)
         if sampling is None:
             return offline
@@ -372,47 +375,6 @@ def _seconds_since(ended: int) -> float:
     return max(0.0, (time.time_ns() - ended) / 1e9)
 
 
-_MAX_EQUAL = 64  # remembered turns with the same question and answer
-
-_Record: TypeAlias = "tuple[str, int, int]"
-"""The name of the instrumentation that recorded a turn, and start and end of the turn in ns."""
-
-
-class RecentTurns:
-    """The last ``max_turns`` RAG turns, to find turns that two instrumentations have recorded.
-
-    A turn is one question of a user and its answer. The callback handler and an instrumentation may
-    both record the same turn, and so may two instrumentations. Then the record that comes first
-    counts. If one instrumentation records two equal requests at the same time, these are two turns.
-    """
-
-    def __init__(self, max_turns: int = 1024) -> None:
-        self._max = max_turns
-        self._seen: OrderedDict[int, deque[_Record]] = OrderedDict()
-
-    def is_repeated(self, sample: Sample, turn: Turn) -> bool:
-        """Return True if another instrumentation has recorded ``turn`` before."""
-        key = hash((sample.question, sample.answer))
-        steps = (step for step in reversed(turn.path) if step.kind != "other")
-        outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session
-        record = (outermost.source, outermost.start, outermost.end or time.time_ns())
-        others = self._seen.setdefault(key, deque(maxlen=_MAX_EQUAL))
-        self._seen.move_to_end(key)
-        repeated = next((other for other in others if _is_duplicate(record, other)), None)
-        if repeated is not None:
-            others.remove(repeated)
-            return True
-        others.append(record)
-        while len(self._seen) > self._max:
-            self._seen.popitem(last=False)
-        return False
-
-
-def _is_duplicate(record: _Record, other: _Record) -> bool:
-    """Return True if the records are from two instrumentations and overlap in time."""
-    return record[0] != other[0] and record[1] <= other[2] and other[1] <= record[2]
-
-
 def build_measurement(config: Config) -> Measurement:
     """Return a `Measurement` with the metrics, the judge and the embedder that ``config`` names."""
     watched = config.drift == "on" or getattr(config.drift, "questions", 0) > 0
@@ -425,6 +387,7 @@ def build_measurement(config: Config) -> Measurement:
         explanations=config.explanations,
         timeout=config.evaluation_timeout,
         cache=ReplyCache(),
+        vectors=VectorCache(),
         redactor=redactor(config.redact),
         embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),

@@ -18,6 +18,7 @@ from rag_eval_otel.judge.budget import NANO, Budget, whole
 from rag_eval_otel.judge.models import is_offline
 from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.redis_counts import RedisCounts
+from rag_eval_otel.live.repeats import SharedEvaluations
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Sample, SkipReason, Usage
@@ -74,6 +75,7 @@ class Spending:
         self._is_paced = at_budget == "sample"
         self._offline = None if at_budget in {"drop", "sample"} else offline
         self._measurement = measurement
+        self._shared = SharedEvaluations()
         self._clock = clock
         if budget is not None:
             _require_prices(budget, measurement)
@@ -100,7 +102,7 @@ class Spending:
         """
         refused = None
         if not self.is_spent:
-            found = await self._measurement.of(sample)
+            found = await self._shared.of(self._measurement, sample)
             self._learn(found.usage)
             if found.status != "error" or found.reason != "budget":
                 return replace(found, sampling=sampling)

@@ -166,12 +166,14 @@ class InstrumentSink:
             semconv.ERRORS, unit="{error}", description="Failures of this library, by place."
         )
 
+        self._add_health_instruments(meter)
+
+    def _add_health_instruments(self, meter: Meter) -> None:
         self._released = meter.create_counter(
             semconv.RELEASED,
             unit="{span}",
             description="Exported spans that waited for scores, by status.",
         )
-
         self._watchdog = meter.create_counter(
             semconv.WATCHDOG,
             unit="{event}",

@@ -31,7 +31,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.score import RecentTurns, TurnJob
+from rag_eval_otel.live.repeats import RecentTurns
+from rag_eval_otel.live.score import TurnJob
 from rag_eval_otel.runtime.background import Job
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.instruments import InstrumentSink, Tally

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipeline import QUESTION, turn
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.live.score import RecentTurns
+from rag_eval_otel.live.repeats import RecentTurns
 from rag_eval_otel.types import Passage, Sample
 
 SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="In 1987.")

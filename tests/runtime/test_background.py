@@ -396,7 +396,8 @@ def test_a_job_that_need_not_wait_is_done_however_late() -> None:
         done.set_result(None)
 
     evaluator.submit(Call(work, seconds_left=0.0))
-    done.result(30)
+    assert evaluator.flush(30)
+    assert done.done()
     evaluator.shutdown(10)
 
 

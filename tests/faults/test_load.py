@@ -1,0 +1,349 @@
+"""Faults of load: overload, slow judges, many spans, repeated turns, parts that block."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from live import App, attached, said
+from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
+from rag_eval_otel import Evaluation, Sample, Score
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.runtime.watchdog import Watchdog
+from rag_eval_otel.testing import FakeJudge, ManualClock, ScriptedOpenAI
+from rag_eval_otel.types import Replies
+from support import good_parts
+
+Measured = Callable[[str, object], None]
+Invariants = Callable[..., None]
+
+PATIENCE = 60.0
+
+
+def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
+    """Wait until ``is_so()``, for as long as a slow machine may take."""
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.005)
+
+
+def recorded(app: App, number: int) -> None:
+    """Record turn ``number`` on a span of its own, with texts of its own."""
+    attributes = {
+        "rag.question": f"Who founded company number {number}?",
+        "rag.contexts": [said(number)],
+        "rag.answer": said(number),
+    }
+    app.provider.get_tracer("app").start_span("turn", attributes=attributes).end()
+
+
+# --- overload -------------------------------------------------------------------------------------
+
+
+class SteppingJudge:
+    """A judge that answers about one more turn at each `step`; ``asked`` has the questions."""
+
+    model = "stepping"
+
+    def __init__(self) -> None:
+        """Answer about none yet."""
+        self.asked: list[str] = []
+        self._gates: list[Future[None]] = []
+        self._judge = good_judge()
+        self._is_open = False
+
+    def step(self) -> None:
+        """Let the requests about the last question be answered."""
+        self._gates[-1].set_result(None)
+
+    def open(self) -> None:
+        """Let all requests be answered."""
+        self._is_open = True
+        for gate in self._gates:
+            if not gate.done():
+                gate.set_result(None)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Wait for a step, and answer."""
+        question = tasks[0].text("question")
+        if question not in self.asked:
+            self._gates.append(Future())
+            self.asked.append(question)
+        if not self._is_open:
+            await asyncio.wrap_future(self._gates[self.asked.index(question)])
+        return await self._judge.reply(tasks)
+
+
+@pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span")
+@pytest.mark.parametrize("overload", [2, 10])
+def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
+    overload: int, measured: Measured, check_invariants: Invariants
+) -> None:
+    """Turns come faster than the judge answers; the time is the test's, one second a round."""
+    judge, clock, rounds = SteppingJudge(), ManualClock(), 30
+    with attached(
+        judge=judge,
+        metrics=["context_relevance"],
+        embedder=OnesEmbedder(),
+        concurrency=1,
+        hold_seconds=5.0,
+    ) as app:
+        hold = app.pipeline.hold
+        hold._clock = clock  # noqa: SLF001
+        for made in range(rounds):
+            for number in range(overload):
+                recorded(app, overload * made + number)
+            wait_until(lambda: not app.buffer.traces)
+            wait_until(lambda made=made: len(judge.asked) > made)  # type: ignore[misc]
+            clock.advance(1.0)
+            with hold._changed:  # noqa: SLF001  # the thread that releases looks at the clock
+                hold._changed.notify_all()  # noqa: SLF001
+            judge.step()
+        judge.open()
+        assert app.handle.flush(PATIENCE)
+        turns = rounds * overload
+        check_invariants(app, turns=turns, spans=turns)
+        counted, statuses = app.counted(), app.statuses()
+    paid, on_span = len(judge.asked), statuses["scored"]
+    measured("turns, evaluations paid for, spans with scores", (turns, paid, on_span))
+    assert paid >= rounds
+    assert on_span >= 0.95 * paid
+    assert counted["dropped", "overload"] == turns - paid
+
+
+@pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span, over HTTP")
+def test_fault_14_overload_of_a_judge_over_http(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """A burst of ten times what the judge can answer until the spans' deadline."""
+    never = threading.Event()
+
+    def reply(body: Mapping[str, Any]) -> object:
+        never.wait(0.1)  # the time that the model takes
+        return good_parts(body)
+
+    turns = 600
+    with (
+        ScriptedOpenAI(reply, lambda _: [1.0, 0.0]) as server,
+        attached(
+            judge="openai/judge",
+            judge_base_url=server.base_url,
+            judge_api_key="key",
+            embedder=OnesEmbedder(),
+            metrics=["context_relevance"],
+            concurrency=2,
+            hold_seconds=4.0,
+        ) as app,
+    ):
+        for number in range(turns):
+            recorded(app, number)
+        wait_until(lambda: sum(app.counted().values()) == turns)
+        check_invariants(app, turns=turns, spans=turns)
+        statuses, counted = app.statuses(), app.counted()
+    paid = sum(n for (outcome, _), n in counted.items() if outcome != "dropped")
+    measured("turns, evaluations, spans with scores", (turns, paid, statuses["scored"]))
+    assert counted["dropped", "overload"] > 0
+    assert statuses["scored"] >= 0.95 * paid
+
+
+@pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
+def test_fault_13_a_judge_that_is_much_too_slow(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """The judge answers none of 3,000 turns; at most ``max_held`` spans wait at any time."""
+    judge, most = GatedJudge(), 0
+    with attached(judge=judge, embedder=OnesEmbedder(), max_held=100, hold_seconds=0.5) as app:
+        for number in range(3000):
+            recorded(app, number)
+            most = max(most, app.handle.stats.held)
+        wait_until(lambda: app.handle.stats.held == 0)
+        judge.open()
+        assert app.handle.flush(PATIENCE)
+        app.handle.shutdown(PATIENCE)
+        check_invariants(app, turns=3000, spans=3000)
+        counted = app.counted()
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    measured("most spans held", most)
+    assert most <= 100
+    assert counted["dropped", "overload"] >= 2500
+
+
+@pytest.mark.fault(14, expected="100,000 spans in a burst: each leaves once, turns conserved")
+def test_fault_14_a_burst_of_spans(measured: Measured, check_invariants: Invariants) -> None:
+    """Turns and other spans of the application come without a pause."""
+    turns, others = 2_000, 10
+    with attached(judge="lexical", embedder="hashing", max_held=256, hold_seconds=2.0) as app:
+        tracer = app.provider.get_tracer("app")
+        for number in range(turns):
+            recorded(app, number)
+            for _ in range(others):
+                tracer.start_span("other").end()
+        assert app.handle.flush(PATIENCE)
+        app.handle.shutdown(PATIENCE)
+        check_invariants(app, turns=turns, spans=turns * (1 + others))
+        released = dict(app.handle.stats.released)
+    measured("spans that waited, by status", released)
+    assert sum(released.values()) == turns
+
+
+@pytest.mark.fault(14, expected="the release status of spans is in a metric")
+def test_fault_14_the_release_status_is_in_a_metric(measured: Measured) -> None:
+    """The counter has the statuses that are on the spans."""
+    with attached(judge=good_judge(), embedder=OnesEmbedder(), max_held=1) as app:
+        for number in range(5):
+            recorded(app, number)
+        assert app.handle.flush(PATIENCE)
+        counted, statuses = app.counted_by("rag.evaluation.released", "status"), app.statuses()
+    measured("released", counted)
+    assert counted == dict(statuses)
+
+
+@pytest.mark.fault(16, expected="bounded memory, counted")
+def test_fault_16_roots_that_never_end(measured: Measured) -> None:
+    """The traces whose root never ends are bounded in number, and evicted turns are counted."""
+    with attached(judge=good_judge(), embedder=OnesEmbedder()) as app:
+        roots = []
+        for number in range(3000):
+            root = app.plain("root")
+            roots.append(root)
+            app.retrieve(number, root)
+            assert len(app.buffer) <= 1024
+        most = len(app.buffer)
+        app.handle.shutdown(PATIENCE)
+        counted = app.counted()
+    measured("traces kept of 3,000", most)
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    assert counted["skipped", "evicted"] >= 3000 - 1024
+
+
+# --- repeated turns -------------------------------------------------------------------------------
+
+
+class CountingEmbedder(OnesEmbedder):
+    """Counts its requests."""
+
+    def __init__(self) -> None:
+        """Start at none."""
+        self.requests = 0
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        """Count, and return ones."""
+        self.requests += 1
+        await asyncio.sleep(0.01)
+        return await super().embed(texts)
+
+
+@pytest.mark.fault(17, expected="as many requests as one turn makes, all turns scored")
+@pytest.mark.parametrize("turns", [16, 2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_fault_17_identical_turns_share_one_evaluation(
+    turns: int, measured: Measured, check_invariants: Invariants
+) -> None:
+    """Turns under way share an evaluation, later ones find replies and vectors in the cache."""
+    requests = []
+    for number in (1, turns):
+        judge, embedder = FakeJudge(good_answers), CountingEmbedder()
+        with attached(judge=judge, embedder=embedder, max_held=20_000, hold_seconds=600) as app:
+            for _ in range(number):
+                recorded(app, 1)
+            wait_until(lambda app=app: app.handle.stats.held == 0, seconds=600)  # type: ignore[misc]
+            assert app.handle.flush(PATIENCE)
+            app.handle.shutdown(PATIENCE)
+            check_invariants(app, turns=number, spans=number)
+            assert app.counted() == {("scored", None): number}
+        requests.append((len(judge.requests), embedder.requests))
+    measured(f"requests to judge and embedder for {turns} turns", requests[1])
+    assert requests[1] == requests[0]
+
+
+# --- parts that block the event loop --------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a watchdog that looks often, and blames soon."""
+    monkeypatch.setattr("rag_eval_otel.runtime.background.TICK_SECONDS", 0.01)
+    monkeypatch.setattr(
+        "rag_eval_otel.runtime.background.Watchdog", partial(Watchdog, patience=1.0, tick=0.01)
+    )
+
+
+class Blocking:
+    """A metric, a sink and a judge that block the thread that calls them."""
+
+    name = "blocking"
+    model = "blocking"
+    needs = frozenset({"answer"})
+    asks = ()
+
+    def __init__(self) -> None:
+        """Block later."""
+        self.entered, self.go_on = 0, threading.Event()
+
+    def _block(self) -> None:
+        self.entered += 1
+        assert self.go_on.wait(PATIENCE)
+
+    async def measure(self, _sample: Sample, _ask: Any, _embed: Any) -> Score:
+        """Block as a metric."""
+        self._block()
+        return Score(name=self.name, value=1.0)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Block as a judge."""
+        self._block()
+        return await good_judge().reply(tasks)
+
+    def emit(self, _: Evaluation) -> None:
+        """Block as a sink."""
+        self._block()
+
+
+@pytest.mark.fault(26, expected="named, logged, counted, disabled; the others go on")
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("part", ["metric", "sink", "judge"])
+def test_fault_26_a_part_that_blocks_the_event_loop(
+    part: str,
+    measured: Measured,
+    check_invariants: Invariants,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of 40 turns, those that ran when the part blocked are lost, and no turn is counted twice."""
+    blocking = Blocking()
+    options: dict[str, Any] = {"judge": good_judge(), "metrics": ["context_relevance"]}
+    named = {"metric": "metric blocking", "judge": "judge blocking", "sink": "sink Blocking"}[part]
+    if part == "metric":
+        options["metrics"] = ["context_relevance", blocking]
+    elif part == "sink":
+        options["sinks"] = [blocking]
+    else:
+        options["judge"] = blocking
+    options |= {"embedder": OnesEmbedder(), "concurrency": 4, "hold_seconds": 600}
+    with caplog.at_level(logging.WARNING), attached(**options) as app:
+        for number in range(40):
+            recorded(app, number)
+        assert app.handle.flush(PATIENCE)
+        blocking.go_on.set()
+        app.handle.shutdown(PATIENCE)
+        check_invariants(app, turns=40, spans=40)
+        counted = app.counted()
+        assert app.counted_by("rag.evaluation.watchdog", "place") == {named: 1}
+    measured(
+        f"turns with a blocking {part}", {" ".join(map(str, k)): n for k, n in counted.items()}
+    )
+    assert blocking.entered == 1
+    assert f"the {named} blocks the event loop" in caplog.text
+    if part == "judge":
+        assert counted["error", "blocked"] == 40
+    else:
+        lost = counted.get(("error", "blocked"), 0)
+        assert lost <= 4
+        assert sum(n for (outcome, _), n in counted.items() if outcome == "scored") == 40 - lost
