@@ -142,6 +142,8 @@ class Config:
     """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
     max_held: int = 1024
     """The most spans that wait for scores. Further spans are exported with status ``overload``."""
+    max_text_chars: int = 100_000
+    """The most characters of a text to score; a turn has four times as many. The rest is cut."""
     max_held_bytes: int = 64 * 1024 * 1024
     """The most bytes of text in spans that wait for scores."""
     evaluation_timeout: float = 30.0
@@ -280,6 +282,7 @@ class ConfigOptions(TypedDict, total=False):
     budget_redis: str | None
     hold_seconds: float
     max_held: int
+    max_text_chars: int
     max_held_bytes: int
     evaluation_timeout: float
     concurrency: int
@@ -380,6 +383,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(_PER_MINUTE, (1, _INF)),
     "hold_seconds": (0, 3600),
     "max_held": (1, 1_000_000),
+    "max_text_chars": (100, _INF),
     "max_held_bytes": (1, _INF),
     "evaluation_timeout": (0.001, _INF),
     "concurrency": (1, 10_000),
@@ -407,6 +411,7 @@ _WHOLE = frozenset(
         "concurrency",
         "judge_retries",
         "max_held",
+        "max_text_chars",
         "max_held_bytes",
         "max_tokens",
         "seed",

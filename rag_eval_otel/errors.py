@@ -11,6 +11,7 @@ RagEvalError
     ├── JudgeAuthError         401 or 403: the key or its rights are wrong
     ├── JudgeRateLimitError    429, or the limit of requests a minute, after all retries
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
+    │   └── JudgeTooLongError      the texts are too long for the model
     ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
     │   └── BudgetSpentError       the budget of a run is spent: the judge was not asked
     └── UnparsableReplyError   the judge answered, but the answer does not fit the question
@@ -88,8 +89,14 @@ class JudgeRequestError(JudgeError):
     ``status`` is the HTTP status, or None if there was no response.
     """
 
-    reason = "bad_request"
+    reason: ClassVar[Reason] = "bad_request"
     status: int | None = None
+
+
+class JudgeTooLongError(JudgeRequestError):
+    """The texts of the request are too long for the judge's model."""
+
+    reason: ClassVar[Reason] = "too_long"
 
 
 class JudgeUnavailableError(JudgeError):

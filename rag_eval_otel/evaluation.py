@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from time import perf_counter
+from typing import Any
 
 from rag_eval_otel.embed import Embed, VectorCache, name_of
 from rag_eval_otel.errors import ConfigError, JudgeError
@@ -48,6 +49,7 @@ from rag_eval_otel.types import (
     ScoreStatus,
     Usage,
 )
+from rag_eval_otel.untrusted import suspicions
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +154,7 @@ class Measurement:
     explanations: Reasons = "off"
     prices: Prices = Prices()  # noqa: RUF009  # frozen
     budget: Budget | None = None
+    max_text_chars: int | None = None
     clock: Callable[[], float] = perf_counter
     _known_versions: dict[str, list[str]] = field(
         init=False, default_factory=dict, compare=False, repr=False
@@ -172,7 +175,7 @@ class Measurement:
 
         Raise `RedactionError` if a function of the option ``redact`` fails.
         """
-        sample = self.redactor.sample(sample)
+        sample, cut = clipped(self.redactor.sample(sample), self.max_text_chars)
         ask = self._ask()
         budget = budget_for(self.embedder, self.budget)
         embed = Embed(self.embedder, budget=budget, cache=self.vectors)
@@ -189,7 +192,12 @@ class Measurement:
             embed.cancel()
         await asyncio.wait(runs)
         cost = self._pricing(ask.model)
-        scores = self._told(map(_outcome, self.metrics, runs), ask, embed, cost=cost)
+        remarks = _remarks(sample, cut, is_shortened=ask.is_shortened)
+        found = (
+            _remarked(_outcome(m, run), m, remarks)
+            for m, run in zip(self.metrics, runs, strict=True)
+        )
+        scores = self._told(found, ask, embed, cost=cost)
         usage = ask.usage + embed.usage
         return Evaluation(
             scores=tuple(scores),
@@ -263,6 +271,54 @@ class Measurement:
             with self._prompts():
                 known = self._known_versions[model] = list(map(named, self.metrics))
         return known
+
+
+_LONG_TURN = 4  # times as long as the longest text
+
+
+def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
+    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
+
+    A text has at most ``most`` characters, and all texts together four times as many; None means no
+    limit. A mark says how much was cut. The contexts are cut last to first.
+    """
+    if most is None:
+        return sample, {}
+    cut: dict[str, int] = {}
+    left = most * _LONG_TURN
+
+    def shorter(name: str, text: str) -> str:
+        nonlocal left
+        kept = text[: min(most, left)]
+        left -= len(kept)
+        lost = len(text) - len(kept)
+        if not lost:
+            return text
+        cut[name] = cut.get(name, 0) + lost
+        return f"{kept}\n[... {lost:,} characters cut]" if kept else ""
+
+    texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
+    reference = None if sample.reference is None else shorter("reference", sample.reference)
+    contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
+    if not cut:
+        return sample, {}
+    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
+
+
+def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> dict[str, Any]:
+    """Return entries for the details of scores: signs of hostile texts, and what was cut."""
+    signs = suspicions(_texts_of(sample))
+    found: dict[str, Any] = {"injection": list(signs)} if signs else {}
+    if cut or is_shortened:
+        found["truncated"] = {**cut, **({"judge": "fewer contexts"} if is_shortened else {})}
+    return found
+
+
+def _remarked(score: Score, metric: Metric, remarks: Mapping[str, Any]) -> Score:
+    """Return ``score`` with ``remarks`` in its details, if ``metric`` asks a judge."""
+    if not remarks or not metric.asks:
+        return score
+    return replace(score, detail={**score.detail, **remarks})
 
 
 def labelling_of(metrics: Iterable[Metric], judge: Judge) -> frozenset[str] | None:

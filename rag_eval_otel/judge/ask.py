@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 from rag_eval_otel.errors import (
     JudgeError,
     JudgeTimeoutError,
+    JudgeTooLongError,
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.budget import Budget
@@ -75,7 +76,8 @@ class Ask:
     - ``budget``: limits requests, tokens and money. A request beyond it raises `BudgetSpentError`.
 
     After the replies, ``usage`` has the numbers of requests and tokens, ``ledger`` divides them
-    among the metrics, and ``model`` is the name of the model that answered.
+    among the metrics, and ``model`` is the name of the model that answered. ``is_shortened``
+    is True if contexts were left out because the texts were too long for the judge's model.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Ask:
         self.ledger = Ledger()
         self._budget = budget
         self.model: str | None = None
+        self.is_shortened = False
         self._judge = judge
         self._fusion = fusion
         self._prompts = prompts
@@ -201,7 +204,7 @@ class Ask:
 
     def _deliver(self, task: Task[Any], part: object) -> None:
         self._outcomes[task].set_result(part)
-        if self._cache and self.model and isinstance(part, Reply):
+        if self._cache and self.model and isinstance(part, Reply) and not self.is_shortened:
             self._cache.put(self._key(task), part, self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
@@ -223,6 +226,8 @@ class Ask:
                 reply = partial(self._judge.reply, tasks)
                 replies = await within(f"judge {self._judge.model}", reply)
                 meter.tell(replies.usage)
+        except JudgeTooLongError as error:
+            return await self._shortened(tasks, error)
         except JudgeError as error:
             return [error] * len(tasks)
         finally:
@@ -233,6 +238,19 @@ class Ask:
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
             return [UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
+
+    async def _shortened(
+        self, tasks: Sequence[Task[Any]], error: JudgeTooLongError
+    ) -> list[object]:
+        """Put ``tasks`` to the judge with fewer contexts, once; return ``error`` for each if none.
+
+        The replies are not cached, because they are about other texts.
+        """
+        fewer = [with_fewer_contexts(task) for task in tasks]
+        if fewer == list(tasks):
+            return [error] * len(tasks)
+        self.is_shortened = True
+        return await self._request(fewer)
 
     def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
         """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
@@ -248,6 +266,36 @@ def _size_of(task: Task[Any]) -> int:
     """Return the characters of the instructions of ``task`` and of the texts that it shows."""
     texts = (text for name, _ in task.inputs for text in task.texts(name))
     return len(task.kind.instructions or prompt_text(task.prompt)) + sum(map(len, texts))
+
+
+_LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
+_HALF = "\n(the rest is left out, because the texts are too long for the model)"
+
+
+def with_fewer_contexts(task: Task[Any]) -> Task[Any]:
+    """Return ``task`` with notes instead of the later half of its contexts.
+
+    The contexts keep their numbers. A single context loses its later half. A task that was
+    shortened before, and a task without contexts, is returned unchanged.
+    """
+    inputs = tuple((name, _halved(name, value)) for name, value in task.inputs)
+    return replace(task, inputs=inputs)
+
+
+def _halved(name: str, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    was_cut = any(
+        text.endswith(_HALF) or _LEFT_OUT.format(i) == text for i, text in enumerate(texts, 1)
+    )
+    if name not in {"context", "contexts"} or was_cut or not texts:
+        return value
+    kept = len(texts) // 2
+    if not kept:
+        half = f"{texts[0][: len(texts[0]) // 2]}{_HALF}"
+        return half if isinstance(value, str) else (half,)
+    return tuple(
+        text if i <= kept else _LEFT_OUT.format(i) for i, text in enumerate(texts, start=1)
+    )
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
-from rag_eval_otel.judge.openai_client import OpenAIClient, connection, usage_of
+from rag_eval_otel.judge.openai_client import OF_LENGTH, OpenAIClient, connection, usage_of
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
@@ -41,7 +41,6 @@ _OTHER: dict[TokenLimit, TokenLimit] = {
     "max_completion_tokens": "max_tokens",
 }
 _OF_FORMAT = ("response_format", "schema", "json", "grammar", "guided", "structured")
-_OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
 _OF_REPLY = ("max_tokens", "max_completion_tokens", "completion")
 _INVALID = (400, 422)
 _THINKING = re.compile(
@@ -265,7 +264,7 @@ class OpenAIJudge:
             return unlimited
         names_it = any(word in refused for word in _OF_FORMAT)
         anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
-        if any(word in refused for word in _OF_LENGTH) or not (names_it or anything):
+        if any(word in refused for word in OF_LENGTH) or not (names_it or anything):
             return None
         return replace(form, mode=_WEAKER[form.mode]) if form.mode in _WEAKER else None
 
@@ -275,7 +274,7 @@ class OpenAIJudge:
         Return None if the message ``refused`` of the server has another cause. A server may count
         the limit as a part of the model's context, and refuse a prompt that would fit without it.
         """
-        if form.is_bounded and any(word in refused for word in _OF_LENGTH):
+        if form.is_bounded and any(word in refused for word in OF_LENGTH):
             names_reply = any(word in refused for word in _OF_REPLY)
             return replace(form, is_bounded=False) if names_reply else None
         has_limit = self._max_tokens is not None or form.is_bounded

@@ -24,6 +24,7 @@ from rag_eval_otel.errors import (
     JudgeRateLimitError,
     JudgeRequestError,
     JudgeTimeoutError,
+    JudgeTooLongError,
     JudgeTransportError,
     UnparsableReplyError,
 )
@@ -45,6 +46,8 @@ _QUOTED = 200  # characters of a server's message that go into an error
 _LARGEST = 1_000_000  # bytes of a reply to the judge
 _LARGEST_ROW = 256_000  # bytes that each text may add to a reply with embeddings
 _PACKED = 16  # a compressed reply, which is not asked for, may be so many times smaller
+OF_LENGTH = ("context length", "context_length", "context window", "too long", "too many tokens")
+"""Words in the message of a server that refuses a request for its length."""
 _AUTH, _RATE_LIMIT, _TIMEOUT, _SERVER = (401, 403), 429, 408, 500
 
 
@@ -361,6 +364,8 @@ def _status_error(
     elif status >= _SERVER:
         kind = JudgeTransportError
     told = _problems(error.body) or str(error)
+    if kind is JudgeRequestError and any(words in told.lower() for words in OF_LENGTH):
+        kind = JudgeTooLongError
     refused = kind(f"HTTP {status}: {_short(clean(told))}")
     if isinstance(refused, JudgeRequestError):
         refused.status = status

@@ -389,6 +389,7 @@ def build_measurement(config: Config) -> Measurement:
         cache=ReplyCache(),
         vectors=VectorCache(),
         redactor=redactor(config.redact),
+        max_text_chars=config.max_text_chars,
         embedding="keep" if watched else "drop",
         label_metrics=chosen_labelling(metrics, config.label_metrics),
         prompts=load_prompts(config.prompts) if config.prompts else BUILT_IN,

@@ -67,6 +67,8 @@ def score_attributes(
         found[semconv.EVALUATION_LABEL] = evaluation.label
         found[semconv.EVALUATION_JUDGE] = evaluation.judge
         found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
+        for key, remark in _REMARKS.items():
+            found[key] = any(remark in score.detail for score in evaluation.scores) or None
         found |= spent(evaluation.usage, evaluation.cost, evaluation.currency)
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
@@ -82,6 +84,13 @@ def score_attributes(
                 key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
                 found[key] = score.explanation[:MAX_EXPLANATION]
     return exportable_attributes((k, value) for k, value in found.items() if value is not None)
+
+
+_REMARKS: Mapping[str, str] = {
+    semconv.EVALUATION_SUSPECTED: "injection",
+    semconv.EVALUATION_TRUNCATED: "truncated",
+}
+"""Attributes that are true if a score has an entry in its details, and the name of the entry."""
 
 
 def spent(usage: Usage, cost: float | None, currency: str) -> dict[str, AttributeValue]:
