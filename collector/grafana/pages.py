@@ -477,6 +477,11 @@ HEALTH = Dashboard(
         ),
         Panel(title="From answer to score", unit="s", queries=_seconds("lag")),
         Panel(
+            title="Parts that blocked the evaluator and were disabled",
+            told="A metric, judge, embedder or sink that blocks the event loop, since the start.",
+            queries=(_now("watchdog_total", "service_name, place", "{{service_name}} {{place}}"),),
+        ),
+        Panel(
             title="Failures of rag_eval_otel itself",
             unit="reqps",
             queries=(_per_second("internal_errors_total", "place", "{{place}}"),),

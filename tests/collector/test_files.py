@@ -50,6 +50,7 @@ def measured() -> Iterator[Metric]:
     sink.watch_budget(left.observe)
     sink.found()
     sink.released("scored")
+    sink.blocked("metric toxicity")
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     budget = Spending(measurement(endpoint), budget=Budget(limits_of("1 tokens/day", where="b")))

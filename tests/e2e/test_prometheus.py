@@ -91,6 +91,7 @@ class Desk:
         self._sink.turn("dropped", "overload")
         self._sink.turn("error", "transport")
         self._sink.turn("skipped", "budget")
+        self._sink.blocked("metric toxicity")
         self._sink.internal_error("sink")
         self._drift.report(drifted(DESK))
         assert self._meters.force_flush()
