@@ -73,7 +73,7 @@ class Desk:
         self._sink.emit(
             Evaluation(
                 span=SpanContext(trace_id=1, span_id=1, is_remote=False),
-                scores=(Score(name="faithfulness", value=0.9, label="pass"),),
+                scores=(Score(name="faithfulness", value=0.9, label="pass", cost=0.01),),
                 duration=0.4,
                 lag=0.7,
                 judge="judge-model",
