@@ -13,7 +13,8 @@ RagEvalError
     ├── JudgeRequestError      400 or 404: the request or the model's name is wrong
     │   └── JudgeTooLongError      the texts are too long for the model
     ├── JudgeUnavailableError  the circuit breaker is open: the judge was not asked
-    │   └── BudgetSpentError       the budget of a run is spent: the judge was not asked
+    │   ├── BudgetSpentError       the budget of a run is spent: the judge was not asked
+    │   └── PartBlockedError       a part has blocked the event loop, and is not called again
     └── UnparsableReplyError   the judge answered, but the answer does not fit the question
 """
 

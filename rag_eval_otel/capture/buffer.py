@@ -20,6 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -418,22 +419,22 @@ class TraceBuffer:
         """
         limits, evicted = self._limits, []
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
-            evicted.append(newest)
-            self._give_up(newest)
+            evicted.append(self._give_up(newest))
         while self.traces and (
             len(self.traces) > limits.max_traces or self._bytes > limits.max_bytes
         ):
-            oldest = next(iter(self.traces.values()))
-            evicted.append(oldest)
-            self._give_up(oldest)
+            evicted.append(self._give_up(next(iter(self.traces.values()))))
         return evicted
 
-    def _give_up(self, trace: Trace) -> None:
+    def _give_up(self, trace: Trace) -> Trace:
+        """Ignore later spans of ``trace``, and return a copy with its spans to delete elsewhere."""
         self._remove(trace)
+        removed = copy(trace)
         trace.empty()
         self._lost[trace.trace_id] = trace
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
+        return removed
 
     def _finish(self, traces: Iterable[Trace]) -> None:
         """Remove ``traces`` from the buffer, and add to each trace its spans that are still open.

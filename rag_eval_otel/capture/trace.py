@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import ref
@@ -142,8 +142,7 @@ def ids_above(
 ) -> Iterator[int]:
     """Yield the span id ``start`` and the ids of the spans above this span, nearest first.
 
-    ``ended`` contains the ended spans of the trace by id. ``opened`` contains the parent ids of the
-    open spans by span id.
+    ``ended`` maps span ids to ended spans. ``opened`` maps ids of open spans to those of parents.
     """
     seen: set[int] = set()
     while start is not None and start not in seen and len(seen) < _DEPTH:
@@ -333,8 +332,8 @@ class Trace:
     def empty(self) -> None:
         """Delete all spans of the trace, and ignore its later spans."""
         self.is_lost = True
-        self.spans, self.arrivals, self.early, self.subtrees = {}, {}, {}, {}
-        self.trees, self.size = [], 0
+        self.spans, self.arrivals, self.early, self.subtrees, self.held = {}, {}, {}, {}, {}
+        self.trees, self.turns, self.size = [], set(), 0
 
 
 def size_of(view: SdkSpan) -> int:
@@ -465,10 +464,9 @@ def completed_parts(
 ) -> Iterator[list[int]]:
     """Yield the span ids of each part of ``trace`` that is complete and can be scored.
 
-    A part is an ended span without an ended parent, and all spans below this span. The part is
-    complete if no span below is open, and if no span of the part has ended after the time
-    ``until``. If the parent is in this process, the parent must be an open span that is no part of
-    RAG. ``opened`` are the open spans of the trace.
+    A part is an ended span without an ended parent, and all spans below it. None is open, and none
+    has ended after ``until``. A parent in this process must be an open span that is no part of RAG.
+    ``opened`` are the open spans of the trace.
     """
     if trace.is_slow or not any(turn in trace.spans for turn in trace.turns):
         return
@@ -476,9 +474,11 @@ def completed_parts(
     parents = {one.span_id: one.parent_id for one in views}
     around = {one.span_id for one in views if is_bystander(one)}
     units: dict[int, list[int]] = defaultdict(list)
-    for one in trace.spans:
-        units[_top(one, trace)].append(one)
-    busy = {above for one in views for above in ids_above(one.parent_id, trace.spans, parents)}
+    for one, top in _tops(trace).items():
+        units[top].append(one)
+    busy = set[int]()
+    for above in (ids_above(one.parent_id, trace.spans, parents) for one in views):
+        busy.update(takewhile(lambda span_id: span_id not in busy, above))
     for top, unit in units.items():
         view = trace.spans[top]
         hangs = view.parent_id is not None and not view.parent_is_remote
@@ -488,10 +488,13 @@ def completed_parts(
             yield unit
 
 
-def _top(start: int, trace: Trace) -> int:
-    """Return the id of the outermost ended span at or above the span ``start``."""
-    top = start
-    for above in ids_above(start, trace.spans, {}):
-        if above in trace.spans:
-            top = above
-    return top
+def _tops(trace: Trace) -> dict[int, int]:
+    """Map the id of each span of ``trace`` to that of the outermost ended span at or above it."""
+    tops: dict[int, int] = {}
+    for one in trace.spans:
+        path, above = dict[int, None](), one
+        while above in trace.spans and above not in tops and above not in path:
+            path[above] = None
+            above = trace.spans[above].parent_id or 0
+        tops |= dict.fromkeys(path, tops.get(above) or next(reversed(path), one))
+    return tops

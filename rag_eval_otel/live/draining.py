@@ -65,6 +65,7 @@ class Draining:
             return not pipeline.hold
         deadline = self.pipeline.clock() + timeout_millis / 1000
         with pipeline.release_edge:
+            pipeline.release_evicted()
             if pipeline.buffer.traces:
                 pipeline.submit_ended()
         pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))

@@ -18,8 +18,9 @@ The methods and jobs, and the thread on which each runs::
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
@@ -105,6 +106,7 @@ class Pipeline:
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
         self.calls = TimedCalls()
+        self._evicted: deque[Trace] = deque()
         self._trees = self._make_tree_parts(provider)
         self._keys = self._trees.keys
         self._end_edge = self.edge("on_end")
@@ -186,7 +188,9 @@ class Pipeline:
             self.sweeper.wake()
         for trace in taken.evicted:
             self._count_skipped(_count_turns(trace), "evicted")
-            self._release_held(trace, Ending("skipped", "evicted"))
+            self._evicted.append(trace)  # the application's thread does not export a thousand spans
+        if taken.evicted:
+            self.sweeper.wake()
 
     def release_unheld(self, span: ReadableSpan) -> None:
         """Export a span that should have waited for scores, but for which there was no room."""
@@ -273,11 +277,19 @@ class Pipeline:
             if self.recorder.runs:
                 self.recorder.sweep()
         with self.release_edge:
+            self.release_evicted()
             self._submit_all(self.buffer.sweep())
 
     def submit_ended(self) -> None:
         """Submit the traces in which no span is open for scoring, and wait for no more spans."""
+        self.release_evicted()
         self._submit_all(self.buffer.flush())
+
+    def release_evicted(self) -> None:
+        """Export the kept-back spans of traces that were removed to limit memory."""
+        while self._evicted:
+            with suppress(IndexError):  # another thread has taken the last one
+                self._release_held(self._evicted.popleft(), Ending("skipped", "evicted"))
 
     def _submit_all(self, traces: Iterable[Trace]) -> None:
         for trace in traces:
@@ -383,6 +395,7 @@ class Pipeline:
         self.sweeper.stop()
         self.hold.close()
         with self.release_edge:
+            self.release_evicted()
             self._submit_all(self.buffer.close())
 
     def flush_next(self, timeout: float) -> bool:
@@ -392,6 +405,7 @@ class Pipeline:
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
         self.buffer.clear()
+        self._evicted.clear()
         self.sweeper.reset()
         self.hold.reset()
 

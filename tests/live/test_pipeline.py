@@ -215,6 +215,7 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         streams = [open_turn(app, number) for number in range(10)]
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}
+        app.pipeline.release_evicted()
         assert app.pipeline.count_held() == 10 - counted["skipped", "evicted"]
         for _, call in streams:
             call.end()
