@@ -6,6 +6,7 @@ The scores of a row are written when the row is scored.
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from rag_eval_otel.metrics.outcome import Metric, label_of
 from rag_eval_otel.results.rows import digest, score_from_dict, score_to_dict
 from rag_eval_otel.types import Embedder, Fusion, Reasons, Sample, Score, Usage
 
+_log = logging.getLogger("rag_eval_otel")
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS scores"
@@ -101,6 +103,7 @@ class ScoreCache:
     def __init__(self, path: Path, database: sqlite3.Connection, *, measure: Measure) -> None:
         self._path = path
         self._database = database
+        self._is_writable = True
         self._definitions = measure.definitions()
         self._thresholds: dict[str, float | None] = {
             metric.name: metric.threshold
@@ -139,16 +142,29 @@ class ScoreCache:
         """Write those ``scores`` of ``sample`` to the file that a second run would not change.
 
         Failed scores and scores without a usable judge reply are left out. ``judge`` is the name of
-        the judge model that answered.
+        the judge model that answered. If the file cannot be written, for example because the disk
+        is full, a warning is logged, and no more scores are written.
         """
+        if not self._is_writable:
+            return
         keys = self._keys(sample)
         rows = [
             (keys[s.name], judge, json.dumps(score_to_dict(_unpaid(s)), default=str))
             for s in scores
             if _is_final(s)
         ]
-        with _cache_errors(self._path), self._database:
-            self._database.executemany(_PUT, rows)
+        try:
+            with _cache_errors(self._path), self._database:
+                self._database.executemany(_PUT, rows)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
+            self._is_writable = False
+            _log.warning(
+                "the cache %s cannot be written (%s): no more scores are kept for later runs",
+                self._path,
+                error.__cause__,
+            )
 
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)

@@ -37,6 +37,7 @@ Key: TypeAlias = "tuple[int, int]"
 State: TypeAlias = Literal["collecting", "scoring", "released"]
 
 _NAP = 0.01  # seconds
+_STOPPED = 2.0  # seconds by which a wait is late only if the process was stopped
 _NEVER = float("inf")
 _MAX_LEFT = 4096  # items that were released or refused without scores, and are remembered
 CHUNK = 256  # items released between two flushes, so that the next queue does not overflow
@@ -106,6 +107,7 @@ class Holdback:
         self._held: dict[Key, _Held] = {}  # by deadline, since every item waits equally long
         self._bytes = 0
         self._next = 0
+        self._stopped = 0.0  # seconds
         self._left: OrderedDict[Key, None] = OrderedDict()  # too late for their scores
         self._in_transit: dict[int, int] = {}  # number of the item to identity of the thread
         self._reaper: threading.Thread | None = None
@@ -143,7 +145,7 @@ class Holdback:
                 return False
             if self._reaper is None and not self._start_reaper():
                 return False
-            self._held[key] = _Held(item, self._clock() + self._seconds, size, self._next)
+            self._held[key] = _Held(item, self._now() + self._seconds, size, self._next)
             self._next += 1
             self._bytes += size
         return True
@@ -171,7 +173,7 @@ class Holdback:
         """Return the seconds until ``held`` is released at its deadline; see `Awaited`."""
         if self._seconds == 0 or (held.state == "released" and held.status != "timeout"):
             return _NEVER
-        return max(0.0, held.deadline - self._clock())
+        return max(0.0, held.deadline - self._now())
 
     def _note_left(self, key: Key) -> None:
         if self._seconds > 0:
@@ -273,13 +275,29 @@ class Holdback:
             first = next(iter(self._held), None)
             if first is None:
                 if self.is_open:  # `hold` does not notify: a new item is due after this wait
-                    self._changed.wait(max(self._seconds, _NAP))
+                    self._wait(max(self._seconds, _NAP))
                 return None
-            left = self._held[first].deadline - self._clock()
+            left = self._held[first].deadline - self._now()
             if left > 0:
-                self._changed.wait(left)
+                self._wait(left)
                 return None
             return first
+
+    def _wait(self, seconds: float) -> None:
+        """Wait ``seconds``, or until another thread changes the store.
+
+        If the process was stopped meanwhile, no deadline counts the time of this wait. Otherwise
+        all spans would leave without scores when the process is continued.
+        """
+        began = time.monotonic()
+        self._changed.wait(seconds)
+        passed = time.monotonic() - began
+        if passed > seconds + _STOPPED:
+            self._stopped += passed
+
+    def _now(self) -> float:
+        """Return the time by the clock, without the times in which the process was stopped."""
+        return self._clock() - self._stopped
 
 
 @dataclass(frozen=True, slots=True)

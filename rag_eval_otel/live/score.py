@@ -242,7 +242,7 @@ class TurnScorer:
             located = partial(
                 replace,
                 span=span,
-                lag=_seconds_since(ended),
+                lag=seconds_since(ended),
                 about=about(_metadata(turn), self._metadata_keys),
                 answer_length=len(sample.answer),
             )
@@ -371,8 +371,24 @@ def _metadata(turn: Turn) -> Iterator[Mapping[str, Any]]:
         yield step.metadata
 
 
-def _seconds_since(ended: int) -> float:
-    return max(0.0, (time.time_ns() - ended) / 1e9)
+_EPOCH = time.time_ns() - time.monotonic_ns()
+"""The wall-clock time at the start of the monotonic clock, as the wall clock was at the import."""
+
+
+def seconds_since(
+    ended: int,
+    *,
+    wall: Callable[[], int] = time.time_ns,
+    monotonic: Callable[[], int] = time.monotonic_ns,
+    epoch: int = _EPOCH,
+) -> float:
+    """Return the seconds since the wall-clock time ``ended`` in ns, also if the clock was set.
+
+    If the wall clock was set after ``ended`` (or before, since the import), only one of the two
+    clocks gives the right time; the other gives a negative or a longer one.
+    """
+    ages = (wall() - ended, epoch + monotonic() - ended)
+    return min((age for age in ages if age >= 0), default=0) / 1e9
 
 
 def build_measurement(config: Config) -> Measurement:

@@ -105,6 +105,8 @@ _BUDGET = Gauge(
     join=min,
 )
 
+_MOST_JUDGES = 100  # names of models in attributes of metrics
+
 
 class InstrumentSink:
     """Record scores and durations in histograms, and turns, requests and failures in counters.
@@ -119,6 +121,7 @@ class InstrumentSink:
             semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
         )
         self.tally = Tally()
+        self._judges = set[str]()
         self._meter_provider = meter_provider
         self._score = meter.create_histogram(
             semconv.SCORE,
@@ -201,11 +204,11 @@ class InstrumentSink:
     def emit(self, evaluation: Evaluation) -> None:
         """Record the scores and the duration of ``evaluation``, and its requests and tokens."""
         context = span_context(evaluation.span)
-        judge = _judge_of(evaluation)
+        judge = self._judge_of(evaluation)
         self._record_scores(evaluation)
         if evaluation.offline is not None:
             self._record_scores(evaluation.offline)
-            self._count_cost(evaluation.offline, _judge_of(evaluation.offline))
+            self._count_cost(evaluation.offline, self._judge_of(evaluation.offline))
         self._duration.record(evaluation.duration, judge, context=context)
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
@@ -223,7 +226,7 @@ class InstrumentSink:
         for score in evaluation.scores:
             if score.value is None:
                 continue
-            name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **_judge_of(evaluation)}
+            name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **self._judge_of(evaluation)}
             label = {} if score.label is None else {_LABEL: score.label}
             # The buckets cover [0, 1]; some metrics have another scale.
             value = score.value if score.normalized is None else score.normalized
@@ -301,6 +304,17 @@ class InstrumentSink:
         """
         add_gauge_source(self._meter_provider, _BUDGET, left)
 
+    def _judge_of(self, evaluation: Evaluation) -> dict[str, str]:
+        """Return the attribute that names the judge's model; after 100 models, it is ``other``.
+
+        The judge's server names the model, and each name makes new series of metrics.
+        """
+        model = exportable(evaluation.judge or "")
+        if model not in self._judges and len(self._judges) >= _MOST_JUDGES:
+            model = "other"
+        self._judges.add(model)
+        return {semconv.EVALUATION_JUDGE: model} if model else {}
+
     def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
         usage = evaluation.usage
         if usage.judge_requests:
@@ -317,11 +331,6 @@ class InstrumentSink:
             if score.cost:
                 name = {semconv.GEN_AI_EVALUATION_NAME: score.name}
                 self._cost.add(score.cost, {**name, **judge, **currency})
-
-
-def _judge_of(evaluation: Evaluation) -> dict[str, str]:
-    model = exportable(evaluation.judge or "")
-    return {semconv.EVALUATION_JUDGE: model} if model else {}
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:

@@ -182,7 +182,7 @@ def test_without_sampling_the_probability_is_1() -> None:
         assert probabilities(app.arrived(names)) == {("scored", 1.0): 2}
 
 
-def test_rules_see_the_route_of_the_request_and_remote_baggage_changes_nothing() -> None:
+def test_rules_see_the_route_of_the_request() -> None:
     """The rule for a route decides, whose attribute is on the span of the web request."""
     rules = [
         {"match": {"route": "/chat"}, "rate": 1},

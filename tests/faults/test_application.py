@@ -1,0 +1,338 @@
+"""Faults of the application and of its surroundings: callbacks, exporters, clocks, disks, names."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import openai
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from apps.parts import rag
+from drifts import Backend
+from live import answered, attached
+from rag_eval_otel.cli import main
+from rag_eval_otel.live.score import seconds_since
+from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.testing import FakeJudge, ManualClock, ScriptedOpenAI
+from rag_eval_otel.types import Replies
+from support import good_parts
+
+Measured = Callable[[str, object], None]
+Invariants = Callable[..., None]
+
+TESTS = Path(__file__).parents[1]
+HOUR = 3_600 * 10**9
+
+
+@pytest.mark.fault(28, expected="no error, one evaluation for each root run")
+def test_fault_28_callbacks_in_the_wrong_order_and_handlers_passed_twice(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """Ends without start, double ends and a handler at two places disturb no other run."""
+    with attached() as app:
+        callback = app.handle.callback
+        for end in (callback.on_chain_end, callback.on_tool_end, callback.on_retriever_end):
+            end([], run_id=uuid4())
+        callback.on_llm_error(ValueError("late"), run_id=uuid4())
+        run = uuid4()
+        callback.on_chain_start({}, {"input": "hi"}, run_id=run)
+        callback.on_chain_end({"output": "ho"}, run_id=run)
+        callback.on_chain_end({"output": "ho"}, run_id=run)
+        chain = rag().with_config(callbacks=[callback])
+        for _ in range(3):
+            chain.invoke("When was Borealis Kites founded?", {"callbacks": [callback]})
+        assert app.handle.flush()
+        evaluated = sum(app.scored_spans().values())
+        check_invariants(app, turns=3)
+    measured("evaluations of 3 turns", evaluated)
+    assert evaluated == 3
+
+
+class Refusing(InMemorySpanExporter):
+    """An exporter whose server refuses every batch."""
+
+    refused = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Count the spans, and say that they were not taken."""
+        self.refused += len(spans)
+        return SpanExportResult.FAILURE
+
+
+@pytest.mark.fault(29, expected="scoring goes on, no span is kept, each reaches the exporter once")
+def test_fault_29_the_exporter_refuses_every_span(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """What the exporter loses is the SDK's to count; scores still become events and metrics."""
+    exporter = Refusing()
+    with attached(exporter=exporter) as app:
+        for number in range(50):
+            app.turn(number)
+        assert app.handle.flush(60)
+        check_invariants(app, turns=50, spans=0)
+        assert app.counted() == {("scored", None): 50}
+        assert sum(app.scored_spans().values()) == 50
+    measured("spans given to the exporter, spans held", (exporter.refused, 0))
+    assert exporter.refused == 150
+
+
+@pytest.mark.fault(30, expected="the lag is right, and never negative")
+@pytest.mark.parametrize("jump", [-HOUR, 0, HOUR])
+@pytest.mark.parametrize("when", ["before the turn ended", "after"])
+def test_fault_30_the_wall_clock_jumps(jump: int, when: str, measured: Measured) -> None:
+    """A turn ended 2 s ago; the clock was set by an hour before its end, or since."""
+    epoch, now = 10**18, 5 * HOUR
+    ended = epoch + now - 2 * 10**9 + (jump if when != "after" else 0)
+    lag = seconds_since(ended, wall=lambda: epoch + now + jump, monotonic=lambda: now, epoch=epoch)
+    measured(f"lag after a jump of {jump // HOUR} h {when}, true lag 2 s", lag)
+    assert lag == 2
+
+
+@pytest.mark.fault(31, expected="scores are complete, one warning, nothing raised")
+def test_fault_31_the_cache_of_scores_cannot_be_written(measured: Measured, tmp_path: Path) -> None:
+    """A process whose files may not grow beyond 64 kB scores all rows."""
+    script = """
+import resource, sys
+from rag_eval_otel.dataset import evaluate_dataset
+from rag_eval_otel.types import Sample
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+rows = [Sample(question=f"Who founded {i}?", contexts=["Ada founded it." * 20], answer=f"Ada {i}.")
+        for i in range(200)]
+result = evaluate_dataset(rows, cache=sys.argv[1])
+print(sum(len(row.evaluation.scores) for row in result.rows))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "scores.db")],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    warnings = ended.stderr.count("cannot be written")
+    measured("scores of 200 rows, warnings", (ended.stdout.strip(), warnings))
+    assert int(ended.stdout) == 200 * 4
+    assert warnings == 1
+
+
+@pytest.mark.fault(31, expected="drift is still detected, one warning")
+def test_fault_31_the_state_of_drift_detection_cannot_be_written(
+    measured: Measured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder of the state file is not there."""
+    backend = Backend(state=tmp_path / "missing" / "drift.json")
+    backend.score(*[1.0] * 300)
+    backend.score(*[0.0] * 20)
+    alarms = sum(event.event_name == "rag.evaluation.drift" for event in backend.events())
+    warnings = caplog.text.count("cannot be written")
+    measured("alarms, warnings", (alarms, warnings))
+    assert (alarms, warnings) == (1, 1)
+
+
+@pytest.mark.fault(37, expected="requests of the judge make no span that leaves, and no turn")
+def test_fault_37_the_client_of_the_judge_is_instrumented(
+    measured: Measured, check_invariants: Invariants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instrumentation traces every request, whether tracing is suppressed or not."""
+    provider = TracerProvider()
+    tracer = provider.get_tracer("openinference.instrumentation.openai")
+    made: list[Any] = []
+    post = openai.AsyncOpenAI.post
+
+    async def traced(client: openai.AsyncOpenAI, *path: str, **options: Any) -> Any:
+        kind = {"openinference.span.kind": "LLM", "input.value": "q", "output.value": "a"}
+        with tracer.start_as_current_span("judge", attributes=kind) as span:
+            made.append(span)
+            return await post(client, *path, **options)
+
+    monkeypatch.setattr(openai.AsyncOpenAI, "post", traced)
+    with (
+        ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]) as server,
+        attached(
+            provider=provider,
+            judge="openai/m",
+            judge_base_url=server.base_url,
+            judge_api_key="k",
+            embedder="openai/e",
+            embedder_base_url=server.base_url,
+            embedder_api_key="k",
+        ) as app,
+    ):
+        for number in range(5):
+            app.turn(number)
+        assert app.handle.flush(60)
+        check_invariants(app, turns=5, spans=15)
+        requests = len(server.requests)
+    measured("requests, spans of them made, spans of them exported", (requests, len(made), 0))
+    assert len(made) == requests > 0
+
+
+class Chameleon:
+    """A judge that answers with another model's name each time."""
+
+    model = "chameleon"
+
+    def __init__(self) -> None:
+        """Begin at the first name."""
+        self._judge = FakeJudge(lambda _: {"rating": 2})
+        self._names = 0
+
+    async def reply(self, tasks: Any) -> Replies:
+        """Answer as model number so and so."""
+        self._names += 1
+        replies = await self._judge.reply(tasks)
+        return Replies(parts=replies.parts, model=f"m-{self._names}", usage=replies.usage)
+
+
+@pytest.mark.fault(46, expected="no ids, users, texts in attributes of metrics; at most 101 judges")
+def test_fault_46_attributes_of_metrics_have_few_values(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """200 turns of 200 users, each judged by a model of another name."""
+    with attached(judge=Chameleon(), metrics=["context_relevance"]) as app:
+        for number in range(200):
+            who = {"session.id": f"session-{number}", "user.id": f"user-{number}"}
+            chain = app.step("CHAIN", **answered(number), **who)
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+            chain.end()
+        assert app.handle.flush(60)
+        check_invariants(app, turns=200)
+        data = json.loads(app.reader.get_metrics_data().to_json())
+    found = json.dumps([m for r in data["resource_metrics"] for m in r["scope_metrics"]])
+    for private in ("session-1", "user-1", "Who founded", "by Ada"):
+        assert private not in found
+    points = [
+        point["attributes"]
+        for resource in data["resource_metrics"]
+        for scope in resource["scope_metrics"]
+        for metric in scope["metrics"]
+        for point in metric["data"]["data_points"]
+    ]
+    judges = {point.get("rag.evaluation.judge") for point in points} - {None}
+    measured("judges in attributes of metrics, of 200", len(judges))
+    assert len(judges) == 101
+
+
+FROZEN = """
+import os, signal, sys, time
+from live import answered, attached
+from pipeline import good_answers
+from rag_eval_otel.testing import FakeJudge
+import asyncio
+
+class Slow(FakeJudge):
+    async def reply(self, tasks):
+        await asyncio.sleep(1.0)
+        return await super().reply(tasks)
+
+with attached(judge=Slow(good_answers), hold_seconds=4.0) as app:
+    app.turn(1)
+    app.handle.flush(60)
+    for number in range(20):
+        app.turn(number)
+    print("go", flush=True)
+    while app.handle.stats.held:
+        time.sleep(0.05)
+    print(dict(app.statuses()), dict(app.counted()), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the system cannot stop a process")
+@pytest.mark.fault(22, expected="all turns are scored after the thaw, none times out")
+def test_fault_22_a_frozen_process_goes_on(measured: Measured) -> None:
+    """20 turns wait for scores, at most 4 s; the process is stopped for 8 s."""
+    paths = os.pathsep.join((str(TESTS), str(TESTS.parent)))
+    with subprocess.Popen(
+        [sys.executable, "-c", FROZEN],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(8)
+        process.send_signal(signal.SIGCONT)
+        told = process.stdout.readline().strip()
+    measured("spans by status, turns by outcome", told)
+    assert "'scored': 21" in told
+    assert "timeout" not in told
+
+
+@pytest.mark.fault("logs", expected="each outage is in the log, within it one line a minute")
+def test_fault_logs_a_second_outage_is_logged(
+    measured: Measured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two outages of a minute with 600 failures each, an hour apart."""
+    clock = ManualClock()
+    log = LimitedLog(clock=clock)
+    for _ in range(2):
+        for _ in range(600):
+            log.write("error transport", "scores are failing")
+            clock.advance(0.1)
+        clock.advance(3600.0)
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    measured("lines for two outages of 600 failures", len(lines))
+    assert lines == [
+        "scores are failing",
+        "scores are failing (599 more such messages were left out)",
+    ]
+
+
+@pytest.mark.fault("csv", expected="a clear error; no formula and no control character is written")
+def test_fault_csv_hostile_cells(
+    measured: Measured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brackets 200,000 deep in a cell, and a formula with escape characters as a question."""
+    rows, scores = tmp_path / "rows.csv", tmp_path / "scores.csv"
+    deep = "[" * 200_000 + "]" * 200_000
+    rows.write_text(f"question,answer,contexts\nQ,A,{deep}\n", encoding="utf-8")
+    status = main(["evaluate", str(rows)])
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert "Traceback" not in out + err
+    assert "row 0" in err
+    formula = "=cmd|'/C calc'!A0\x1b[2J"
+    rows.write_text(json.dumps({"question": formula, "contexts": ["C"], "answer": "A"}))
+    rows = rows.rename(tmp_path / "rows.jsonl")
+    assert main(["evaluate", str(rows), "--output", str(scores)]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert not any(cell.startswith("=") for cell in scores.read_text("utf-8").split(","))
+    measured("exit status of the broken file", status)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("long trace", expected="each span leaves once; the application pays for none")
+def test_fault_long_trace_of_9000_spans(measured: Measured, check_invariants: Invariants) -> None:
+    """The longest `end` on the application's thread is recorded, and not asserted."""
+    longest = 0.0
+    with attached(exporter=InMemorySpanExporter()) as app:
+        root = app.plain("session")
+        for number in range(2250):
+            chain = app.chain(number, root)
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+            for span in (chain, app.plain("SELECT", root)):
+                began = time.thread_time()
+                span.end()
+                longest = max(longest, time.thread_time() - began)
+        root.end()
+        assert app.handle.flush(60)
+        check_invariants(app, turns=sum(app.counted().values()), spans=9001)
+    measured("CPU time of the longest end(), in ms", round(1000 * longest, 1))
