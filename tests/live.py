@@ -209,7 +209,9 @@ def attached(
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     loggers, meters = LoggerProvider(), MeterProvider([reader])
     loggers.add_log_record_processor(SimpleLogRecordProcessor(events))
-    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    # A turn is dropped if its span would leave before its scores: a busy machine is slow.
+    usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 60}
+    options = {**usual, "errors": "raise", **options}
     handle = instrument(
         tracer_provider=provider, meter_provider=meters, logger_provider=loggers, **options
     )

@@ -210,7 +210,9 @@ def running(
 
     `Pipeline.run_turns` makes spans of the application, or LangChain runs.
     """
-    options = {"judge": good_judge(), "embedder": OnesEmbedder(), "errors": "raise", **options}
+    # A turn is dropped if its span would leave before its scores: a busy machine is slow.
+    usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 60}
+    options = {**usual, "errors": "raise", **options}
     with receiver or OtlpReceiver() as target:
         exporter: Any = HttpExporter(endpoint=f"{target.http_endpoint}/v1/traces", timeout=2)
         if protocol == "grpc":
