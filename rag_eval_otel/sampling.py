@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, TypeAlias
 
@@ -33,13 +32,15 @@ class Sampling:
     ``probability`` is the probability, above 0, with which turns like this one were chosen.
     ``is_targeted`` is True if the turn was chosen only because turns like it are chosen more often
     than others. The turns that are not targeted are a uniform sample. ``reason`` says why the turn
-    has only offline scores, although it was chosen for the judge.
+    has only offline scores, although it was chosen for the judge. ``pace``, above 0 and at most 1,
+    is the factor by which all probabilities were lowered so that the budget lasts.
     """
 
     probability: float = 1.0
     stage: Stage = "judge"
     is_targeted: bool = False
     reason: Literal["budget"] | None = None
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,8 @@ class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
     The keys of ``match`` are ``route``, ``model``, ``error``, ``feedback``, ``metadata.<name>`` or
-    the name of a span attribute. A text is a pattern, in which ``*`` stands for any characters. A
-    list applies if one of its values does.
+    the name of a span attribute. A text is a pattern, in which ``*`` stands for any characters; all
+    other characters stand for themselves. A list applies if one of its values does.
     """
 
     match: Mapping[str, Any]
@@ -137,5 +138,24 @@ def _is_like(value: object, wanted: object) -> bool:
     if isinstance(wanted, bool) or isinstance(value, bool):
         return isinstance(value, bool) and value is wanted
     if isinstance(wanted, str):
-        return fnmatchcase(str(value), wanted)
+        return _fits(str(value), wanted)
     return value == wanted
+
+
+def _fits(value: str, pattern: str) -> bool:
+    """Return True if ``value`` is ``pattern``, in which ``*`` stands for any characters.
+
+    The time is linear in the length of ``value``, which a request may choose.
+    """
+    first, *parts = pattern.split("*")
+    if not parts:
+        return value == pattern
+    if not value.startswith(first):
+        return False
+    place = len(first)
+    for part in parts[:-1]:
+        place = value.find(part, place)
+        if place < 0:
+            return False
+        place += len(part)
+    return len(value) - place >= len(parts[-1]) and value.endswith(parts[-1])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import SamplingRule, probability_of, rules_of
@@ -45,14 +48,32 @@ def test_the_first_rule_that_applies_gives_the_rate(facts: Any, rate: float) -> 
     assert probability_of(facts, RULES, otherwise=0.05) == rate
 
 
+@pytest.mark.parametrize(
+    "route", ["/users/[id]", "/users/{id}", "/a?b=c", "/x.y+z", "/[!a]", "\\d", "", "two\nlines"]
+)
+def test_a_pattern_without_a_star_applies_to_itself_alone(route: str) -> None:
+    """No character but the star is special, such as the brackets in routes of Next.js."""
+    rule = SamplingRule(match={"route": route}, rate=1)
+    assert rule.applies({"route": (route,)})
+    assert not rule.applies({"route": (f"{route}x",)})
+    assert SamplingRule(match={"route": f"{route}*"}, rate=1).applies({"route": (f"{route}x",)})
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
+def test_a_star_stands_for_any_characters(pattern: str, text: str) -> None:
+    """Patterns apply as regular expressions in which each star is ``.*``."""
+    expected = re.fullmatch(pattern.replace("*", ".*"), text) is not None
+    assert SamplingRule(match={"route": pattern}, rate=1).applies({"route": (text,)}) == expected
+
+
 def test_rules_come_from_a_file_or_json(tmp_path: Path) -> None:
     """A list of rules in code, as JSON and in a JSON file is the same."""
     text = '[{"match": {"route": "/chat"}, "rate": 0.5}]'
     path = tmp_path / "rules.json"
     path.write_text(text, encoding="utf-8")
     expected = (SamplingRule(match={"route": "/chat"}, rate=0.5),)
-    for given in (text, path, str(path), [{"match": {"route": "/chat"}, "rate": 0.5}], expected):
-        assert rules_of(given, where="x") == expected
+    for one in (text, path, str(path), [{"match": {"route": "/chat"}, "rate": 0.5}], expected):
+        assert rules_of(one, where="x") == expected
 
 
 @pytest.mark.parametrize(

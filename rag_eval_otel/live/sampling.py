@@ -31,7 +31,13 @@ _MODELS: Final = (
     *("ls_model_name", "model"),
 )
 _FEEDBACK: Final = ("feedback", "user_feedback", "feedback.score", "user.feedback")
-_BAD_WORDS: Final = frozenset({"bad", "negative", "down", "thumbs_down", "dislike", "no"})
+_BAD_WORDS: Final = frozenset(
+    {
+        *("bad", "negative", "down", "thumbs_down", "thumbsdown", "dislike", "no", "false"),
+        *("wrong", "incorrect", "poor", "unhelpful", "not_helpful"),
+    }
+)
+_THUMBS_DOWN: Final = "\N{THUMBS DOWN SIGN}"  # a tone of skin may follow
 _BAD_NUMBER = 0.5  # below it, a number is bad feedback: 0 or 1, -1 or 1
 
 
@@ -44,7 +50,8 @@ class Admission:
     - ``suspicious_rate``: in a cascade, the rate of turns with bad offline scores. None: four times
       the rate that the turn would have otherwise.
     - ``has_cascade``: whether the offline judge evaluates all turns first.
-    - ``pace``: returns a factor up to 1 of the probability of a turn, so that the budget lasts.
+    - ``pace``: returns a factor up to 1 of all probabilities, so that the budget lasts. It is
+      called once for each turn.
     """
 
     def __init__(
@@ -107,30 +114,36 @@ class Admission:
             probability = (
                 0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
             )
-            sampling = self._sampling(trace_id, probability * pace)
+            sampling = self._sampling(trace_id, probability * pace, pace=pace)
             if not self.has_cascade and sampling_point(trace_id) >= probability * pace:
                 return "budget" if sampling_point(trace_id) < probability else "sample_rate"
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
-    def judged(self, trace_id: int, sampling: Sampling, offline: Evaluation) -> Sampling | None:
+    def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
         """Return how a turn of a cascade was chosen for the judge; None if it was not chosen.
 
         ``sampling`` is the result of `draw`. A turn is suspicious if the label of its ``offline``
-        scores is not ``pass``. The probability depends on nothing else, and is known
-        before the judge is asked.
+        scores is not ``pass``. The probability depends on this label, on the rates and on the
+        pace of the budget, and is known before the judge is asked. No probability is above
+        the pace, so that suspicious turns cannot exhaust the budget.
         """
-        probability = sampling.probability
+        probability, pace = sampling.probability, sampling.pace
         if offline.label != "pass":
             rate = self._suspicious_rate
-            more = min(1.0, probability * _SUSPICIOUS) if rate is None else rate
+            more = min(pace, probability * _SUSPICIOUS) if rate is None else rate * pace
             probability = max(probability, more)
         if sampling_point(trace_id) >= probability:
             return None
-        return self._sampling(trace_id, probability)
+        return self._sampling(trace_id, probability, pace=pace)
 
-    def _sampling(self, trace_id: int, probability: float) -> Sampling:
-        is_targeted = 0 < self._rate <= sampling_point(trace_id)
-        return Sampling(probability=probability, is_targeted=is_targeted)
+    def _sampling(self, trace_id: int, probability: float, *, pace: float) -> Sampling:
+        """Return how a turn was chosen with ``probability``.
+
+        The uniform part has the turns that ``sample_rate`` alone would have chosen at this
+        ``pace``. It is empty if ``sample_rate`` is 0.
+        """
+        is_targeted = sampling_point(trace_id) >= self._rate * pace
+        return Sampling(probability=probability, is_targeted=is_targeted, pace=pace)
 
     def is_over_budget(self) -> bool:
         """Count one turn, and return True if the limit of turns a minute is reached."""
@@ -178,9 +191,7 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
         facts[name] = tuple(value for value in values if value is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
     given = [value for one in _FEEDBACK for value in bare.get(one, ())]
-    facts["feedback"] = tuple({"bad" if _is_bad(value) else "good" for value in given})
-    if "bad" in facts["feedback"]:
-        facts["feedback"] = ("bad",)
+    facts["feedback"] = _verdict(given)
     return facts
 
 
@@ -199,7 +210,25 @@ def _steps(turn: Turn) -> Iterator[Step]:
         yield from steps
 
 
+def _verdict(feedback: Iterable[object]) -> Sequence[str]:
+    """Return ``("bad",)`` if one of ``feedback`` is bad, else ``("good",)``; empty if none says."""
+    found = {_is_bad(value) for value in feedback if value is not None and value != ""}
+    return ("bad" if True in found else "good",) if found else ()
+
+
 def _is_bad(feedback: object) -> bool:
-    if isinstance(feedback, bool | int | float):
-        return feedback < _BAD_NUMBER
-    return str(feedback).strip().lower().replace("-", "_").replace(" ", "_") in _BAD_WORDS
+    """Return True for a number below one half, also as a text, and for words such as "bad".
+
+    Of a list or a mapping, one bad value is enough.
+    """
+    if isinstance(feedback, Mapping):
+        return any(map(_is_bad, feedback.values()))
+    if isinstance(feedback, list | tuple):
+        return any(map(_is_bad, feedback))
+    try:
+        return float(feedback) < _BAD_NUMBER  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):
+        pass
+    text = str(feedback).strip().lower()
+    words = text.replace("-", "_").replace(" ", "_").strip(":")
+    return words in _BAD_WORDS or text.startswith(_THUMBS_DOWN)

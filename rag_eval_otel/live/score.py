@@ -256,7 +256,7 @@ class TurnScorer:
             return await self._spending.of(sample, chosen.sampling)
         cheap = await self._shared.of(self._offline, sample)
         offline = replace(cheap, sampling=Sampling(stage="offline"))
-        sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline)
+        sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline=offline)
         if sampling is None:
             return offline
         is_refused = self._admission.is_over_budget()

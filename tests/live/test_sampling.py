@@ -14,7 +14,7 @@ from pipeline import SOURCES, Source, good_answers, running, statuses, turn, tur
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.live.sampling import Admission, facts_of, sampling_point
-from rag_eval_otel.sampling import Sampling
+from rag_eval_otel.sampling import Sampling, SamplingRule
 from rag_eval_otel.testing import FakeJudge, ReceivedSpan
 from rag_eval_otel.types import Evaluation, Label, Score
 
@@ -87,11 +87,55 @@ def test_a_cascade_chooses_more_of_what_looks_bad(
     for trace_id in range(300):
         drawn = admission.draw(trace_id)
         assert isinstance(drawn, Sampling)
-        point, found = sampling_point(trace_id), admission.judged(trace_id, drawn, offline)
+        point, found = sampling_point(trace_id), admission.judged(trace_id, drawn, offline=offline)
         if point >= probability:
             assert found is None
         else:
             assert found == Sampling(probability=probability, is_targeted=point >= 0.1)
+
+
+PACES = (1.0, 0.5, 0.1, 0.01)
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("probability", [0.0, 0.02, 0.3, 1.0])
+def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
+    rate: float, probability: float, pace: float
+) -> None:
+    """At any pace, a chosen turn is targeted unless a turn without rules would be chosen too."""
+    rules = [SamplingRule(match={"tier": "gold"}, rate=probability)]
+    targeted = Admission(sample_rate=rate, rules=rules, pace=lambda: pace)
+    plain = Admission(sample_rate=rate, pace=lambda: pace)
+    for trace_id in range(500):
+        found = targeted.draw(trace_id, lambda: {"tier": ("gold",)})
+        if isinstance(found, Sampling):
+            assert found.is_targeted == (not isinstance(plain.draw(trace_id), Sampling))
+            assert found.probability == probability * pace
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("rate", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("suspicious_rate", [None, 0.3, 1.0])
+def test_the_pace_holds_for_suspicious_turns_too(
+    suspicious_rate: float | None, rate: float, pace: float
+) -> None:
+    """No turn has a higher probability than the pace, and the uniform part has the same of all."""
+    admission = Admission(
+        sample_rate=rate, suspicious_rate=suspicious_rate, has_cascade=True, pace=lambda: pace
+    )
+    uniform: dict[Label | None, list[int]] = {}
+    for label in ("pass", "fail", None):
+        offline = offline_evaluation(label)
+        kept = uniform[label] = []
+        for trace_id in range(500):
+            drawn = admission.draw(trace_id)
+            assert isinstance(drawn, Sampling)
+            found = admission.judged(trace_id, drawn, offline=offline)
+            if found is not None:
+                assert sampling_point(trace_id) < found.probability <= pace
+                kept += [] if found.is_targeted else [trace_id]
+    assert uniform["pass"] == uniform["fail"] == uniform[None]
 
 
 def turn_with(metadata: Mapping[str, Any], *, error: str | None = None) -> Turn:
@@ -126,14 +170,35 @@ def test_facts_about_a_turn() -> None:
         (0, "bad"),
         (False, "bad"),
         ("thumbs-down", "bad"),
-        (1, "good"),
-        (True, "good"),
+        ("Thumbs Down", "bad"),
+        (":thumbsdown:", "bad"),
+        ("\N{THUMBS DOWN SIGN}", "bad"),
+        ("\N{THUMBS DOWN SIGN}\N{EMOJI MODIFIER FITZPATRICK TYPE-4}", "bad"),
+        ({"score": "0", "comment": "it is fine"}, "bad"),
+        (["good", "bad"], "bad"),
+        ("\N{THUMBS UP SIGN}", "good"),
         ("great", "good"),
+        ({"score": 1}, "good"),
     ],
 )
 def test_feedback(feedback: object, expected: str) -> None:
     """Numbers below one half, and words such as thumbs-down, are bad feedback."""
     assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1, 0.49, False, 0.5, 1, 5, True])
+def test_feedback_as_a_text_means_what_the_value_means(value: float) -> None:
+    """A number or truth value is read alike, whether the span has it as such or as a text."""
+    told = facts_of(turn_with({"feedback": value}), [])["feedback"]
+    assert told == (("bad" if value < 0.5 else "good"),)
+    for text in (str(value), str(value).lower(), f" {value} "):
+        assert facts_of(turn_with({"feedback": text}), [])["feedback"] == told
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_empty_feedback_is_none(nothing: object) -> None:
+    """A turn whose feedback is empty has no feedback."""
+    assert facts_of(turn_with({"feedback": nothing}), [])["feedback"] == ()
 
 
 # --- whole pipelines ------------------------------------------------------------------------------
