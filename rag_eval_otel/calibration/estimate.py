@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -44,6 +45,8 @@ class Estimate:
     - ``effective``: the number of turns, all chosen alike, that would be as precise as ``judged``.
     - ``slope``: by how much scores rise, on average, if the offline score rises by 1.
     - ``version``: the version of the judge's scores. ``offline``: that of the offline scores.
+    - ``repeated``: scores that were left out, because their turn already had another score of the
+      same version. Turns that are told apart wrongly are the usual reason.
     - ``note``: why offline scores were not used, or ``""``.
     """
 
@@ -56,6 +59,7 @@ class Estimate:
     turns: int = 0
     judged: int = 0
     failed: int = 0
+    repeated: int = 0
     effective: float = 0.0
     slope: float = 0.0
     version: str = ""
@@ -74,6 +78,7 @@ class Estimate:
             "turns": self.turns,
             "judged": self.judged,
             "failed": self.failed,
+            "repeated": self.repeated,
             "effective": round(self.effective, 1),
             "slope": round(self.slope, 4),
             "version": self.version,
@@ -92,10 +97,29 @@ class _Scored:
 
 @dataclass(slots=True)
 class _Cell:
-    """The scores of one metric in one group of turns, by version and then by turn."""
+    """The scores of one metric in one group of turns, by version and then by turn.
+
+    ``repeated`` counts the scores that differ from an earlier one of the same turn and version.
+    """
 
     scores: defaultdict[str, dict[str, _Scored]] = field(default_factory=lambda: defaultdict(dict))
     traces: dict[str, str] = field(default_factory=dict)
+    repeated: int = 0
+
+    def add(self, turn: str, score: _Scored, *, version: str) -> None:
+        """Keep ``score``; the first one that has a value counts."""
+        known = self.scores[version].get(turn)
+        if known is None or known.value is None:
+            self.scores[version][turn] = score
+        elif score.value not in {None, known.value}:
+            self.repeated += 1
+
+    def assume(self, probability: float, *, versions: AbstractSet[str]) -> None:
+        """Give the scores of ``versions`` this probability where theirs is unknown."""
+        for version in versions & self.scores.keys():
+            for turn, one in self.scores[version].items():
+                if one.probability is None:
+                    self.scores[version][turn] = _Scored(one.value, probability)
 
 
 _Key: TypeAlias = "tuple[str, str, str]"
@@ -114,21 +138,27 @@ def estimate(
     """Estimate the mean of each metric over all turns, for each service and period.
 
     ``files`` are score files: .jsonl, .csv, .parquet, or OTLP JSON. Scores of one turn in several
-    rows or files belong together if they have the same trace and span id, or the same row id.
+    rows or files belong together if they have the same trace and span id, the same ``turn_id`` or
+    ``id`` (and trace id, if there is one), or the same ``row`` and ``sample``. In one file, the
+    same ``row`` is enough.
 
     - ``by``: what gets an estimate of its own: ``service``, ``hour``, ``day``, ``month`` (UTC).
     - ``metric``: only this metric.
     - ``judge``: the judge whose mean is estimated, by a part of the version of its scores. By
       default, it is the judge that scored a sample of the turns that an offline judge scored.
-    - ``probability``: the probability of scores that carry none; 1 if all turns were scored.
+    - ``probability``: the probability of the judge's scores that carry none; 1 if the judge scored
+      all turns. It does not apply to offline scores.
     - ``confidence``: the confidence of the intervals, between 0 and 1.
 
     A group without an estimate has the reason in ``mean``. Raises `ConfigError` for files without
     scores, without probabilities or without times, and for options that cannot be used.
     """
-    _check(by, probability, confidence)
-    cells = _cells(_rows(files, metric), by=by, probability=probability)
+    _check(by, probability=probability, confidence=confidence)
+    cells = _cells(_rows(files, metric), by=by, is_known=probability is not None)
     roles = _roles(cells, judge)
+    if probability is not None:
+        for key, cell in cells.items():
+            cell.assume(probability, versions=roles[key[:2]].judge)
     found = [
         _estimate(key, cell, roles=roles[key[:2]], confidence=confidence)
         for key, cell in sorted(cells.items())
@@ -139,7 +169,7 @@ def estimate(
     return found
 
 
-def _check(by: Sequence[str], probability: float | None, confidence: float) -> None:
+def _check(by: Sequence[str], *, probability: float | None, confidence: float) -> None:
     unknown = [name for name in by if name not in get_args(By)]
     if isinstance(by, str) or unknown:
         msg = f"by (--by) must be names of {', '.join(get_args(By))}, not {by!r}"
@@ -168,24 +198,26 @@ def _rows(files: Files, metric: str | None) -> Iterator[tuple[str, Row]]:
 
 
 def _cells(
-    rows: Iterable[tuple[str, Row]], *, by: Sequence[str], probability: float | None
+    rows: Iterable[tuple[str, Row]], *, by: Sequence[str], is_known: bool
 ) -> dict[_Key, _Cell]:
+    """Return the scores by group.
+
+    Raises `ConfigError` if no score has a probability, unless ``is_known`` says that the user has
+    named one.
+    """
     cells: defaultdict[_Key, _Cell] = defaultdict(_Cell)
-    has_probability = probability is not None
     for turn, row in rows:
         service = row.service if "service" in by else ""
         period = _period(row, by)
         sampling = row.evaluation.sampling
-        has_probability = has_probability or sampling is not None
+        is_known = is_known or sampling is not None
         for score in row.scores:
             cell = cells[score.name, service, period]
             version = score.version or row.evaluation.judge or ""
-            chosen = probability if sampling is None else sampling.probability
-            known = cell.scores[version].get(turn)
-            if known is None or known.value is None:
-                cell.scores[version][turn] = _Scored(unit_value(score), chosen)
+            chosen = None if sampling is None else sampling.probability
+            cell.add(turn, _Scored(unit_value(score), chosen), version=version)
             cell.traces[turn] = row.trace or turn
-    if not has_probability:
+    if not is_known:
         msg = (
             "no score has a sampling probability (rag.evaluation.sampling.probability, or the"
             " column sampling_probability); if all turns were scored, say so with --probability 1"
@@ -223,11 +255,11 @@ def _roles(cells: Mapping[_Key, _Cell], judge: str | None) -> dict[tuple[str, st
     for key, cell in cells.items():
         for version, scores in cell.scores.items():
             merged[key[:2]][version].update(scores)
-    return {key: _roles_of(key[0], scores, judge) for key, scores in merged.items()}
+    return {key: _roles_of(key[0], scores, judge=judge) for key, scores in merged.items()}
 
 
 def _roles_of(
-    metric: str, scores: Mapping[str, Mapping[str, _Scored]], judge: str | None
+    metric: str, scores: Mapping[str, Mapping[str, _Scored]], *, judge: str | None
 ) -> _Roles:
     versions = frozenset(scores)
     covering = frozenset(
@@ -279,15 +311,16 @@ def _estimate(key: _Key, cell: _Cell, *, roles: _Roles, confidence: float) -> Es
         "turns": len(turns),
         "judged": judged,
         "failed": len(chosen) - judged,
+        "repeated": cell.repeated,
         "version": ", ".join(sorted(judges)),
         "offline": ", ".join(sorted(offline)),
     }
     reason = _refusal(judges, chosen)
     if reason:
         return Estimate(mean=Figure(reason=reason), weighted=Figure(reason=reason), **common)
-    sampled = _sampled(cell, turns, judges[0], offline)
+    sampled = _sampled(cell, turns, judge=judges[0], offline=offline)
     plain = weighted_mean(sampled, confidence=confidence)
-    best, note = _best(plain, sampled, offline, confidence)
+    best, note = _best(plain, sampled, offline=offline, confidence=confidence)
     return Estimate(
         mean=best.figure,
         weighted=plain.figure,
@@ -300,7 +333,7 @@ def _estimate(key: _Key, cell: _Cell, *, roles: _Roles, confidence: float) -> Es
 
 
 def _best(
-    plain: Mean, sampled: Sampled, offline: Sequence[str], confidence: float
+    plain: Mean, sampled: Sampled, *, offline: Sequence[str], confidence: float
 ) -> tuple[Mean, str]:
     """Return the estimate to prefer, and why offline scores were not used."""
     if len(offline) > 1:
@@ -325,7 +358,7 @@ def _refusal(judges: Sequence[str], chosen: Sequence[_Scored]) -> str:
     return ""
 
 
-def _sampled(cell: _Cell, turns: Sequence[str], judge: str, offline: Sequence[str]) -> Sampled:
+def _sampled(cell: _Cell, turns: Sequence[str], *, judge: str, offline: Sequence[str]) -> Sampled:
     none = _Scored(None, None)
     scored = [cell.scores[judge].get(turn, none) for turn in turns]
     first = [cell.scores[offline[0]].get(turn, none) for turn in turns] if offline else None
@@ -365,5 +398,11 @@ def table(estimates: Sequence[Estimate], *, confidence: float = 0.95) -> str:
         notes[
             f"{failed} chosen turns have no score of the judge; the estimate assumes that they"
             " are like the others"
+        ] = 1
+    repeated = sum(one.repeated for one in estimates)
+    if repeated:
+        notes[
+            f"{repeated} scores were left out, because their turns have other scores of the same"
+            " version; give each turn an id of its own"
         ] = 1
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])

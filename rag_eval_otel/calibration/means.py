@@ -115,7 +115,7 @@ def powered_mean(sampled: Sampled, *, confidence: float = 0.95) -> Mean:
         centred[scored],
     )
     clusters = np.arange(len(centred)) if sampled.clusters is None else sampled.clusters
-    slopes = _slopes(scores, weights, offline, folds=_folds(clusters[scored]))
+    slopes = _slopes(scores, weights, offline=offline, folds=_folds(clusters[scored]))
     total = float(weights.sum())
     rest = scores - slopes * offline
     value = float(weights @ rest) / total
@@ -132,7 +132,7 @@ def powered_mean(sampled: Sampled, *, confidence: float = 0.95) -> Mean:
     )
 
 
-def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, *, folds: Indices) -> Numbers:
+def _slopes(scores: Numbers, weights: Numbers, *, offline: Numbers, folds: Indices) -> Numbers:
     """Return for each turn the slope of the scores on ``offline``, computed without its fold.
 
     The slope gives the least variance of the mean. A turn with the weight 1 has no part in it,
@@ -142,11 +142,13 @@ def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, *, folds: Indic
     slopes = np.zeros(len(folds))
     for fold in np.unique(folds):
         inside = folds == fold
-        slopes[inside] = _slope(scores[~inside], weights[~inside], offline[~inside], gains[~inside])
+        slopes[inside] = _slope(
+            scores[~inside], weights[~inside], offline=offline[~inside], gains=gains[~inside]
+        )
     return slopes
 
 
-def _slope(scores: Numbers, weights: Numbers, offline: Numbers, gains: Numbers) -> float:
+def _slope(scores: Numbers, weights: Numbers, *, offline: Numbers, gains: Numbers) -> float:
     spread = float(gains @ offline**2)
     if spread <= 0 or len(scores) < _MIN:
         return 0.0
@@ -184,7 +186,8 @@ def _mean(
     quantile = student(0.5 + confidence / 2, freedom)
     if scores.min() >= 0 and scores.max() <= 1:
         value = min(1.0, max(0.0, value))
-        figure = Figure(value=value, interval=unit_interval(value, variance, quantile, effective))
+        interval = unit_interval(value, variance, quantile=quantile, effective=effective)
+        figure = Figure(value=value, interval=interval)
     elif variance > 0:
         half = quantile * math.sqrt(variance)
         figure = Figure(value=value, interval=(value - half, value + half))
@@ -193,7 +196,7 @@ def _mean(
     return Mean(figure=figure, effective=effective, slope=slope)
 
 
-def unit_interval(value: float, variance: float, quantile: float, effective: float) -> Interval:
+def unit_interval(value: float, variance: float, *, quantile: float, effective: float) -> Interval:
     """Return the interval of a mean of scores in [0, 1], by Wilson's formula.
 
     The formula gets the number of yes-or-no scores that would have the same ``variance`` (Korn and

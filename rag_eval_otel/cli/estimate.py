@@ -17,8 +17,8 @@ the probability with which its turn was chosen. If an offline judge has scored a
 cascade, its scores make the interval narrower; they may be biased in any way.
 
 FILE is OTLP JSON as the OpenTelemetry Collector writes it (spans or events), or a .jsonl, .csv or
-.parquet table with sampling_probability and, if a turn has several rows, trace_id and span_id or
-id. docs/sampling.md says more.
+.parquet table with sampling_probability and, if a turn has several rows, trace_id and span_id, or
+turn_id, or id. docs/sampling.md says more.
 """
 
 
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--probability",
         type=float,
         metavar="P",
-        help="probability of scores that carry none; 1 if all turns were scored",
+        help="probability of the judge's scores that carry none; 1 if it scored all turns",
     )
     parser.add_argument(
         "--confidence", type=float, default=0.95, metavar="C", help="of the interval (0.95)"

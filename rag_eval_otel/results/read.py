@@ -24,7 +24,8 @@ _METRIC_LEAVES = (".status", ".normalized", ".version", ".score", ".human")
 _LEAVES = ("status", "reason", "label", "normalized", "explanation", "version")
 _TIMES = ("time", "timestamp")
 _PROBABILITIES = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
-_IDS = ("turn_id", "id", "row", "sample")
+_IDS = ("turn_id", "id")
+_PARTS = ("trace_id", "span_id", "row", "sample")
 _QUESTIONS = ("question", "user_input")
 
 
@@ -46,7 +47,7 @@ def read_scores(
         if is_otlp(message):
             found = _checked_otlp(message, turns, metric)
         else:
-            found = _table_row(message, turns.new(), metric=metric, stratum=stratum)
+            found = _table_row(message, turns.new(), path=path, metric=metric, stratum=stratum)
         for record in _named(path, found):
             is_empty = is_empty and not isinstance(record, Row)
             yield record
@@ -120,7 +121,12 @@ def _parsed(content: str) -> list[Any]:
 
 
 def _table_row(
-    cells: Mapping[str, Any], index: int, *, metric: str | None, stratum: str | None
+    cells: Mapping[str, Any],
+    index: int,
+    *,
+    path: Path,
+    metric: str | None,
+    stratum: str | None,
 ) -> Iterator[Row]:
     names = metric_names(cells, metric=metric)
     scores = tuple(
@@ -145,16 +151,27 @@ def _table_row(
         service=str(cells.get("service") or ""),
         stratum=None if stratum is None else str(cells.get(stratum)),
         trace=str(cells.get("trace_id") or ""),
-        turn=_turn(cells),
+        turn=_turn(cells, path),
     )
 
 
-def _turn(cells: Mapping[str, Any]) -> str:
-    """Return the id of the turn: that of its span, or of the first column that has an id."""
-    if cells.get("trace_id") and cells.get("span_id"):
-        return f"{cells['trace_id']}/{cells['span_id']}"
-    found = _first(cells.get(name) for name in ("trace_id", *_IDS))
-    return "" if found is None else str(found)
+def _turn(cells: Mapping[str, Any], path: Path) -> str:
+    """Return the id of the turn in all files, or ``""`` if no column says which turn it is.
+
+    A trace may have several turns, so a trace id alone is no id of a turn. The number of a row is
+    one within its file, and in all files together with the digest of the sample.
+    """
+    trace, span, row, sample = (_id(cells.get(name)) for name in _PARTS)
+    turn = next((one for one in map(_id, map(cells.get, _IDS)) if one), "")
+    if trace and (span or turn):
+        return f"{trace}/{span or turn}"
+    if turn or not row:
+        return turn
+    return f"row {row}, {sample}" if sample else f"{path}, row {row}"
+
+
+def _id(cell: object) -> str:
+    return "" if cell is None else str(cell)
 
 
 def _first(values: Iterable[T | None]) -> T | None:

@@ -31,7 +31,8 @@ class Row:
     requests of this run. Scores from the cache need no requests.
 
     ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
-    is the id of the trace, and ``turn`` identifies the turn in all files. These, ``service`` and
+    is the id of the trace, and ``turn`` identifies the turn in all files; it is empty if nothing in
+    the file identifies the turn. These, ``service`` and
     ``stratum`` (a kind of question, such as a route) are known only if the row was read from a
     score file. The sample of such a row has no more than the
     question.

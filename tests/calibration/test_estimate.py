@@ -15,7 +15,9 @@ from pipeline import good_answers, running
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.calibration.estimate import Estimate, estimate, table
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results import Row
 from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Evaluation, Sample, Score
 
 PAID, OFFLINE = "faithfulness/1/fused/paid", "faithfulness/1/fused/lexical.4"
 DAY = 86_400
@@ -69,6 +71,111 @@ def test_rows_of_a_turn_may_be_in_several_files(tmp_path: Path) -> None:
     parts = [[one for one in rows if one["version"] == version] for version in (PAID, OFFLINE)]
     files = [written(tmp_path / f"{i}.jsonl", part) for i, part in enumerate([*parts, parts[0]])]
     assert estimate(files) == estimated(tmp_path, rows)
+
+
+def numbered(count: int, *, first: int = 0, **columns: Any) -> list[dict[str, Any]]:
+    """Return rows with different scores; ``{}`` in a column becomes the number of the row."""
+    return [
+        {
+            "metric": "faithfulness",
+            "score": 0.1 + (first + i) / 100,
+            "version": PAID,
+            "sampling_probability": 1,
+            **{
+                name: cell.format(i) if isinstance(cell, str) else cell
+                for name, cell in columns.items()
+            },
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("monday", "tuesday"),
+    [
+        ({}, {}),
+        ({"trace_id": "t"}, {"trace_id": "t"}),
+        ({"trace_id": "t", "id": "{}"}, {"trace_id": "u", "id": "{}"}),
+        ({"trace_id": "t", "turn_id": "{}"}, {"trace_id": "u", "turn_id": "{}"}),
+        ({"trace_id": "t", "span_id": "{}"}, {"trace_id": "u", "span_id": "{}"}),
+        ({"id": "a{}"}, {"id": "b{}"}),
+        ({"turn_id": "a{}", "id": 1}, {"turn_id": "b{}", "id": 1}),
+        ({"row": "{}"}, {"row": "{}"}),
+        ({"row": "{}", "sample": "a{}"}, {"row": "{}", "sample": "b{}"}),
+        ({"row": "{}", "sample": "same"}, {"row": "1{}", "sample": "same"}),
+        ({"sample": "same"}, {"sample": "same"}),
+        ({"id": ""}, {"id": None}),
+    ],
+)
+def test_no_turn_is_lost(tmp_path: Path, monday: Any, tuesday: Any) -> None:
+    """Ten turns in each of two files are 20 turns, whatever columns say which turn a row is."""
+    files = [
+        written(tmp_path / "monday.jsonl", numbered(10, **monday)),
+        written(tmp_path / "tuesday.jsonl", numbered(10, first=10, **tuesday)),
+    ]
+    (found,) = estimate(files)
+    assert (found.turns, found.judged, found.repeated) == (20, 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "files"),
+    [
+        ({"trace_id": "t", "span_id": "{}"}, 2),
+        ({"trace_id": "t", "id": "{}"}, 2),
+        ({"turn_id": "{}"}, 2),
+        ({"id": "{}"}, 2),
+        ({"row": "{}", "sample": "s{}"}, 2),
+        ({"row": "{}"}, 1),
+    ],
+)
+def test_two_judges_of_a_turn_are_joined(tmp_path: Path, columns: Any, files: int) -> None:
+    """The same ids join the rows of a turn in all files; a bare row number, in one file only."""
+    paid = numbered(10, **columns)
+    offline = [{**one, "version": OFFLINE, "score": one["score"] / 2} for one in paid]
+    parts = [paid, offline] if files == 2 else [[*paid, *offline]]
+    found = estimate([written(tmp_path / f"{i}.jsonl", part) for i, part in enumerate(parts)])
+    assert [(one.turns, one.judged, one.offline) for one in found] == [(10, 10, OFFLINE)]
+
+
+def test_evaluated_data_sets_keep_their_rows_apart(tmp_path: Path) -> None:
+    """Files of `evaluate` all have the rows 0, 1, ...; each sample is one turn in all files."""
+    days = []
+    for day in ("monday", "tuesday"):
+        rows = [
+            Row(
+                index=i,
+                sample=Sample(question=f"{day} {i}", answer="x"),
+                evaluation=Evaluation(scores=(Score(name="faithfulness", value=i / 10),)),
+            ).to_dict()
+            for i in range(10)
+        ]
+        days.append(written(tmp_path / f"{day}.jsonl", rows))
+    (found,) = estimate([*days, days[0]], probability=1)
+    assert (found.turns, found.repeated) == (20, 0)
+
+
+def test_scores_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
+    """The first score of a turn counts; others of its version are named, unless they are equal."""
+    rows = [*numbered(10, id="{}"), *numbered(10, id="{}"), *numbered(4, first=50, id="{}")]
+    (found,) = estimated(tmp_path, rows)
+    assert (found.turns, found.repeated, found.to_dict()["repeated"]) == (10, 4, 4)
+    assert found.mean.value == pytest.approx(0.145)
+    assert "4 scores were left out" in table([found])
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.2, 1.0])
+def test_the_named_probability_is_the_judges(tmp_path: Path, probability: float) -> None:
+    """`--probability` changes nothing about offline scores, whether or not they carry one."""
+    rows = cascade()
+    for one in rows:
+        if one["version"] == PAID:
+            one["sampling_probability"] = probability
+    expected = estimated(tmp_path, rows)
+    for kept in (PAID, None):  # the other rows carry their probability still
+        for one in rows:
+            if kept is None or one["version"] == kept:
+                one["sampling_probability"] = None
+        assert estimated(tmp_path, rows, probability=probability) == expected
 
 
 def test_each_service_and_day_has_an_estimate(tmp_path: Path) -> None:

@@ -145,4 +145,6 @@ def test_quantiles_of_student(freedom: float, expected: float) -> None:
 
 def test_the_interval_is_wilsons_for_yes_and_no() -> None:
     """For 8 of 10, Wilson's interval is .490 to .943."""
-    assert unit_interval(0.8, 0.016, 1.96, 10) == pytest.approx((0.490, 0.943), abs=0.001)
+    assert unit_interval(0.8, 0.016, quantile=1.96, effective=10) == pytest.approx(
+        (0.490, 0.943), abs=0.001
+    )
