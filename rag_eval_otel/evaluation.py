@@ -112,7 +112,8 @@ async def evaluate(
     - ``clock``: a function that returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
-    cannot be made, and for an incomplete folder of prompts. No other exception is raised.
+    cannot be made, for an incomplete folder of prompts, and for a budget of money without the
+    prices of judge and embedder. No other exception is raised.
     """
     chosen_judge, chosen_embedder = chosen_models(judge, embedder)
     chosen = resolve_metrics(metrics)
@@ -162,13 +163,23 @@ class Measurement:
     """The versions of all metrics' scores, by the name of the model that answered."""
 
     def __post_init__(self) -> None:
-        """Compute the versions of scores; raise `ConfigError` if the judge has no ``model``."""
+        """Compute the versions of scores.
+
+        Raise `ConfigError` if the judge has no ``model``, or if a budget of money lacks a price.
+        """
         model = getattr(self.judge, "model", None)
         if not isinstance(model, str):
             kind = type(self.judge).__name__
             msg = f"a judge needs a `model`, its name in the versions of scores; {kind} has none"
             raise ConfigError(msg)
         self._versions(model)
+        for part, name, asked in (
+            ("judge", model, self.judge),
+            ("embedder", name_of(self.embedder), self.embedder),
+        ):
+            budget = budget_for(asked, self.budget)
+            if budget is not None:
+                budget.require_price(name, part)
 
     async def of(self, sample: Sample) -> Evaluation:
         """Return the scores of ``sample``, after private texts in it were redacted.

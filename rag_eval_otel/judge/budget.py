@@ -27,7 +27,8 @@ NANO = 1_000_000_000
 _REPLY = 256  # tokens of a reply, before there was one
 _CHARACTERS = 3.0  # in a token of a prompt, before there was one; English has about 4
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
-_FORGET = 0.9  # share of the largest earlier value that an estimate keeps
+_FORGET = 0.9  # share of the largest earlier value that an estimate keeps after each value
+_HALVED = 60.0  # seconds without a value, after which an estimate keeps half of the largest
 
 
 class SlidingWindow:
@@ -86,7 +87,7 @@ class Taken:
 
 
 class SharedCounts(Protocol):
-    """Counts that several processes share, such as those of `judge.shared.RedisCounts`."""
+    """Counts that several processes share, such as `judge.redis_counts.RedisCounts`."""
 
     async def take(self, amounts: Sequence[int]) -> Taken | None:
         """Take ``amounts`` if no limit is exceeded; return None if the store cannot be reached."""
@@ -116,7 +117,7 @@ class _LocalCounts:
         with self._lock:
             now = self._clock()
             used = [window.sum(now) for window in self._windows]
-            refused = first_exceeded(used, amounts, self._limits)
+            refused = first_exceeded(used, amounts, limits=self._limits)
             if refused is not None:
                 return Taken(refused=refused, used=tuple(used))
             return self._add(now, amounts)
@@ -147,12 +148,41 @@ def whole(limit: Limit) -> int:
     return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
-def first_exceeded(used: Sequence[int], more: Sequence[int], limits: Sequence[int]) -> int | None:
-    """Return the index of the first limit that ``more`` would exceed, or None."""
+def first_exceeded(
+    used: Sequence[int], more: Sequence[int], *, limits: Sequence[int]
+) -> int | None:
+    """Return the index of the first limit that ``more`` would exceed, or None.
+
+    If nothing is ``used`` of a limit, it admits any amount: an amount above the whole limit would
+    otherwise be refused for ever.
+    """
     for index, (sum_, amount, limit) in enumerate(zip(used, more, limits, strict=True)):
-        if amount and sum_ + amount > limit:
+        if amount and sum_ and sum_ + amount > limit:
             return index
     return None
+
+
+class _LargestRecent:
+    """Estimates the next value by the largest of the recent values; at least their mean.
+
+    A larger value counts at once. A tenth of it is forgotten with each further value, and half of
+    it in each minute without a value. So one large value does not refuse all later requests.
+    """
+
+    def __init__(self, first: float) -> None:
+        self._largest = self._mean = first
+        self._at = math.inf  # seconds, when the last value came
+
+    def estimate(self, now: float) -> float:
+        """Return the estimate at ``now`` (seconds)."""
+        minutes = max(0.0, now - self._at) // _HALVED
+        return max(self._mean, math.ldexp(self._largest, -int(minutes)))
+
+    def learn(self, value: float, now: float) -> None:
+        """Include ``value``, which came at ``now`` (seconds)."""
+        self._largest = max(value, self.estimate(now) * _FORGET)
+        self._mean += (value - self._mean) * (1 - _FORGET)
+        self._at = now
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -160,6 +190,7 @@ class Reservation:
     """A request that `Budget.reserve` has admitted: its model and estimate, and where it counts."""
 
     model: str
+    part: str
     size: int
     amounts: tuple[int, ...]
     cells: tuple[int, ...]
@@ -174,9 +205,10 @@ class Budget:
     ``limits`` are in requests, tokens or money; requests and tokens are those of judge and embedder
     together. Each window slides, so that any window of its length has at most the limit, apart from
     estimates that were too low. With 64 threads, a limit is exceeded by the part of at most one
-    request a thread that its estimate missed, and a limit of requests is never exceeded.
+    request a thread that its estimate missed, and a limit of requests is never exceeded. A single
+    request that takes more than a limit is admitted if nothing of the limit is used.
 
-    A request is estimated by the size of its prompt, and by the largest of the last replies.
+    A request is estimated by the size of its prompt, and by the largest of the recent replies.
     ``reply_tokens``, if set, is the most tokens of a reply. With ``estimates`` off, a request is
     admitted while anything is left, and may exceed the limit. ``prices`` are needed for money.
     ``shared`` are counts of several processes; if they cannot be reached, this process counts
@@ -197,8 +229,11 @@ class Budget:
         self.prices = prices or Prices()
         self._most_reply = math.inf if reply_tokens is None else reply_tokens
         self._estimates = estimates
-        self._reply = float(_REPLY)
-        self._per_character = 1 / _CHARACTERS
+        self._reply = _LargestRecent(_REPLY)
+        # An embedder may be a model with other tokens, and its texts have no instructions.
+        self._per_character = {
+            part: _LargestRecent(1 / _CHARACTERS) for part in ("judge", "embedder")
+        }
         self._shared = shared
         self._local = _LocalCounts(self.limits, clock)
         self._clock = clock
@@ -213,14 +248,20 @@ class Budget:
                 raise ConfigError(msg)
 
     def require_price(self, model: str, part: str) -> None:
-        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price."""
+        """Raise `ConfigError` if there is a limit of money, and ``model`` has no price.
+
+        ``part`` is ``judge`` or ``embedder``; a judge needs a price of its replies, too.
+        """
         money = next((limit for limit in self.limits if limit.is_money), None)
-        if money is not None and self.prices.price_of(model) is None:
-            msg = (
-                f"the budget {money} needs the price of the {part} {model!r}, which is not known:"
-                " name it in the option prices (docs/cost.md), or limit requests or tokens"
-            )
-            raise ConfigError(msg)
+        price = self.prices.price_of(model)
+        if money is None or (price is not None and (part != "judge" or price.output is not None)):
+            return
+        lacks = "which is not known" if price is None else 'whose price has no "output"'
+        msg = (
+            f"the budget {money} needs the price of the {part} {model!r}, {lacks}:"
+            " name it in the option prices (docs/cost.md), or limit requests or tokens"
+        )
+        raise ConfigError(msg)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -235,26 +276,30 @@ class Budget:
         if found is None:
             local = self._local.take(amounts)
             self._raise_if_refused(local)
-            return Reservation(
-                model=model, size=size, amounts=amounts, cells=local.cells, shared=None
-            )
-        self._seen, self._seen_until = found.used, self._clock() + _FRESH
-        self._raise_if_refused(found)
-        # This process counts on its own, too, for the time when the shared counts are gone.
-        local = self._local.add(amounts)
+        else:
+            self._seen, self._seen_until = found.used, self._clock() + _FRESH
+            self._raise_if_refused(found)
+            # This process counts on its own, too, for the time when the shared counts are gone.
+            local = self._local.add(amounts)
         return Reservation(
-            model=model, size=size, amounts=amounts, cells=local.cells, shared=found.cells
+            model=model,
+            part=part,
+            size=size,
+            amounts=amounts,
+            cells=local.cells,
+            shared=None if found is None else found.cells,
         )
 
-    def settle(self, reservation: Reservation, usage: Usage | None) -> None:
+    def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
         """Replace the estimate of ``reservation`` by ``usage``; a second call changes nothing.
 
-        None stands for an unknown usage, as after a timeout: then the estimate stays.
+        None stands for unknown tokens, as after a timeout: then the estimate counts for each of
+        ``requests``.
         """
         if reservation.is_settled:
             return
         reservation.is_settled = True
-        amounts = reservation.amounts
+        amounts = tuple(requests * amount for amount in reservation.amounts)
         if usage is not None:
             amounts = self.amounts(reservation.model, usage)
             self._learn(reservation, usage)
@@ -276,9 +321,9 @@ class Budget:
 
     def amounts(self, model: str, usage: Usage) -> tuple[int, ...]:
         """Return what ``usage`` of ``model`` is, in the unit of each limit."""
-        return tuple(self._amount(limit, model, usage) for limit in self.limits)
+        return tuple(self._amount(limit, usage, model=model) for limit in self.limits)
 
-    def _amount(self, limit: Limit, model: str, usage: Usage) -> int:
+    def _amount(self, limit: Limit, usage: Usage, *, model: str) -> int:
         if limit.unit == "requests":
             return usage.judge_requests + usage.embedding_requests
         if limit.unit == "judge requests":
@@ -289,19 +334,21 @@ class Budget:
         return 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
 
     def _estimate(self, size: int, part: str) -> Usage:
-        tokens = math.ceil(size * self._per_character) if self._estimates == "on" else 1
+        is_on, now = self._estimates == "on", self._clock()
+        tokens = math.ceil(size * self._per_character[part].estimate(now)) if is_on else 1
         if part == "embedder":
             return Usage(embedding_requests=1, embedding_tokens=tokens)
-        reply = math.ceil(min(self._reply, self._most_reply)) if self._estimates == "on" else 0
+        reply = math.ceil(min(self._reply.estimate(now), self._most_reply)) if is_on else 0
         return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _learn(self, reservation: Reservation, usage: Usage) -> None:
         """Adapt the estimates to ``usage``: upwards at once, and downwards with time."""
+        now = self._clock()
         if usage.completion_tokens:
-            self._reply = max(usage.completion_tokens, self._reply * _FORGET)
+            self._reply.learn(usage.completion_tokens, now)
         read = usage.prompt_tokens + usage.embedding_tokens
         if read and reservation.size:
-            self._per_character = max(read / reservation.size, self._per_character * _FORGET)
+            self._per_character[reservation.part].learn(read / reservation.size, now)
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -309,7 +356,7 @@ class Budget:
     def spent_limit(self) -> Limit | None:
         """The first limit that is reached now, or None. Other processes count as last seen."""
         ones = [1] * len(self.limits)
-        index = first_exceeded(self._used(), ones, [whole(limit) for limit in self.limits])
+        index = first_exceeded(self._used(), ones, limits=[whole(limit) for limit in self.limits])
         return None if index is None else self.limits[index]
 
     def left(self) -> list[tuple[Limit, float]]:

@@ -21,7 +21,7 @@ from rag_eval_otel.judge.replies import Graded
 from rag_eval_otel.judge.tasks import Task, most_tokens
 from rag_eval_otel.judge.wire import Request, compose, part_names, read_parts
 from rag_eval_otel.providers import PROVIDERS, SchemaMode, TokenLimit
-from rag_eval_otel.types import Replies
+from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -304,7 +304,7 @@ def _replies(
     return Replies(
         parts=with_expectations(parts, tasks, names=part_names(tasks), choice=choice),
         model=str(payload.get("model") or model),
-        usage=replace(usage_of(payload), judge_requests=requests),
+        usage=replace(usage_of(payload) or Usage(), judge_requests=requests),
     )
 
 

@@ -218,11 +218,16 @@ class OpenAIClient:
         return AsyncOpenAI(**options)
 
 
-def usage_of(reply: object) -> Usage:
-    """Return the tokens that ``reply``, the decoded JSON of a server, names for its request."""
+def usage_of(reply: object) -> Usage | None:
+    """Return the tokens that ``reply``, the decoded JSON of a server, names for its request.
+
+    None means that it names none: no request takes 0 tokens.
+    """
     if not isinstance(reply, dict) or not isinstance(usage := reply.get("usage"), dict):
-        return Usage()
+        return None
     asked, said, total = (_count(usage, f"{part}_tokens") for part in _PARTS)
+    if not max(asked, said, total):
+        return None
     if "data" in reply:  # embeddings
         return Usage(embedding_tokens=asked or total)
     return Usage(

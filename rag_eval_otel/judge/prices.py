@@ -20,6 +20,7 @@ from rag_eval_otel.types import Usage
 _log = logging.getLogger("rag_eval_otel")
 
 _MILLION = 1_000_000
+_CURRENCY = re.compile(r"[A-Z]{3}")
 _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(?::\d)?)?")
 """The date or release at the end of a model's name. It is ignored when a price is looked up."""
 
@@ -28,20 +29,24 @@ _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(
 class Price:
     """The prices of one million tokens of a model: prompt, cached part of the prompt, and reply.
 
-    The price of an embedder has only ``input``.
+    The price of an embedder has only ``input``: ``output`` is None, so no reply can be paid for.
     """
 
     input: float
-    output: float = 0.0
+    output: float | None = None
     cached_input: float | None = None
 
+    def covers(self, usage: Usage) -> bool:
+        """Return False if ``usage`` has tokens of replies, and their price is not known."""
+        return self.output is not None or not usage.completion_tokens
+
     def of(self, usage: Usage) -> float:
-        """Return what the tokens in ``usage`` cost at these prices."""
+        """Return what the tokens in ``usage`` cost at these prices, which must cover ``usage``."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         kept = self.input if self.cached_input is None else self.cached_input
         read = usage.prompt_tokens - cached + usage.embedding_tokens
         asked = read * self.input + cached * kept
-        return (asked + usage.completion_tokens * self.output) / _MILLION
+        return (asked + usage.completion_tokens * (self.output or 0.0)) / _MILLION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +59,18 @@ class Prices:
     def price_of(self, model: str) -> Price | None:
         """Return the price of ``model``, or None if the table has no price for it.
 
-        The name may have a provider before it (``openai/``) and a release after it
-        (``-2024-07-18``).
+        The name may have providers before it (``openai/``) and a release after it
+        (``-2024-07-18``). The price of the longest part of the name counts: the price of
+        ``meta-llama/Llama-3.1-8B-Instruct`` comes before that of ``Llama-3.1-8B-Instruct``.
         """
-        name = model.rpartition("/")[2]
-        known = (one for one in self.models if name == one or _is_release(name, of=one))
-        found = max(known, key=len, default=None)
-        return None if found is None else self.models[found]
+        parts = str(model).split("/")
+        for i in range(len(parts)):
+            name = "/".join(parts[i:])
+            known = (one for one in self.models if name == one or _is_release(name, of=one))
+            found = max(known, key=len, default=None)
+            if found is not None:
+                return self.models[found]
+        return None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
         """Return what ``usage`` costs, or None if it has no tokens, or if a price is not known.
@@ -79,8 +89,8 @@ class Prices:
         return sum(known) if found and len(known) == len(found) else None
 
     def _cost(self, names: tuple[str, ...], usage: Usage) -> float | None:
-        prices = filter(None, map(self.price_of, names))
-        price = next(prices, None)
+        found = (self.price_of(name) for name in names)
+        price = next((one for one in found if one is not None and one.covers(usage)), None)
         if price is None:
             _warn_of_unknown(names[-1])
         return None if price is None else price.of(usage)
@@ -88,7 +98,7 @@ class Prices:
     def cost(self, model: str | None, usage: Usage) -> float | None:
         """Return what the tokens in ``usage`` cost with ``model``, or None if it has no price."""
         price = self.price_of(model) if model else None
-        return None if price is None else price.of(usage)
+        return None if price is None or not price.covers(usage) else price.of(usage)
 
 
 def _is_release(name: str, *, of: str) -> bool:
@@ -111,17 +121,18 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     The file is JSON, ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``.
     Prices are for one million tokens of the prompt (``input``) and of the reply (``output``). A
     third number, ``cached_input``, may give the price of prompt tokens that the provider had in its
-    cache. ``file`` may also be a mapping of this form. Raises `ConfigError` for a file that cannot
-    be read, and for another form.
+    cache. An embedder has no ``output``. The currency is three capitals, ``USD`` if not given.
+    ``file`` may also be a mapping of this form. Raises `ConfigError` for a file that cannot be
+    read, and for another form.
     """
     try:
         given = file if isinstance(file, Mapping) else json.loads(_text(file))
         models = {name: _price(name, cells) for name, cells in given["models"].items()}
-        return Prices(models=models, currency=str(given.get("currency", "USD")))
+        return Prices(models=models, currency=_currency(given.get("currency", "USD")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         shown = "" if isinstance(file, Mapping) else f"{file} "
         told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
-        msg = f"the price table {shown}{told}"
+        msg = f"prices: the price table {shown}{told}"
         raise ConfigError(msg) from error
 
 
@@ -131,9 +142,19 @@ def _text(file: str | os.PathLike[str] | None) -> str:
     return Path(file).read_text(encoding="utf-8")
 
 
-def _price(name: str, cells: Mapping[str, Any]) -> Price:
+def _currency(given: object) -> str:
+    if isinstance(given, str) and _CURRENCY.fullmatch(given):
+        return given
+    msg = f"currency must be three capitals, such as USD, not {given!r}"
+    raise ValueError(msg)
+
+
+def _price(name: object, cells: Mapping[str, Any]) -> Price:
+    if not isinstance(name, str):
+        msg = f"the name of a model must be a text, not {name!r}"
+        raise TypeError(msg)
     price = Price(**cells)
-    for cell in (price.input, price.output, price.cached_input or 0):
+    for cell in (price.input, price.output or 0, price.cached_input or 0):
         if isinstance(cell, bool) or not (0 <= cell < math.inf):
             msg = f"a price of {name} must be a number from 0, not {cell!r}"
             raise ValueError(msg)

@@ -205,7 +205,7 @@ class Endpoint:
                 async with attempt:
                     reply = await self._in_time(send, deadline)
                     attempt.is_usable = is_usable(reply)
-                    attempt.tokens = tokens if tokens_of is None else tokens_of(reply)
+                    attempt.tokens = tokens if tokens_of is None else tokens_of(reply) or tokens
                     return reply
             except JudgeError as error:
                 if last is not None and attempt.began is None:

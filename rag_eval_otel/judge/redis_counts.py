@@ -23,10 +23,13 @@ T = TypeVar("T")
 
 _THREADS = 4
 _MICRO = 1_000_000
+_OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
+"""Errors of the package ``redis`` for wrong arguments after ? in a URL, some only on connecting."""
 
 # For each limit: its key, and the arguments limit, width of a cell in microseconds, amount, and the
 # amount that was used while Redis was away. The clock is that of the server, so that all processes
-# have the same windows. Returns the number of the refused limit (0: none), then each cell and sum.
+# have the same windows. A limit of which nothing is used admits any amount. Returns the number of
+# the refused limit (0: none), then each cell and sum.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -47,7 +50,7 @@ for i, key in ipairs(KEYS) do
   end
   cells[i] = string.format('%.0f', cell)
   if owed > 0 then redis.call('HINCRBY', key, cells[i], string.format('%.0f', owed)) end
-  if refused == 0 and amount > 0 and sum + amount > limit then refused = i end
+  if refused == 0 and amount > 0 and sum > 0 and sum + amount > limit then refused = i end
   result[2 * i] = cell
   result[2 * i + 1] = sum
 end
@@ -94,17 +97,15 @@ class RedisCounts:
         on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect with the first call. Raises `MissingDependencyError` without ``redis``."""
+        """Connect with the first call.
+
+        Raises `MissingDependencyError` without ``redis``, and `ConfigError` for a wrong ``url``.
+        """
         redis = require("redis", "redis")
-        address, _, name = url.partition("#")
-        try:
-            self._client: Any = redis.Redis.from_url(
-                address, socket_timeout=timeout, socket_connect_timeout=timeout
-            )
-        except ValueError as error:
-            msg = f"budget_redis must be a URL such as redis://host:6379/0, not {address!r}"
-            raise ConfigError(msg) from error
-        self._errors = (redis.exceptions.RedisError, OSError, asyncio.TimeoutError)
+        address, name = _parts_of(url)
+        self._client = _client_of(address, timeout=timeout)
+        unreachable = (redis.exceptions.RedisError, OSError, asyncio.TimeoutError)
+        self._errors = (*unreachable, *_OF_ARGUMENTS)
         self._take_script = self._client.register_script(_TAKE)
         self._correct_script = self._client.register_script(_CORRECT)
         tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
@@ -189,6 +190,47 @@ class RedisCounts:
                 self._executor = DaemonExecutor(_THREADS, around=_silent)
                 weakref.finalize(self, self._executor.shutdown).atexit = False
             return self._executor.submit(call)
+
+
+def _parts_of(url: object) -> tuple[str, str]:
+    """Return address and name in ``url``; raise `ConfigError` if it cannot be divided."""
+    if not isinstance(url, str):
+        msg = f"{_WRONG}, not a {type(url).__name__}"
+        raise ConfigError(msg)
+    address, _, name = url.partition("#")
+    if "@" in name:
+        msg = f"{_WRONG}: in a password, write # as %23"
+        raise ConfigError(msg)
+    return address, name
+
+
+_WRONG = "budget_redis must be a URL such as redis://host:6379/0#name"
+
+
+def _client_of(address: str, *, timeout: float) -> Any:
+    """Return a client for the server at ``address``, which connects with its first call.
+
+    Raises `ConfigError` if the package ``redis`` cannot use ``address``. The error does not quote
+    it, and has no cause, because both may have the password.
+    """
+    redis = require("redis", "redis")
+    try:
+        client = redis.Redis.from_url(
+            address, socket_timeout=timeout, socket_connect_timeout=timeout
+        )
+        pool = client.connection_pool
+        # The arguments after ? are checked by a connection and a script only. Nothing is sent.
+        pool.connection_class(**pool.connection_kwargs)
+        client.register_script("")
+    except (*_OF_ARGUMENTS, redis.exceptions.RedisError):
+        pass
+    else:
+        return client
+    msg = (
+        f"{_WRONG}. After ?, it may have arguments of connections in the package redis, such as"
+        " ?client_name=shop (the value is not shown here, because it may have a password)"
+    )
+    raise ConfigError(msg)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ the tokens of requests that several metrics share.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -14,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from rag_eval_otel.errors import JudgeTimeoutError
+from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
 from rag_eval_otel.types import Usage
 
@@ -34,12 +33,23 @@ class Attempt:
     usage: Usage | None = None
 
 
+def _is_unpaid(error: BaseException | None) -> bool:
+    """Return True if a request that ended with ``error`` took no tokens, as one that was refused.
+
+    The tokens after a timeout or a cancellation, and of a reply that cannot be read, are unknown.
+    """
+    return isinstance(error, JudgeError) and not isinstance(
+        error, JudgeTimeoutError | UnparsableReplyError
+    )
+
+
 class Meter:
     """Counts the attempts of one request to a judge or an embedder, as a context manager.
 
     When the ``with`` block is entered, the first attempt passes ``budget`` (which may raise
     `BudgetSpentError`). A client calls `attempt` around each attempt, and a further attempt passes
-    the budget, too. If the client does not call `attempt`, the tokens given to `tell` count.
+    the budget, too. If the client does not call `attempt`, the tokens given to `tell` count. If no
+    tokens are named, the budget counts its estimate.
 
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
     the prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
@@ -52,6 +62,7 @@ class Meter:
         self._size = size
         self._part = part
         self._unused: Reservation | None = None
+        self._is_told = False  # the tokens, if the client does not call `attempt`
         self._begun = 0  # attempts
         self._ended = 0
 
@@ -70,14 +81,22 @@ class Meter:
         if error is not None and not self._begun:  # by a client that does not call `attempt`
             self.usage = _requests(self._part, getattr(error, "requests", 1))
         reservation, self._unused = self._unused, None
-        if reservation is not None and self._budget is not None:
-            is_unknown = isinstance(error, asyncio.CancelledError | JudgeTimeoutError)
-            self._budget.settle(reservation, None if is_unknown else self.usage)
+        if reservation is None or self._budget is None:
+            return
+        is_known = self._is_told if error is None else _is_unpaid(error)
+        requests = self.usage.judge_requests + self.usage.embedding_requests
+        self._budget.settle(reservation, self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        """Count ``usage``, which the judge names, if the client has counted no attempt."""
-        if not self._begun:
-            self.usage = usage
+        """Count ``usage``, which the judge names, if the client has counted no attempt.
+
+        With a budget, it counts as one request at least.
+        """
+        if self._begun:
+            return
+        self.usage, self._is_told = usage, usage.tokens > 0
+        if self._budget is not None and not usage.judge_requests + usage.embedding_requests:
+            self.usage += _requests(self._part, 1)
 
     @property
     def so_far(self) -> Usage:
@@ -115,20 +134,20 @@ async def attempt() -> AsyncIterator[Attempt]:
 
     The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
     counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
-    ``usage`` of the `Attempt` to the tokens in the server's reply. An attempt that fails takes no
-    tokens, except that the tokens after a timeout or a cancellation are unknown: the budget then
-    counts its estimate.
+    ``usage`` of the `Attempt` to the tokens in the server's reply. An attempt that the server
+    refuses takes no tokens. If the tokens are unknown, because a reply does not name them or cannot
+    be read, or after a timeout or a cancellation, the budget counts its estimate.
     """
     meter, one = _METER.get(), Attempt()
     if meter is None:
         yield one
         return
     reservation = await meter.begin()
-    unnamed: Usage | None = Usage()
+    unnamed: Usage | None = None
     try:
         yield one
-    except (asyncio.CancelledError, JudgeTimeoutError):
-        unnamed = None
+    except JudgeError as error:
+        unnamed = Usage() if _is_unpaid(error) else None
         raise
     finally:
         meter.end(reservation, one.usage or unnamed)

@@ -12,10 +12,10 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import AtBudget, Config
+from rag_eval_otel.embed import name_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.budget import NANO, Budget, whole
-from rag_eval_otel.judge.models import is_offline
 from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.live.repeats import SharedEvaluations
@@ -70,7 +70,7 @@ class Spending:
         offline: Measurement | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check that a budget of money has the prices; raise `ConfigError` if it has not."""
+        """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
         self._budget = budget
         self._is_paced = at_budget == "sample"
         self._offline = None if at_budget in {"drop", "sample"} else offline
@@ -78,7 +78,6 @@ class Spending:
         self._shared = SharedEvaluations()
         self._clock = clock
         if budget is not None:
-            _require_prices(budget, measurement)
             self._measurement = replace(measurement, budget=budget)
         self._gap: float | None = None  # mean seconds between two turns
         self._last: float | None = None
@@ -112,7 +111,7 @@ class Spending:
         offline = await self._offline.of(sample)
         if refused is not None:  # the embedder may have been asked
             offline = replace(offline, usage=offline.usage + refused.usage, cost=refused.cost)
-        return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
+        return replace(offline, sampling=replace(sampling, stage="offline", reason="budget"))
 
     # --- sampling -------------------------------------------------------------------------------
 
@@ -148,8 +147,15 @@ class Spending:
         """Include the requests and tokens of a turn in the mean cost of turns."""
         if self._budget is None or not self._is_paced:
             return
-        model = self._measurement.judge.model
-        taken = self._budget.amounts(model, usage)
+        embedded = Usage(
+            embedding_requests=usage.embedding_requests, embedding_tokens=usage.embedding_tokens
+        )
+        judged = replace(usage, embedding_requests=0, embedding_tokens=0)
+        parts = (
+            self._budget.amounts(self._measurement.judge.model, judged),
+            self._budget.amounts(name_of(self._measurement.embedder), embedded),
+        )
+        taken = tuple(map(sum, zip(*parts, strict=True)))
         with self._lock:
             known = self._costs or taken
             self._costs = tuple(_mean(*pair) for pair in zip(known, taken, strict=True))
@@ -170,10 +176,3 @@ class Spending:
 
 def _mean(mean: float | None, value: float) -> float:
     return value if mean is None else mean + (value - mean) / _TURNS
-
-
-def _require_prices(budget: Budget, measurement: Measurement) -> None:
-    for part, model in (("judge", measurement.judge), ("embedder", measurement.embedder)):
-        if not is_offline(model):
-            name = getattr(model, "model", type(model).__name__)
-            budget.require_price(name, part)

@@ -7,15 +7,24 @@ import shutil
 import socket
 import subprocess
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from rag_eval_otel.errors import BudgetSpentError, ConfigError, JudgeTimeoutError
+from rag_eval_otel.errors import (
+    BudgetSpentError,
+    ConfigError,
+    JudgeRateLimitError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
 from rag_eval_otel.judge.budget import Budget, SlidingWindow, Taken
 from rag_eval_otel.judge.prices import Price, Prices
 from rag_eval_otel.judge.redis_counts import RedisCounts
@@ -133,6 +142,57 @@ def test_the_most_tokens_of_a_reply_bound_the_estimate() -> None:
     assert dict(one.left()) == {one.limits[0]: 100_000 - 150}
 
 
+def test_one_large_reply_does_not_lock_a_budget() -> None:
+    """After a reply above the limit, requests pass again as soon as it has left the window."""
+    clock = ManualClock()
+    one = budget("5k tokens/minute", clock=clock)
+    large = Usage(judge_requests=1, prompt_tokens=800, completion_tokens=5_200)
+    usual = Usage(judge_requests=1, prompt_tokens=80, completion_tokens=200)
+    assert admitted(one, 2, large) == 1
+    clock.advance(61)
+    assert admitted(one, 2, usual) >= 1
+    for _ in range(20):
+        clock.advance(61)
+        admitted(one, 2, usual)
+    clock.advance(61)
+    assert admitted(one, 10, usual) == 10
+
+
+def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
+    """It would otherwise never be sent; a second one waits until the window is empty again."""
+    clock = ManualClock()
+    one = budget("50 tokens/minute", clock=clock)
+    assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
+    clock.advance(61)
+    assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
+
+
+def test_estimates_of_long_replies_are_forgotten_with_time() -> None:
+    """Half of the largest reply is forgotten in a minute without one, down to the mean."""
+    clock = ManualClock()
+    one = budget("100k tokens/hour", clock=clock)
+    for reply in (200, 200, 200, 16_000):
+        admitted(one, 1, Usage(judge_requests=1, prompt_tokens=100, completion_tokens=reply))
+    estimates = []
+    for _ in range(6):
+        reservation = asyncio.run(one.reserve("m", size=300))
+        estimates.append(reservation.amounts[0] - 100)
+        one.settle(reservation, Usage())
+        clock.advance(60)
+    assert estimates[:4] == [16_000, 8_000, 4_000, 2_000]
+    assert 1_500 < estimates[4] == estimates[5] < 2_000  # the mean
+
+
+def test_judge_and_embedder_have_estimates_of_their_own() -> None:
+    """An embedder with many tokens for few characters does not change the judge's estimate."""
+    one = budget("20k tokens/minute")
+    short = asyncio.run(one.reserve("m", size=2, part="embedder"))
+    one.settle(short, Usage(embedding_requests=1, embedding_tokens=8))
+    judge = asyncio.run(one.reserve("m", size=6_000))
+    embedder = asyncio.run(one.reserve("m", size=6, part="embedder"))
+    assert (judge.amounts, embedder.amounts) == ((2_000 + 256,), (24,))
+
+
 def test_64_threads_get_exactly_the_limit() -> None:
     """However many threads ask at once, a limit of requests is met, and never exceeded."""
     one = budget("1000 requests/minute", clock=ManualClock())
@@ -193,6 +253,65 @@ def test_a_judge_that_counts_no_attempts_is_believed() -> None:
     assert asyncio.run(asked(Usage(judge_requests=2))) == Usage(judge_requests=2)
     assert asyncio.run(asked(None)) == Usage()
     assert dict(one.left()) == {one.limits[0]: 8}
+
+
+@pytest.mark.parametrize("named", [Usage(), Usage(judge_requests=1)])
+def test_a_judge_that_names_no_tokens_is_estimated(named: Usage) -> None:
+    """A reply without usage is a request, and takes the estimated tokens and money."""
+    one = budget("10 requests/minute, 10k tokens/minute, 1 USD/minute")
+
+    async def asked(*, counts: bool) -> Usage:
+        async with Meter(one, model="m", size=300, part="judge") as meter:
+            if counts:
+                async with attempt():
+                    pass
+            meter.tell(named)
+        return meter.usage
+
+    for number, counts in enumerate((False, True), start=1):
+        assert asyncio.run(asked(counts=counts)) == Usage(judge_requests=1)
+        assert [left for _, left in one.left()] == pytest.approx(
+            [10 - number, 10_000 - 356 * number, 1 - (100 + 2_560) / 1e6 * number]
+        )
+
+
+def test_tokens_of_several_unnamed_requests_are_estimated() -> None:
+    """Three requests, of which a judge does not name the tokens, take three estimates."""
+    one = budget("10 requests/minute, 10k tokens/minute")
+
+    async def asked() -> None:
+        async with Meter(one, model="m", size=300, part="judge") as meter:
+            meter.tell(Usage(judge_requests=3))
+
+    asyncio.run(asked())
+    assert [left for _, left in one.left()] == [7, 10_000 - 3 * 356]
+
+
+@pytest.mark.parametrize(
+    ("error", "tokens"),
+    [
+        (JudgeRateLimitError("slow down"), 0),
+        (JudgeTransportError("down"), 0),
+        (UnparsableReplyError("the reply is not JSON"), 356),
+        (JudgeTimeoutError("no reply in time"), 356),
+        (ValueError("a defect in the judge"), 356),
+    ],
+)
+@pytest.mark.parametrize("calls", ["attempt", "nothing"])
+def test_failed_requests_without_a_reply_are_free(
+    error: Exception, tokens: int, calls: str
+) -> None:
+    """A refusal takes no tokens; if a reply may have been paid for, the estimate counts."""
+    one = budget("10k tokens/minute")
+
+    async def asked() -> None:
+        meter = Meter(one, model="m", size=300, part="judge")
+        async with meter, attempt() if calls == "attempt" else nullcontext():
+            raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(asked())
+    assert [left for _, left in one.left()] == [10_000 - tokens]
 
 
 def test_without_a_meter_nothing_is_counted() -> None:
@@ -299,6 +418,13 @@ def test_estimates_are_settled_in_redis(redis_url: str) -> None:
     client.close()
 
 
+def test_a_large_request_passes_an_empty_window_in_redis(redis_url: str) -> None:
+    """A request above the limit passes once, as without Redis."""
+    one, other = (shared(redis_url, "50 tokens/day") for _ in range(2))
+    assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
+    assert admitted(other, 3) == 0
+
+
 def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
     """The outage is logged once and counted, and Redis is not asked again for a while."""
     clock, errors = ManualClock(), list[str]()
@@ -319,6 +445,14 @@ def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture
     assert caplog.text.count("the budget's Redis cannot be reached (ConnectionError)") == 1
 
 
+def test_with_a_wrong_argument_of_redis_the_process_counts_alone() -> None:
+    """An argument that fails on connecting costs no score."""
+    limits = limits_of("3 requests/minute", where="budget")
+    counts = RedisCounts(f"redis://127.0.0.1:{free_port()}/0?retry=x", limits, timeout=LONG)
+    assert admitted(Budget(limits, shared=counts), 5) == 3
+    assert counts.failures == 1
+
+
 def test_what_is_used_during_an_outage_is_added_later(redis_url: str) -> None:
     """When Redis is back, the other processes learn of the requests that were made without it."""
     limits = limits_of("100 requests/day", where="budget")
@@ -335,7 +469,40 @@ def test_what_is_used_during_an_outage_is_added_later(redis_url: str) -> None:
     assert (first.used, second.used) == ((41,), (42,))
 
 
-def test_a_wrong_address_of_redis_is_refused() -> None:
-    """The error names the option."""
-    with pytest.raises(ConfigError, match=r"budget_redis must be a URL such as redis://host"):
-        RedisCounts("here", [Limit(amount=1, unit="requests", seconds=60)])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "topsecret",
+        5,
+        "rediss//:topsecret@there:6379/0",
+        "redis:/:topsecret@there",
+        "redis://:topsecret@there:port/0",
+        "redis://:top#secret@there:6379/0",
+        "redis://user:#topsecret@there:6379/0",
+        "redis://:topsecret@there/0?foo=bar",
+        "redis://:topsecret@there/0?protocol=topsecret",
+        "redis://:topsecret@there/0?encoding=topsecret",
+        "rediss://:topsecret@there/0?ssl_cert_reqs=topsecret",
+        "redis://:topsecret@there/0?max_connections=topsecret",
+    ],
+)
+def test_a_wrong_address_of_redis_is_refused(url: Any) -> None:
+    """The error comes at the start, names the option, and nowhere quotes a part of the password."""
+    with pytest.raises(ConfigError, match=r"budget_redis must be a URL such as redis://host") as e:
+        RedisCounts(url, [Limit(amount=1, unit="requests", seconds=60)])
+    told = "".join(traceback.format_exception(e.type, e.value, e.tb, chain=True, limit=0))
+    assert "secret" not in told
+    assert (e.value.__cause__, e.value.__context__) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://there",
+        "rediss://user:pass@there:6380/2?client_name=shop&protocol=3#shop/live",
+        "unix:///run/redis.sock?db=1",
+    ],
+)
+def test_an_address_of_redis_is_not_opened_at_the_start(url: str) -> None:
+    """Every address that the package knows is taken, although no server is there."""
+    assert RedisCounts(url, [Limit(amount=1, unit="requests", seconds=60)]).failures == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +12,14 @@ import pytest
 from rag_eval_otel import Sample, evaluate
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.openai_client import usage_of
 from rag_eval_otel.judge.prices import Price, Prices, load_prices
-from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
-from rag_eval_otel.types import Evaluation, Usage
+from rag_eval_otel.limits import limits_of
+from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.testing import FakeJudge, HttpReply, ScriptedOpenAI
+from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import benchmark
 
 TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
@@ -90,11 +95,51 @@ def test_offline_evaluations_cost_nothing() -> None:
         {"usage": None},
         {"usage": {"prompt_tokens": "7", "completion_tokens": None, "total_tokens": float("nan")}},
         {"usage": {"prompt_tokens": -7}},
+        {"usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": []},
     ],
 )
-def test_a_usage_that_cannot_be_read_is_empty(body: object) -> None:
-    """A server may leave it out or write nonsense, which costs no score."""
-    assert usage_of(body) == Usage()
+def test_a_usage_that_cannot_be_read_is_unknown(body: object) -> None:
+    """A server may leave it out or write nonsense, which costs no score, and is not 0 tokens."""
+    assert usage_of(body) is None
+
+
+def test_a_budget_holds_if_the_server_names_no_usage() -> None:
+    """Tokens are limited by estimates, through the real client."""
+
+    def reply(body: dict[str, Any]) -> HttpReply:
+        said = TURNS.reply(body)
+        content = said if isinstance(said, str) else json.dumps(said)
+        message = {"role": "assistant", "content": content}
+        return HttpReply(status=200, body={"choices": [{"message": message}]})
+
+    budget = Budget(limits_of("3000 tokens/day", where="budget"))
+    with ScriptedOpenAI(reply) as server:
+        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", max_retries=0)
+        for _ in range(9):
+            found = asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
+        sent = len(server.requests)
+    assert found.usage.tokens == 0
+    assert {score.reason for score in found.scores} == {"budget"}
+    assert 1 <= sent <= 4
+
+
+class Silent(FakeJudge):
+    """A judge of a user that names neither requests nor tokens."""
+
+    async def reply(self, tasks: Any) -> Replies:
+        """Reply as the fake does, without its usage."""
+        return replace(await super().reply(tasks), usage=Usage())
+
+
+def test_a_judge_without_usage_is_within_the_budget() -> None:
+    """Each call of a judge that names no usage is one request."""
+    judge = Silent(lambda _: {"passing": True})
+    budget = Budget(limits_of("3 requests/day", where="budget"))
+    metric = Guideline(guidelines="It is polite.", name="polite")
+    for number in range(20):
+        sample = Sample(question=f"Who is {number}?", answer="Ada.")
+        asyncio.run(evaluate(sample, [metric], judge=judge, embedder="hashing", budget=budget))
+    assert len(judge.requests) == 3
 
 
 def test_thoughts_and_cached_tokens_are_read() -> None:
@@ -104,10 +149,50 @@ def test_thoughts_and_cached_tokens_are_read() -> None:
     assert found == Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10)
 
 
+def test_replies_without_a_price_have_no_cost(caplog: pytest.LogCaptureFixture) -> None:
+    """A price without ``output`` is that of an embedder: replies are not free, but unknown."""
+    prices = load_prices({"models": {"half": {"input": 1.0}}})
+    replied = Usage(prompt_tokens=1_000_000, completion_tokens=1_000_000)
+    assert prices.cost("half", replied) is None
+    assert prices.cost_of(replied, judge=("half",), embedder="half") is None
+    assert "no price is known for half" in caplog.text
+    assert prices.cost("half", Usage(embedding_tokens=1_000_000)) == 1.0
+    budget = Budget(limits_of("1 USD/day", where="budget"), prices=prices)
+    budget.require_price("half", "embedder")
+    with pytest.raises(ConfigError, match=r'judge \'half\', whose price has no "output"'):
+        budget.require_price("half", "judge")
+
+
+@pytest.mark.parametrize(
+    ("model", "price"),
+    [
+        ("Llama-3.1", 1),
+        ("meta-llama/Llama-3.1", 2),
+        ("together/meta-llama/Llama-3.1", 2),
+        ("meta-llama/Llama-3.1-2026-01-31", 2),
+        ("together/Llama-3.1", 1),
+        ("qwen/Llama-3.1", 1),
+        ("meta-llama/Llama", None),
+        ("/", None),
+    ],
+)
+def test_the_price_of_the_longest_part_of_a_name_counts(model: str, price: float | None) -> None:
+    """A table may name a model with its providers, or without them."""
+    table = {"Llama-3.1": {"input": 1}, "meta-llama/Llama-3.1": {"input": 2}}
+    found = load_prices({"models": table}).price_of(model)
+    assert (found and found.input) == price
+
+
 def test_prices_are_read_from_a_mapping() -> None:
     """The option takes a table as well as a file; embedders need no price of replies."""
     found = load_prices({"currency": "EUR", "models": {"e": {"input": 2}}})
     assert found == Prices(models={"e": Price(input=2)}, currency="EUR")
-    with pytest.raises(ConfigError, match=r"the price table must be JSON"):
-        load_prices({"models": {"e": {"output": 2}}})
+    for wrong in (
+        {"models": {"e": {"output": 2}}},
+        {"models": {5: {"input": 2}}},
+        {"models": {"e": {"input": 2}}, "currency": None},
+        {"models": {"e": {"input": 2}}, "currency": "dollars"},
+    ):
+        with pytest.raises(ConfigError, match=r"prices: the price table must be JSON"):
+            load_prices(wrong)
     assert load_prices().price_of("openai/text-embedding-3-small") == Price(input=0.02)

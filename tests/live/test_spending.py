@@ -10,13 +10,15 @@ from live import attached
 from rag_eval_otel import Config, Sample
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.prices import Price, Prices
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.sampling import Admission
-from rag_eval_otel.live.score import build_measurement
+from rag_eval_otel.live.score import build_measurement, build_offline
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics.rubric import Guideline
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
+from rag_eval_otel.types import Usage
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
@@ -28,7 +30,13 @@ def spending(clock: ManualClock, text: str, at_budget: str) -> Spending:
     config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift="off")
     measurement = build_measurement(config)
     budget = Budget(limits_of(text, where="budget"), clock=clock)
-    return Spending(measurement, budget=budget, at_budget=at_budget, clock=clock)
+    return Spending(
+        measurement,
+        budget=budget,
+        at_budget=at_budget,
+        offline=build_offline(config, FakeJudge(lambda _: {"passing": True})),
+        clock=clock,
+    )
 
 
 def test_sampling_makes_the_budget_last() -> None:
@@ -85,6 +93,37 @@ def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> Non
     assert first.status == "scored"
     assert asyncio.run(one.of(Sample(question="Whom?", answer="A."), Sampling())) == "budget"
     assert one.is_spent
+
+
+def test_offline_scores_beyond_the_budget_keep_the_probability_of_the_turn() -> None:
+    """The offline judge scores only turns that were chosen, and its scores say how often."""
+    clock = ManualClock()
+    one = spending(clock, "1 requests/day", "offline")
+    chosen = Sampling(probability=0.1, is_targeted=True)
+    found = [
+        asyncio.run(one.of(Sample(question=f"{number}?", answer="A."), chosen))
+        for number in range(3)
+    ]
+    assert [each.sampling for each in found if not isinstance(each, str)] == [
+        chosen,
+        *[Sampling(probability=0.1, is_targeted=True, stage="offline", reason="budget")] * 2,
+    ]
+
+
+def test_the_pace_knows_the_prices_of_both_parts() -> None:
+    """Tokens of the embedder cost its price, so a cheap embedder does not slow the sample."""
+    clock = ManualClock()
+    prices = Prices(models={"fake": Price(input=100.0, output=100.0), "e": Price(input=1.0)})
+    judge, embedder = FakeJudge(lambda _: {"passing": True}), FakeEmbedder({})
+    embedder.model = "e"  # type: ignore[attr-defined]
+    config = Config(judge=judge, embedder=embedder, metrics=[METRIC], drift="off")
+    budget = Budget(limits_of("1 USD/day", where="budget"), prices=prices, clock=clock)
+    measurement = build_measurement(config)
+    one = Spending(measurement, budget=budget, at_budget="sample", clock=clock)
+    one._learn(Usage(prompt_tokens=500, embedding_tokens=50_000))  # noqa: SLF001
+    one.pace()
+    clock.advance(86_400 * 0.05)  # which earns 0.05 USD
+    assert one.pace() == pytest.approx(0.5)  # of a turn for 0.05 + 0.05 USD
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:
