@@ -34,8 +34,18 @@ from rag_eval_otel.registry import Registry
 
 _NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_RESERVED = frozenset({"status", "label", "judge", "duration", "reason", "version"})
-"""Names that no metric can have: on a span, they name attributes of the whole evaluation."""
+_RESERVED = frozenset(
+    {
+        *("status", "label", "judge", "duration", "reason", "version", "threshold"),
+        *("cost", "currency", "tokens", "truncated"),
+        *("contexts", "drift", "injection", "offline", "sampling"),
+    }
+)
+"""Names that no metric can have: on a span, they name attributes of the whole evaluation.
+
+A metric ``cost`` would write ``rag.evaluation.cost.score``, but ``rag.evaluation.cost`` is a number
+already. Backends that store attributes as nested objects can have only one of the two.
+"""
 
 
 def _default() -> tuple[Metric, ...]:

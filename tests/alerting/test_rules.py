@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from rag_eval_otel.alerting.rules import TIMES, WINDOWS, Target, render
 from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import SCORE_BOUNDS
+
+ROOT = Path(__file__).parents[2]
 
 TARGETS = st.builds(
     Target,
@@ -52,6 +55,19 @@ def test_the_evidence_is_an_e_value(target: Target) -> None:
         if_bad, if_good = map(float, re.findall(r"\* (-?[0-9.]+)", rule["expr"]))
         expected = target.allowed * 10**if_bad + (1 - target.allowed) * 10**if_good
         assert expected == pytest.approx(1, abs=1e-4)
+
+
+def test_each_alert_says_what_to_do() -> None:
+    """Each alert has a summary and a description, and the documentation lists it."""
+    alerts = [rule for rule in rules_of(Target()) if "alert" in rule]
+    assert len(alerts) > 15
+    for alert in alerts:
+        notes = alert["annotations"]
+        assert len(notes.get("description", "")) > 60, alert["alert"]
+        assert notes["summary"].strip() not in notes["description"]
+    listed = (ROOT / "docs" / "alerting.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in listed.splitlines() if line.startswith("| `Rag")]
+    assert {alert["alert"] for alert in alerts} == set(re.findall(r"`(Rag\w+)`", "".join(rows)))
 
 
 @settings(max_examples=10)  # YAML is slow to read

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from endpoints import measurement
+from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.protection import Endpoint
 from rag_eval_otel.judge.throttling import Limits
@@ -64,10 +67,19 @@ def test_the_numbers_of_all_pipelines_of_a_provider_are_added() -> None:
         sink.turn("scored")
     found = points(reader)
     assert found["rag.evaluation.held"] == {(): 7}
-    assert found["rag.evaluation.held.bytes"] == {(): 700}
+    assert found["rag.evaluation.held_bytes"] == {(): 700}
     assert found["rag.evaluation.captured"] == {(): 4}
     assert found["rag.evaluation.turns"] == {("scored",): 2}
     assert found["rag.evaluation.pending"] == {(): 2}
+
+
+def test_no_instrument_is_named_like_a_namespace_of_others() -> None:
+    """Backends that nest names, such as Elasticsearch, cannot store a value at such a name."""
+    source = inspect.getsource(semconv)
+    part = source[source.index("# Instruments\n") : source.index("SCORE_BOUNDS")]
+    names = re.findall(r'^[A-Z_]+: Final = "(rag\.[a-z0-9_.]+)"', part, flags=re.MULTILINE)
+    assert len(names) > 30
+    assert [one for one in names if any(other.startswith(f"{one}.") for other in names)] == []
 
 
 def test_the_gauges_do_not_keep_a_pipeline_alive() -> None:
