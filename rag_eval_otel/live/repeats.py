@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from rag_eval_otel.capture.turn import Turn
 from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation, Sample, Usage
 
 
@@ -25,13 +26,19 @@ class SharedEvaluations:
     def __init__(self) -> None:
         # The thread is a part of the key: a blocked event loop may never finish an evaluation.
         self._under_way: dict[tuple[int, int, Sample], Future[Evaluation | None]] = {}
+        # A forked child has none of the threads, and the system reuses their numbers.
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self._under_way.clear()
 
     async def of(self, measurement: Measurement, sample: Sample) -> Evaluation:
         """Return the scores of ``sample`` by ``measurement``."""
         key = (threading.get_ident(), id(measurement), sample)
         shared = self._under_way.get(key)
         while shared is not None:
-            evaluation = await asyncio.wrap_future(shared)
+            # A caller that is cancelled must not cancel what the other callers wait for.
+            evaluation = await asyncio.shield(asyncio.wrap_future(shared))
             if evaluation is not None:
                 return _unpaid(evaluation)
             shared = self._under_way.get(key)  # the first evaluation has failed

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
 from rag_eval_otel.metrics.outcome import label_of, measured
+from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.runtime.workers import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
@@ -93,7 +94,9 @@ class FunctionMetric:
         object.__setattr__(self, "source", _digest(self.function))
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        call = asyncio.ensure_future(self._called(sample))
+        # A task of its own, in which the watchdog must find the name of the metric, too.
+        called = within(f"metric {self.name}", partial(self._called, sample))
+        call = asyncio.ensure_future(called)
         try:
             done, _ = await asyncio.wait([call], timeout=self.timeout)
         finally:
@@ -163,17 +166,17 @@ def _digest(function: Any) -> str:
     return hashlib.sha256(repr(definition).encode("utf-8", "replace")).hexdigest()[:8]
 
 
-def _described(value: Any, within: tuple[int, ...] = ()) -> object:
+def _described(value: Any, around: tuple[int, ...] = ()) -> object:
     """Return a description of ``value`` for a hash, which is the same in every process.
 
-    ``within`` has the ids of the objects that contain ``value``. They are not described again, so
+    ``around`` has the ids of the objects that contain ``value``. They are not described again, so
     that an object that contains itself is described in finite time.
     """
     if value is None or isinstance(value, str | bytes | int | float | complex):
         return repr(value)
-    if id(value) in within:
+    if id(value) in around:
         return "itself"
-    inner = partial(_described, within=(*within, id(value)))
+    inner = partial(_described, around=(*around, id(value)))
     if isinstance(value, tuple | list | set | frozenset | dict):
         return _contents(value, inner)
     if isinstance(value, CodeType):

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog, silence
+from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
 from rag_eval_otel.runtime.watchdog import ACTIVITY, TICK_SECONDS, Activity, Watchdog
 from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor, Sweeper
 
@@ -89,6 +89,7 @@ class BackgroundEvaluator:
         self._capacity = capacity
         self._max_bytes = max_bytes
         self._on_blocked = on_blocked
+        self._edge = Edge("watchdog", on_error=lambda _: None, mode="swallow")
         self._log = LimitedLog()
         self.is_closed = False
         self.threads: set[int] = set()
@@ -174,7 +175,7 @@ class BackgroundEvaluator:
 
     def _give_up_all(self) -> None:
         with self._changed:
-            stuck, self._pending = self._pending, {}
+            stuck, self._pending, self._bytes = self._pending, {}, 0
             self._changed.notify_all()
         for job in stuck:
             job.give_up("shutdown")
@@ -246,8 +247,8 @@ class BackgroundEvaluator:
 
     def _remove(self, job: Job) -> None:
         with self._changed:
-            self._pending.pop(job, None)
-            self._bytes -= job.size
+            if self._pending.pop(job, None) is not None:  # else it was removed before
+                self._bytes -= job.size
             self._changed.notify_all()
 
     # --- a blocked event loop ---------------------------------------------------------------------
@@ -267,10 +268,9 @@ class BackgroundEvaluator:
             part,
         )
         for job in self._replace(loop):
-            try:
+            with self._edge:  # an error of one job must not keep the others waiting
                 job.give_up("blocked")
-            finally:
-                self._remove(job)
+            self._remove(job)
 
     def _replace(self, loop: _Loop) -> list[Job]:
         """Start a new loop in place of ``loop``, and return the jobs that ran on ``loop``."""

@@ -27,7 +27,9 @@ class Activity:
     """The parts that run on the thread of one event loop at this moment, innermost last.
 
     ``blocked`` has the names of the parts that must not be called any more. ``beats`` counts the
-    iterations of the loop that polls for jobs. ``is_idle`` says that the thread waits for jobs.
+    iterations of the loop that polls for jobs, and the steps of parts that begin and end. Many
+    short steps in a row are so told from one that blocks the loop. ``is_idle`` says that the thread
+    waits for jobs.
     """
 
     def __init__(self, blocked: set[str]) -> None:
@@ -36,6 +38,16 @@ class Activity:
         self.beats = 0
         self.is_idle = True
         self.thread: int | None = None
+
+    def enter(self, part: str) -> None:
+        """Note that a step of ``part`` begins."""
+        self.beats += 1
+        self.parts.append(part)
+
+    def leave(self) -> None:
+        """Note that the step that began last has ended."""
+        self.parts.pop()
+        self.beats += 1
 
 
 ACTIVITY: contextvars.ContextVar[Activity | None] = contextvars.ContextVar(
@@ -51,11 +63,11 @@ def running(part: str) -> Iterator[None]:
     if activity is None:
         yield
         return
-    activity.parts.append(part)
+    activity.enter(part)
     try:
         yield
     finally:
-        activity.parts.pop()
+        activity.leave()
 
 
 async def within(part: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -83,7 +95,7 @@ class _Steps:
     """The steps of a coroutine on the event loop; during each, ``part`` is in ``activity``."""
 
     def __init__(self, activity: Activity, part: str, steps: Generator[Any, Any, Any]) -> None:
-        self._parts = activity.parts
+        self._activity = activity
         self._part = part
         self._steps = steps
 
@@ -97,18 +109,18 @@ class _Steps:
         return self.send(None)
 
     def send(self, value: object) -> object:
-        self._parts.append(self._part)
+        self._activity.enter(self._part)
         try:
             return self._steps.send(value)
         finally:
-            self._parts.pop()
+            self._activity.leave()
 
     def throw(self, *error: Any) -> object:
-        self._parts.append(self._part)
+        self._activity.enter(self._part)
         try:
             return self._steps.throw(*error)
         finally:
-            self._parts.pop()
+            self._activity.leave()
 
     def close(self) -> None:
         self._steps.close()

@@ -1,12 +1,19 @@
-"""One turn, recorded by two: only the first counts."""
+"""One turn, recorded by two: only the first counts. Identical turns share an evaluation."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any, cast
+
+import pytest
 
 from pipeline import QUESTION, turn
+from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.live.repeats import RecentTurns
+from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
 from rag_eval_otel.types import Passage, Sample
 
 SAMPLE = Sample(question=QUESTION, contexts=(Passage(text="a page"),), answer="In 1987.")
@@ -91,3 +98,57 @@ def test_a_session_around_both_records_is_nobody_s_record() -> None:
     assert recent.is_repeated(SAMPLE, below("traceloop", 10))
     assert not recent.is_repeated(SAMPLE, below("openinference", 1000))
     assert not recent.is_repeated(SAMPLE, below("traceloop", 2000))
+
+
+class GatedMeasurement:
+    """Evaluates when it is told to."""
+
+    def __init__(self) -> None:
+        """Wait."""
+        self.calls, self.go_on = 0, Future[None]()
+
+    async def of(self, _: Sample) -> Evaluation:
+        """Wait, and return an evaluation without scores."""
+        self.calls += 1
+        await asyncio.wrap_future(self.go_on)
+        return Evaluation(scores=(), judge="m", duration=0.0)
+
+
+def test_a_caller_that_is_cancelled_cancels_no_other() -> None:
+    """The callers that share an evaluation get it, whichever of them gives up."""
+    shared, measurement = SharedEvaluations(), GatedMeasurement()
+
+    async def use() -> list[Any]:
+        calls = [asyncio.ensure_future(shared.of(cast("Any", measurement), SAMPLE)) for _ in "four"]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        calls[2].cancel()
+        await asyncio.wait([calls[2]])
+        measurement.go_on.set_result(None)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(use())
+    assert [type(one) for one in found[:2] + found[3:]] == [Evaluation] * 3
+    assert isinstance(found[2], asyncio.CancelledError)
+    assert measurement.calls == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
+    """The parent's evaluation never ends in the child, whose threads may have the same number."""
+    shared, measurement = SharedEvaluations(), GatedMeasurement()
+
+    async def use() -> int:
+        first = asyncio.ensure_future(shared.of(cast("Any", measurement), SAMPLE))
+        await asyncio.sleep(0)
+        pid = os.fork()
+        if pid == 0:
+            left = len(shared._under_way)  # noqa: SLF001
+            os._exit(left)
+        measurement.go_on.set_result(None)
+        await first
+        return pid
+
+    pid = asyncio.run(use())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -15,6 +15,7 @@ import pytest
 from rag_eval_otel import evaluate, evaluate_dataset
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import FunctionMetric, resolve_metrics, with_thresholds
+from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity
 from rag_eval_otel.types import Evaluation, Sample, Score
 from support import SAMPLE
 
@@ -364,3 +365,26 @@ def test_a_function_that_holds_itself() -> None:
         for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
     )
     assert first == other
+
+
+def test_a_function_that_runs_on_the_event_loop_is_known_to_the_watchdog() -> None:
+    """Each step of an ``async def`` function has the name of its metric; so it can be disabled."""
+    activity, seen = Activity(set()), list[list[str]]()
+
+    async def looks(_: Sample) -> float:
+        seen.append(list(activity.parts))
+        await asyncio.sleep(0)
+        seen.append(list(activity.parts))
+        return 1.0
+
+    async def measure() -> Score:
+        token = ACTIVITY.set(activity)
+        try:
+            metric: Any = FunctionMetric(function=looks)
+            found: Score = await metric.measure(SAMPLE, None, None)
+            return found
+        finally:
+            ACTIVITY.reset(token)
+
+    assert asyncio.run(measure()).value == 1.0
+    assert [parts[-1:] for parts in seen] == [["metric looks"]] * 2

@@ -23,7 +23,7 @@ from opentelemetry.instrumentation.utils import (
 
 from rag_eval_otel.errors import PartBlockedError
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp, _Pace
-from rag_eval_otel.runtime.watchdog import Activity, Watchdog, within
+from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity, Watchdog, running, within
 from rag_eval_otel.runtime.workers import DaemonExecutor, Workers
 
 
@@ -522,6 +522,75 @@ def test_a_process_that_was_frozen_blames_no_one() -> None:
     assert dog.look(activity) is None
     activity.is_idle = True
     assert [dog.look(activity) for _ in range(9)] == [None] * 9
+
+
+def test_many_short_calls_in_a_row_are_not_blamed() -> None:
+    """A client that is called synchronously blocks the loop, but each call ends: no one is blamed.
+
+    Only one step that is longer than the patience blames its part.
+    """
+    dog, activity = Watchdog(patience=1.0, tick=0.25), Activity(set())
+    activity.is_idle = False
+    found: list[str | None] = []
+
+    async def asks() -> None:
+        found.extend(dog.look(activity) for _ in range(3))
+        await asyncio.sleep(0)
+        found.extend(dog.look(activity) for _ in range(3))
+        with running("sink short"):
+            found.extend(dog.look(activity) for _ in range(3))
+
+    async def turns() -> None:
+        token = ACTIVITY.set(activity)
+        try:
+            await asyncio.gather(*(within("judge short", asks) for _ in range(8)))
+        finally:
+            ACTIVITY.reset(token)
+
+    asyncio.run(turns())
+    assert set(found) == {None}
+    assert activity.parts == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_error_in_giving_up_a_blocked_job_stops_neither_the_watchdog_nor_the_count() -> None:
+    """Of the jobs that ran, each is removed once; the next blocked loop is found as well."""
+    evaluator, failed = BackgroundEvaluator(max_bytes=100), Future[GivenUp]()
+    blockers = [Blocker(), Blocker()]
+
+    def broken(_: GivenUp) -> None:
+        raise RuntimeError
+
+    evaluator.submit(Call(blockers[0].part, broken, size=60))
+    assert blockers[0].entered.wait(60)
+    assert evaluator.flush(60)
+    evaluator.submit(Call(lambda: _blocks_as("metric other", blockers[1]), failed.set_result))
+    assert failed.result(60) == "blocked"
+    for blocker in blockers:
+        blocker.go_on.set()
+    assert evaluator.flush(60)
+    assert evaluator._bytes == 0  # noqa: SLF001
+    evaluator.shutdown(10)
+
+
+async def _blocks_as(part: str, blocker: Blocker) -> None:
+    async def call() -> None:
+        blocker.block()
+
+    await within(part, call)
+
+
+def test_the_bytes_of_a_job_are_given_back_once() -> None:
+    """A job that was given up is not subtracted again when its thread comes back."""
+    evaluator, gate = BackgroundEvaluator(max_bytes=100), Gate()
+    job = Call(gate, size=60)
+    evaluator.submit(job)
+    gate.begun.result(30)
+    evaluator._remove(job)  # noqa: SLF001
+    evaluator._remove(job)  # noqa: SLF001
+    assert evaluator._bytes == 0  # noqa: SLF001
+    gate.opened.set_result(None)
+    evaluator.shutdown(10)
 
 
 def test_the_library_itself_gets_more_time() -> None:

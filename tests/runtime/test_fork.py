@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
 
 from pipeline import SOURCES, GatedJudge, Source, running, statuses
+from rag_eval_otel.runtime import fork
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform"),
@@ -37,3 +39,33 @@ def test_fork_with_held_spans(protocol: str, source: Source) -> None:
         children = [parents[0].replace(" 0", f" {number}") for number in range(20, 23)]
         spans = app.arrived([*parents, *children], wait=True)
     assert statuses(spans) == {"scored": 23}
+
+
+class Counted:
+    """An object with a method that is called in forked children."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        """Register the method."""
+        fork.call_in_child(self.call)
+
+    def call(self) -> None:
+        """Count."""
+        Counted.calls += 1
+
+
+def test_objects_that_are_gone_leave_nothing_for_forks() -> None:
+    """Each evaluation makes judges and embedders; their callbacks do not pile up."""
+    gc.collect()
+    before = len(fork._methods)  # noqa: SLF001
+    kept = Counted()
+    for _ in range(100):
+        Counted()
+    gc.collect()
+    assert len(fork._methods) == before + 1  # noqa: SLF001
+    pid = os.fork()
+    if pid == 0:
+        os._exit(Counted.calls)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert kept.calls == 0
