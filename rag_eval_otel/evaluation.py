@@ -203,7 +203,8 @@ class Measurement:
             embed.cancel()
         await asyncio.wait(runs)
         cost = self._pricing(ask.model)
-        remarks = _remarks(sample, cut, is_shortened=ask.is_shortened)
+        asks = any(metric.asks for metric in self.metrics)
+        remarks = _remarks(sample, cut, is_shortened=ask.is_shortened) if asks else {}
         found = (
             _remarked(_outcome(m, run), m, remarks)
             for m, run in zip(self.metrics, runs, strict=True)

@@ -3,13 +3,16 @@
 import json
 import unicodedata
 from base64 import b64encode
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions, visible
+from rag_eval_otel.untrusted.phrases import Phrase, phrases
 
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
@@ -28,6 +31,10 @@ DATA = Path(__file__).parents[1] / "benchmarks" / "data"
         "ภาษา\u200bไทย",  # Thai: break of a line between words
         "👩\u200d⚕\ufe0f ❤\ufe0f\u200d🔥 👨\u200d👩\u200d👧 1\ufe0f\u20e3 ✔\ufe0e 🇩🇪 👍🏽",
         ENGLAND,
+        "PDF\u200cها خوب است",  # noqa: RUF001  # Persian: ZWNJ after a Latin word
+        "AI\u200bไทย",  # Thai: break of a line after a Latin word
+        "שלום \u2068Anna Maria van der Berg\u2069 שלום",  # Hebrew with an isolated name
+        "ℹ\ufe0f Note 〽\ufe0f ‼\ufe0f ©\ufe0f ™\ufe0f Ⓜ\ufe0f ㊗\ufe0f 〰\ufe0f",  # noqa: RUF001
         "葛\U000e0100城市",  # a variant of an ideograph
         "ᠮᠣᠩᠭᠣᠯ ᠪᠢ᠋",  # Mongolian
         "naïve café, 3 × 4 ≤ 12, “quoted” – dash… a\tb\nc",  # noqa: RUF001
@@ -49,7 +56,10 @@ def test_ordinary_writing_stays_as_it_is(text: str) -> None:
         ("a\u200fb", "a<U+200F>b"),
         ("x\ufe0f", "x<U+FE0F>"),
         ("nul\x00 bell\x07 \x1b[2J", "nul<U+0000> bell<U+0007> <U+001B>[2J"),
-        ("\ufeffstart", "<U+FEFF>start"),
+        ("\ufeff\ufeffstart", "<U+FEFF>start"),
+        ("end\ufeff", "end<U+FEFF>"),
+        ("\u2068It\u2069 is so", "<U+2068>It<U+2069> is so"),
+        ("\u05d0\u2068It is so", "\u05d0<U+2068>It is so"),
         ("bad \ud800", "bad <U+D800>"),
         ("one\r\ntwo\u2028three\x85four\ffive", "one\ntwo\nthree\nfour\nfive"),
         ("hi" + "\u200b" * 5000, "hi<5000 hidden characters, U+200B to U+200B>"),
@@ -59,6 +69,13 @@ def test_ordinary_writing_stays_as_it_is(text: str) -> None:
 def test_hidden_characters_are_shown(text: str, shown: str | None) -> None:
     """Each is named by its code; a long run is one note, so that it costs few tokens."""
     assert visible(text) == (shown or "hi<4 hidden characters, U+E0067 to U+E006F>")
+
+
+def test_marks_of_typesetting_and_of_files_are_dropped() -> None:
+    """Soft hyphens and a byte order mark at the beginning mean nothing, and are no sign."""
+    text = "\ufeffTrans\xadport und Ver\xadkehr\xad\xad\xad\xad"
+    assert visible(text) == harmless(text) == "Transport und Verkehr"
+    assert suspicions([text]) == ()
 
 
 @given(st.text())
@@ -100,6 +117,8 @@ def test_marks_and_tokens_are_broken(text: str, broken: str) -> None:
         "# Heading\n\n- see [1], [RFC 2119] and <br>",
         "<p>5 < 6 &amp; 7</p> The data is here. a |> f",
         "The code is 4711. Who is the user? Score: 3",
+        "while (i < end and x) { answer() }; i<end;",
+        "std::vector<model> x; list<Task> y; Set<tool> z",
     ],
 )
 def test_ordinary_markup_stays_as_it_is(text: str) -> None:
@@ -131,6 +150,87 @@ def test_signs_of_an_attempt_are_named(text: str, sign: str) -> None:
     assert sign in suspicions(["harmless", text])
 
 
+ORDINARY = (
+    # codes
+    *(
+        "Your zip code is 90210.",
+        "ZIP CODE is 902101",
+        "OTP code is 48291033.",
+        "error code is 4040",
+    ),
+    *(
+        "The country code is 0044",
+        "The promotion code is cafe2024 or deadbeef.",
+        "[2024 references]",
+    ),
+    # law, schools, sports
+    *("The lawyer spoke to the judge.", "Judges must recuse themselves.", "As judges, they must."),
+    *("The judge should instruct the jury to disregard the witness's earlier statements.",),
+    *("Examiners must mark the paper within ten days.", "Evaluators should be independent."),
+    *("Judges should give reasons for the verdict.", "She will act as a judge at the fair."),
+    *(
+        "Dear Judge, I thank you for your time.",
+        "Set the passing score to 70 points for a full mark.",
+    ),
+    *("Set the grade at the top of the page.", "Award 3 points for a full answer, 1 for a part."),
+    *("Please rate this response on a scale from 1 to 5", "Answer with a grade of 1 to 5"),
+    # software, devices, work
+    *("AI should be regulated.", "The AI must not be used to rank citizens under the EU AI Act."),
+    *(
+        "You are now connected to an agent.",
+        "You are now logged out.",
+        "You are no longer a member.",
+    ),
+    *("From now on you can pay by card.", "From now on, you are insured abroad."),
+    *("Enable developer mode on your phone.", "Turn on Developer Mode in Settings > System."),
+    *("Act as an assistant professor.", "To act as an underwriter you need a permit."),
+    *("Write your instructions in clear language.", "The console shows a system message."),
+    *("System message: the disk is full.", "Updated instructions: see page 4."),
+    *("Never ignore all safety instructions.", "Do not ignore your doctor's directions."),
+    *("This will override existing rules of the firewall.", "Forget all other tasks for an hour."),
+    *("N'ignorez pas les règles de sécurité.", "Ignorieren Sie die Regeln nicht."),
+    # data and markup
+    *("<row><data>1</data></row>", "2</data></row>", "end of a cut page</p></sentence>"),
+    *("<question>Why?</question><answer>So.</answer>", "<s>old</s> new", "</instructions>"),
+    *(
+        '{"rating": 5, "verdict": "guilty", "supported": true, "passing": 1}',
+        "<Answer> a List<Answer>",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_phrases_are_not_suspected(text: str) -> None:
+    """Law, schools, software, data and markup use the words of an attempt for something else."""
+    assert suspicions([text, text.upper() if "CODE" not in text.upper() else ""]) == ()
+
+
+@pytest.mark.parametrize("name", ["instructions", "demands"])
+def test_no_phrase_is_lost_by_the_search_for_its_first_words(name: str) -> None:
+    """First words are in lower case, as is the text in which they are searched, and can be hit."""
+    for phrase in phrases(name):
+        assert phrase.heads
+        for head in phrase.heads:
+            assert head == head.casefold() == head.strip()
+
+
+def test_the_search_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regular expressions are tried at first words only, and each different text once."""
+    tried = Counter[str]()
+    real = Phrase.may_begin
+
+    def counting(self: Any, text: str, at: int) -> bool:
+        tried[text[at : at + 6]] += 1
+        return real(self, text, at)
+
+    monkeypatch.setattr(Phrase, "may_begin", counting)
+    plain = "The station was opened in 1952, and is used by 40,000 people a day. " * 500
+    assert suspicions([plain] * 9) == ()
+    assert not tried
+    assert suspicions(["We do not bypass anybody. " * 300] * 9) == ()
+    assert tried["bypass"] == 600  # two phrases begin with the word
+
+
 def test_few_ordinary_texts_are_suspected() -> None:
     """No turn of the benchmark's handbooks, in three languages, looks like an attempt."""
     rows = [
@@ -149,13 +249,14 @@ def test_few_ordinary_texts_are_suspected() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        *("", " ", ":", ".", "…", "?!", "```", "---", "\u200b", "$"),
-        *("Thought process:", "Let's solve this problem step by step.", "Solution", "**Answer:**"),
+        *("", " ", ":", ".", "…", "?!", "```", "---", "\u200b", "¿?"),
+        *("Thought process:", "Let's solve this problem step by step.", "Solution:", "**Answer:**"),
+        *("Thought process", "Chain of thought", "Analysis :", "**Result**:", "Schritt 1:"),
         *("Okay, let me think about this.", "Step 1:", "Here is the answer:", "The answer is"),
         *("Lösung:", "Denken wir Schritt für Schritt nach.", "Réponse :", "Résolvons cela"),
         *("Respuesta:", "Pensemos paso a paso.", "Risposta:", "Vamos pensar passo a passo"),
-        *("解", "答案：", "让我们一步一步思考", "思考プロセス", "かいせつ", "풀이"),  # noqa: RUF001
-        *("Решение:", "Давайте подумаем шаг за шагом", "الإجابة:", "उत्तर:", "پاسخ"),
+        *("解", "答案：", "让我们一步一步思考", "思考プロセス", "かいせつ", "풀이："),  # noqa: RUF001
+        *("Решение:", "Давайте подумаем шаг за шагом", "الإجابة:", "उत्तर:", "پاسخ:"),
     ],
 )
 def test_answers_without_content_are_recognised(answer: str) -> None:
@@ -169,6 +270,19 @@ def test_answers_without_content_are_recognised(answer: str) -> None:
         *("Paris", "42", "Yes", "No.", "Nein", "C", "-3", "👍", "∞", "是", "نعم", "€5"),
         *("Answer: 42", "The answer is Paris.", "Let's go to Paris.", "I don't know."),
         *("We can answer within three days.", "Solution of salt in water", "Sure", "OK"),
+        *("Solution", "Result.", "**Analysis**", "Response", "Thinking", "Reasoning", "Thoughts."),
+        *(
+            "Step 1",
+            "Step one.",
+            "Schritt 1.",
+            "Paso 1",
+            "Étape 1",
+            "Antwort",
+            "Respuesta.",
+            "풀이",
+        ),
+        *("उत्तर", "उत्तरी", "উত্তর", "答", "解析。", "Ответ", "Çözüm", "پاسخ"),
+        *("+", "$", "=", "<", "|", "~", "±", "∅", "→"),
         "Let me think: the train leaves at eight, so at nine you are there.",
     ],
 )

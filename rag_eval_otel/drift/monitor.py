@@ -33,6 +33,7 @@ from rag_eval_otel.drift.records import (
 from rag_eval_otel.drift.validation import valid_score
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef, Vectors
+from rag_eval_otel.untrusted import DELIBERATE
 
 _log = logging.getLogger("rag_eval_otel")
 
@@ -56,12 +57,13 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, Value]]
     Each metric yields its score under the name of the metric. Each metric also yields, under the
     name ``<metric>.scored``, 1 if it has a score and 0 if the evaluation failed. The value
     ``<metric>.scored`` has no version, so that a new judge that fails more often than the judge
-    before is detected. Scores of texts that seem to steer the judge are left out. The length of the
-    answer and the embedding of the question follow if they are known.
+    before is detected. Scores of texts with a `DELIBERATE` sign of an attempt to steer the judge
+    are left out. The length of the answer and the embedding of the question follow if they are
+    known.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
-        if value is not None and "injection" not in score.detail:
+        if value is not None and DELIBERATE.isdisjoint(score.detail.get("injection", ())):
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
     if evaluation.answer_length is not None:

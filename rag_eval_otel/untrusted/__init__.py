@@ -10,19 +10,21 @@ from __future__ import annotations
 import re
 import unicodedata
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
-from importlib.resources import files
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, Literal, TypeAlias
+
+from rag_eval_otel.untrusted.phrases import forms_of, has_phrase
 
 Suspicion: TypeAlias = Literal[
     "control_token", "hidden_text", "instruction", "mark", "score_demand"
 ]
 """A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
 
-_FOLDER = files("rag_eval_otel.untrusted")
+DELIBERATE: Final[frozenset[Suspicion]] = frozenset({"control_token", "hidden_text", "mark"})
+"""Signs that ordinary writing does not have. Drift detection leaves out scores with one of them."""
 
 # --- characters -----------------------------------------------------------------------------------
 
@@ -45,13 +47,18 @@ _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u1aaf\ua
 _MONGOLIAN = re.compile("[\u1820-\u18aa]")
 _IDEOGRAPH = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _SYMBOLS = frozenset({"So", "Sm", "Sk"})
-_EMOJI_PUNCTUATION = "\u203c\u2049\u3030"
+_EMOJI_LETTERS = "\u203c\u2049\u2139\u3030\u303d"  # emoji that are no symbols by category
 _KEYCAP, _KEYS = "\u20e3", frozenset("0123456789#*")
 _NEAR = 8  # characters between a direction mark and a letter of a right-to-left script
 _FEW = 3  # hidden characters in a row that are shown one by one
 _JOIN, _NON_JOIN, _EMOJI, _SPACE = "\u200d", "\u200c", "\ufe0f", "\u200b"
 _OVERRIDES = frozenset("\u202d\u202e")
 _DIRECTIONS = frozenset("\u200e\u200f\u061c")
+_ISOLATED = re.compile("[\u2066-\u2068][^\u2066-\u2069\n]{1,200}\u2069")
+_HYPHEN, _ORDER_MARK = (
+    "\xad",
+    "\ufeff",
+)  # of typesetting and of files; they mean nothing in a prompt
 
 
 def _is_ordinary(run: str, text: str, at: int) -> bool:
@@ -67,11 +74,11 @@ def _is_ordinary(run: str, text: str, at: int) -> bool:
         return False
     if run in (_JOIN, _NON_JOIN):
         emoji = run == _JOIN and _is_symbol(before) and _is_symbol(after)
-        return emoji or bool(_JOINING.match(before))
+        return emoji or bool(_JOINING.match(before) or _JOINING.match(after))
     if run in _DIRECTIONS:
         return bool(_RTL.search(text, max(0, at - _NEAR), at + _NEAR))
     if run == _SPACE:
-        return bool(_UNSPACED.match(before))
+        return bool(_UNSPACED.match(before) or _UNSPACED.match(after))
     return _is_variant(run, before, after)
 
 
@@ -86,15 +93,29 @@ def _is_variant(run: str, before: str, after: str) -> bool:
 def _is_symbol(char: str) -> bool:
     if not char or char.isascii():
         return False
-    return unicodedata.category(char) in _SYMBOLS or char in _EMOJI_PUNCTUATION
+    return unicodedata.category(char) in _SYMBOLS or char in _EMOJI_LETTERS
 
 
 def _hidden(text: str) -> Iterator[re.Match[str]]:
     """Yield the runs of hidden characters in ``text`` that do not belong to the writing."""
-    flags = [match.end() for match in _FLAGS.finditer(text)] if "\U000e007f" in text else []
+    ends = {match.end() for match in _FLAGS.finditer(text)} if "\U000e007f" in text else set()
+    ends.update(_isolated(text))
     for run in _HIDDEN.finditer(text):
-        if run.end() not in flags and not _is_ordinary(run[0], text, run.start()):
+        if run.end() not in ends and not _is_ordinary(run[0], text, run.start()):
             yield run
+
+
+def _isolated(text: str) -> Iterator[int]:
+    """Yield where the single marks end that isolate a name beside right-to-left letters."""
+    if "\u2069" not in text:
+        return
+    for match in _ISOLATED.finditer(text):
+        start, end = match.span()
+        neighbours = text[start - 1 : start] + text[start + 1] + text[end - 2] + text[end : end + 1]
+        around = _RTL.search(text, max(0, start - _NEAR), end + _NEAR)
+        if around and not _HIDDEN.search(neighbours):
+            yield start + 1
+            yield end
 
 
 def _named(run: str) -> str:
@@ -109,11 +130,13 @@ def visible(text: str) -> str:
 
     Characters that a script needs stay: joiners in Persian, Arabic, Indic words and emoji, marks of
     direction beside right-to-left letters, variation selectors of emoji and ideographs. Four or
-    more hidden characters in a row become one note. Line ends become ``\n``.
+    more hidden characters in a row become one note. Line ends become ``\n``. Soft hyphens, and a
+    byte order mark at the beginning, are dropped.
     """
     text = _LINE_ENDS.sub("\n", text)
     if text.isascii() and text.isprintable():
         return text
+    text = text.removeprefix(_ORDER_MARK).replace(_HYPHEN, "")
     pieces, end = list[str](), 0
     for run in _hidden(text):
         pieces += [text[end : run.start()], _named(run[0])]
@@ -129,11 +152,12 @@ _PARTS = (
     r"|guidelines?|rubric|what\s+was\s+wrong"
 )
 _TAGS = (
-    r"examples?|documents?|passages?|data|untrusted|repl(?:y|ies)|scores?|schema|task"
-    r"|system|user|assistant|human|developer|model|tools?|instructions?|prompt|think(?:ing)?"
+    r"examples?|documents?|data|untrusted|repl(?:y|ies)|schema"
+    r"|system|user|assistant|human|developer|instructions?|prompt|think(?:ing)?"
     r"|s|bos|eos|pad|unk|mask|sop|eop|cls|sep|(?:start|end|begin)_?of_?\w{1,20}|end_?turn"
     r"|tool_calls?|function_calls?|invoke|im_(?:start|end|sep)"
 )
+_TYPES = r"model|passages?|scores?|task|tools?"  # also types in code, such as ``list<model>``
 _ROLES = r"system|assistant|user|human|developer|judge|grader|ai|model|tool|observation"
 _BRACKETED = (
     r"INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK|sMASK|CLS|SEP|MASK|PAD"
@@ -150,9 +174,12 @@ _BREAKS = [
     for form in (
         rf"({_OPEN}\s*)(?:[\w-]{{2,24}}[\s:]+)?(?:{_PARTS})\b[^\n]{{0,40}}?{_CLOSE}",
         rf"({_OPEN}\s*/?)(?:{_BRACKETED})\s*{_CLOSE}",
-        rf"({_LESS}[\s/]*)(?:{_PARTS})(?=[\s/>]|$|&gt;)",
+        rf"({_LESS}[\s/]*)(?:{_PARTS})(?=[\s/]{{0,40}}(?:>|&gt;))",
+        rf"({_LESS}/?)(?:{_PARTS})(?=[\s/][^<>]{{0,200}}(?:>|&gt;))",
+        rf"(?<!\w)({_LESS}\s*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
+        rf"({_LESS}\s*/[\s/]*)(?:{_TYPES})(?=\s*/?(?:>|&gt;))",
         rf"({_LESS}[\s/]*)(?:{_TAGS})(?=\s*/?(?:>|&gt;))",
-        rf"({_LESS}/?)(?:{_TAGS})(?=\s[^<>]{{0,80}}(?:>|&gt;))",
+        rf"({_LESS}/?)(?:{_TAGS}|{_TYPES})(?=\s[^<>]{{0,80}}(?:>|&gt;))",
         r"(<)(?=[|\u2581])",
         r"(<)<\s*/?\s*SYS",
         rf"({_LINE}(?:{_ROLES})[ \t]*[*_]*):",
@@ -190,37 +217,17 @@ def harmless(text: str) -> str:
 
 _MANY = 4  # hidden characters in a row that are no accident
 _TOKEN = re.compile(
-    r"<\|[\w/ \u2581-]{2,40}\|>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>"
-    r"|<(?:/s|bos|eos|sop|eop)>"
-    r"|\[/?(?:SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\]|</?(?:system|assistant)>"
+    r"<\|[\w/ \u2581-]{2,40}\|>|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|sop|eop)>"
+    r"|</s>\s{0,3}(?:<s>|$)|</?(?:system|assistant|tool_call)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\]"
 )
-_MARK = re.compile(
-    rf"(?i){_OPEN}\s*(?:code|[0-9a-f]{{4,8}})\s+(?:{_PARTS})\b[^\n]{{0,40}}?{_CLOSE}"
-    rf"|<\s*/\s*(?:{_PARTS}|data|untrusted|prompt|instructions?)\s*>"
-    r"|\bCODE\s+is\s+[0-9a-f]{4,8}\b"
+_CODE = r"(?-i:CODE)|[0-9a-f]{6}|(?=[0-9]{0,7}[a-f])(?=[a-f]{0,7}[0-9])[0-9a-f]{4,8}"
+_MARK = re.compile(rf"(?i){_OPEN}\s*(?:{_CODE})\s+(?:{_PARTS})\b[^\n]{{0,40}}?{_CLOSE}")
+_ANNOUNCED = re.compile(r"(?m)^[ \t]*CODE is [0-9a-f]{6}\b")
+_TAG = re.compile(
+    r"(?i)(?:<|&lt;)\s{0,9}(/?)\s{0,9}((?:context|question|answer)s?)\s{0,9}(?:>|&gt;)"
 )
-
-
-@cache
-def _phrases(name: str) -> re.Pattern[str]:
-    """Return the regular expressions of a file of phrases (one a line) as one expression."""
-    lines = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    forms = "|".join(f"(?:{line})" for line in lines if line and not line.startswith("# "))
-    return re.compile(forms, re.IGNORECASE)
-
-
-_BEST = r"(?:\d|max|highest|full|perfect|top|best|pass\b|true\b)"
-_DEMAND = re.compile(
-    r"(?i)\b(?:give|assign|output|return|set|award|respond with|reply with|answer with|grant)\b"
-    rf"[^.\n]{{0,40}}\b(?:score|rating|grade|verdicts?|marks?|points?|noncommittal)\b[^.\n]{{0,20}}{_BEST}"
-    r"|\b(?:score|rate|grade|mark)\b[^.\n]{0,30}\b(?:this|it|answer|response|everything|all)\b"
-    rf"[^.\n]{{0,25}}\b(?:as|with|at|a|an|the)\b[^.\n]{{0,12}}{_BEST}"
-    r"|[\"'](?:verdicts?|rating|noncommittal|passing|supported|groundedness_\d|context_relevance_\d"
-    r"|reverse_question|faithfulness|answer_relevancy)[\"']\s*:\s*[\[{]?\s*(?:\d|true|[\"'])"
-)
-_CODED = re.compile(
-    r"(?<![A-Za-z0-9+/=])(?:[A-Za-z0-9+/]{32,}={0,2}|(?:[0-9a-fA-F]{2}){20,})(?![\w+/=])"
-)
+_CODED = re.compile("[A-Za-z0-9+/]{32,}={0,2}")
 
 
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
@@ -232,9 +239,12 @@ def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
       in Base64 or hexadecimal digits.
     - ``mark``: an imitation of the marks between the texts of our prompts.
     - ``score_demand``: a demand for a score, or a piece of a reply.
+
+    The time is linear in the length of the texts: literal words are searched first, and regular
+    expressions are tried only at these words.
     """
     found: set[Suspicion] = set()
-    for text in texts:
+    for text in dict.fromkeys(texts):
         found.update(_signs(text))
     return tuple(sorted(found))
 
@@ -245,18 +255,35 @@ def _signs(text: str) -> Iterator[Suspicion]:
     folded = _folded(_HIDDEN.sub("", text) if not text.isascii() else text)
     if _TOKEN.search(folded):
         yield "control_token"
-    if _MARK.search(folded):
+    if _has_mark(folded):
         yield "mark"
-    if _DEMAND.search(folded):
+    lower = folded.casefold()
+    if has_phrase("demands", lower):
         yield "score_demand"
-    instructs = _phrases("instructions").search
-    if instructs(folded) or any(map(instructs, _decoded(folded))):
+    coded = (one.casefold() for one in _decoded(folded))
+    if any(has_phrase("instructions", one) for one in chain([lower], coded)):
         yield "instruction"
+
+
+def _has_mark(text: str) -> bool:
+    is_announced = "CODE is " in text and _ANNOUNCED.search(text) is not None
+    return is_announced or _MARK.search(text) is not None or _has_stray_end(text)
+
+
+def _has_stray_end(text: str) -> bool:
+    """Return True if ``text`` has an end tag of a part of our prompts, without its start tag."""
+    opened = Counter[str]()
+    for tag in _TAG.finditer(text):
+        name = tag[2].casefold()
+        opened[name] += -1 if tag[1] else 1
+        if opened[name] < 0 or name == "contexts":
+            return True
+    return False
 
 
 def _is_hiding(run: re.Match[str]) -> bool:
     return (
-        len(run[0]) >= _MANY
+        len(run[0].replace(_HYPHEN, "")) >= _MANY
         or not _OVERRIDES.isdisjoint(run[0])
         or any("\U000e0000" <= char <= "\U000e007f" for char in run[0])
     )
@@ -273,7 +300,8 @@ def _decoded(text: str) -> Iterator[str]:
 
 # --- answers without content ----------------------------------------------------------------------
 
-_EDGES = re.compile(r"^[\W_]+|[\W_]+$")
+_NO_CONTENT = "PZC"  # categories of characters: punctuation, separators, control characters
+_COLONS = frozenset(":\uff1a")
 _FILLERS = re.compile(r"^(?:(?:ok|okay|sure|alright|well|so|first|hmm+)\b[\W_]*)+")
 _LONGEST_OPENER = 120  # characters
 
@@ -282,18 +310,25 @@ def says_nothing(answer: str) -> bool:
     """Return True if ``answer`` has no content: only punctuation, or the opening of a reasoning.
 
     Such texts (":", "Thought process:", "Let's solve this step by step.") make judges give high
-    scores. Short answers ("Paris", "42", "Yes") and emoji are content.
+    scores. A heading such as "Solution:" counts only with its colon, because the noun alone may be
+    the answer. Short answers ("Paris", "42", "Yes"), signs ("+", "$") and emoji are content.
     """
     bare = _HIDDEN.sub("", answer[: 4 * _LONGEST_OPENER])
-    if len(answer) <= _LONGEST_OPENER:
-        told = unicodedata.normalize("NFC", _EDGES.sub("", bare)).casefold().replace("\u2019", "'")
-        return not any(map(_is_content, bare)) or _opens(told)
-    return not any(map(_is_content, _HIDDEN.sub("", answer)))
-
-
-def _opens(told: str) -> bool:
-    return _phrases("openers").fullmatch(_FILLERS.sub("", told)) is not None
+    if len(answer) > _LONGEST_OPENER:
+        return not any(map(_is_content, _HIDDEN.sub("", answer)))
+    places = [at for at, char in enumerate(bare) if _is_content(char)]
+    if not places:
+        return True
+    told = unicodedata.normalize("NFC", bare[places[0] : places[-1] + 1]).casefold()
+    told = _FILLERS.sub("", told.replace("\u2019", "'"))
+    has_colon = not _COLONS.isdisjoint(bare[places[-1] + 1 :])
+    return any(
+        form.fullmatch(told) is not None
+        for form in (
+            [forms_of("openers"), forms_of("headings")] if has_colon else [forms_of("openers")]
+        )
+    )
 
 
 def _is_content(char: str) -> bool:
-    return char.isalnum() or (not char.isascii() and unicodedata.category(char)[0] in "LNS")
+    return unicodedata.category(char)[0] not in _NO_CONTENT and char not in "`^"
