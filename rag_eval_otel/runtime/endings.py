@@ -21,8 +21,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from types import FrameType
@@ -36,11 +37,13 @@ SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], object]
 
 _MAX_IMPORT_WAIT: Final = 10.0  # seconds that a fork waits for an import on a thread of ours
 _MAX_DEFER: Final = 0.5  # seconds that a signal waits for the main thread to leave our code
+_REPEATED: Final = 1.0  # seconds after a SIGTERM in which further ones are the same request
 _NAP: Final = 0.005  # seconds
 _THREADS: Final = "rag-eval-otel"  # the names of all our threads begin with it
 _LAST: Final = -100  # the priority of our Finalize: after those of the application
 _MAX_HUNG: Final = 4  # threads for calls that may hang
 _IMPORT_FILE: Final = "<frozen importlib._bootstrap>"
+_WAITING: Final = "acquire"  # the function of that file that waits for a module's lock
 
 _LOCKING: Final = ("rag_eval_otel.", "opentelemetry.sdk.", "logging")
 """Modules whose functions may hold a lock that the last work needs."""
@@ -132,12 +135,10 @@ class _Process:
         return self._registered[::-1]
 
     def end_at_sigterm(self) -> None:
-        for one in self._at_sigterm:
-            one.work.drain_and_flush(one.seconds)
+        _call_all([partial(one.work.drain_and_flush, one.seconds) for one in self._at_sigterm])
 
     def flush_at_sigterm(self) -> None:
-        for one in self._at_sigterm:
-            one.work.flush(one.seconds)
+        _call_all([partial(one.work.flush, one.seconds) for one in self._at_sigterm])
 
     def _after_fork(self) -> None:
         self._sigterm.enter_child()
@@ -163,8 +164,7 @@ class _Process:
             util.Finalize(None, self._end_child, exitpriority=_LAST)
 
     def _end_child(self, **_: object) -> None:
-        for one in self._last_first:
-            one.work.drain_and_flush(one.seconds)
+        _call_all([partial(one.work.drain_and_flush, one.seconds) for one in self._last_first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,11 @@ class _Sigterm:
     on, our handler is set wherever the default handler is restored. In a forked child that is so
     from the beginning, because workers of gunicorn restore the default handler first.
 
-    Nothing is done if SIGTERM is ignored, if its handler is not a function of Python, and if the
-    pipeline is not made on the main thread, because no other thread can set a handler.
+    An application may set its handler later and call ours from it, as the one that was there. Then
+    the application ends the process, and the pipeline is only flushed, on a thread of its own.
+
+    Nothing is done if SIGTERM is ignored, if its handler is not a function of Python, and if no
+    handler can be set: on other threads than the main one, and in a sub-interpreter.
     """
 
     def __init__(self, process: _Process) -> None:
@@ -199,7 +202,7 @@ class _Sigterm:
 
     def reset(self) -> None:
         """Forget a SIGTERM of the parent process, if there is one."""
-        self._is_ending = False
+        self._ending_since: float | None = None
         self._deferred_since: float | None = None
 
     def enter_child(self) -> None:
@@ -213,17 +216,23 @@ class _Sigterm:
         if threading.current_thread() is not threading.main_thread():
             return
         there = signal.getsignal(signal.SIGTERM)
-        if there is signal.SIG_DFL:
-            self._set(signal.SIGTERM, _Handler(self._end, there))
-        elif callable(there) and not isinstance(there, _Handler):
-            self._set(signal.SIGTERM, _Handler(partial(self._pass_on, there), there))
+        with suppress(ValueError):  # signals work only in the main interpreter
+            if there is signal.SIG_DFL:
+                self._set(signal.SIGTERM, _Handler(self._end, there))
+            elif callable(there) and not isinstance(there, _Handler):
+                self._set(signal.SIGTERM, _Handler(partial(self._pass_on, there), there))
 
     def remove(self) -> None:
-        """Restore the handler that was there, unless another one has replaced ours."""
+        """Restore the handler that was there, unless another one has replaced ours.
+
+        A handler and a function `signal.signal` of ours that stay behind those of others have no
+        effect any more.
+        """
         there = signal.getsignal(signal.SIGTERM)
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and isinstance(there, _Handler):
-            self._set(signal.SIGTERM, there.before)
+            with suppress(ValueError):
+                self._set(signal.SIGTERM, there.before)
         if getattr(signal.signal, "__wrapped__", None) is self._set:
             signal.signal = self._set
 
@@ -234,12 +243,16 @@ class _Sigterm:
 
     def _watch_restores(self) -> None:
         """Have `signal.signal` set our handler in place of the default one."""
-        if getattr(signal.signal, "__wrapped__", None) is self._set:
-            return
+        setter: object = signal.signal
+        while setter is not None:  # another library may have put a function in front of ours
+            if getattr(setter, "__wrapped__", None) is self._set:
+                return
+            setter = getattr(setter, "__wrapped__", None)
 
         @wraps(self._set)
         def set_handler(signalnum: int, handler: Any) -> Any:
-            if signalnum == signal.SIGTERM and handler == signal.SIG_DFL:
+            is_default = signalnum == signal.SIGTERM and handler == signal.SIG_DFL
+            if is_default and self._process.seconds_at_sigterm:
                 handler = _Handler(self._end, signal.SIG_DFL)
             return self._set(signalnum, handler)
 
@@ -247,22 +260,33 @@ class _Sigterm:
 
     def _end(self, signum: int, frame: FrameType | None) -> None:
         """Do the last work, and raise the signal again with the default handler."""
-        if self._is_ending or not self._process.seconds_at_sigterm:
+        has_work = self._process.seconds_at_sigterm > 0
+        if not isinstance(signal.getsignal(signum), _Handler):  # a handler set later has called
+            if has_work:
+                self._watch_restores()
+                _start(self._process.flush_at_sigterm)
+        elif self._ending_since is not None:
+            if time.monotonic() - self._ending_since > _REPEATED:
+                self._raise(signum)
+        elif not has_work:
             self._raise(signum)
         elif self._must_wait(frame):
             self._send_again(signum)
         elif os.getpid() == 1:  # the kernel spares the first process of a container
             _start(self._process.flush_at_sigterm)
-        elif _threads_are_greenlets():  # this may run in the hub, which must not wait
-            self._is_ending = True
-            _start(lambda: self._end_then_raise(signum))
         else:
-            self._is_ending = True
-            try:
-                thread = _start(self._process.end_at_sigterm)
-                thread.join(self._process.seconds_at_sigterm)
-            finally:
-                self._raise(signum)
+            self._end_now(signum)
+
+    def _end_now(self, signum: int) -> None:
+        self._ending_since = time.monotonic()
+        if _threads_are_greenlets():  # this may run in the hub, which must not wait
+            _start(lambda: self._end_then_raise(signum))
+            return
+        try:
+            thread = _start(self._process.end_at_sigterm)
+            thread.join(self._process.seconds_at_sigterm)
+        finally:
+            self._raise(signum)
 
     def _end_then_raise(self, signum: int) -> None:
         try:
@@ -288,11 +312,14 @@ class _Sigterm:
 
     def _send_again(self, signum: int) -> None:
         main = threading.main_thread().ident
+        kill = getattr(signal, "pthread_kill", None)  # Windows has none
 
         def send() -> None:
             time.sleep(_NAP)
-            if main is not None:
-                signal.pthread_kill(main, signum)
+            if kill is None or main is None:
+                signal.raise_signal(signum)  # its handler runs on the main thread, too
+            else:
+                kill(main, signum)
 
         _start(send)
 
@@ -304,6 +331,13 @@ def _start(call: Callable[[], object]) -> threading.Thread:
     except RuntimeError:  # the interpreter is shutting down
         call()
     return thread
+
+
+def _call_all(calls: Sequence[Callable[[], object]]) -> None:
+    """Call all functions at the same time, each on a thread, and wait for all of them."""
+    for thread in [_start(call) for call in calls]:
+        if thread.is_alive():
+            thread.join()
 
 
 def _threads_are_greenlets() -> bool:
@@ -322,25 +356,33 @@ def wait_for_imports(timeout: float = _MAX_IMPORT_WAIT) -> bool:
     module, because the thread that has its lock does not exist in the child.
     """
     until = time.monotonic() + timeout
-    while _is_importing():
+    is_inside = _imports(sys._getframe())  # noqa: SLF001  # documented, but not public
+    while any(_must_end(frame, is_inside=is_inside) for frame in _frames_of_ours()):
         if time.monotonic() > until:
             return False
         time.sleep(_NAP)
     return True
 
 
-def _is_importing() -> bool:
-    """Return True if another thread of ours is importing a module."""
+def _frames_of_ours() -> list[FrameType]:
+    """Return what the other threads of ours run."""
     this = threading.get_ident()
     ours = [
         thread.ident
         for thread in threading.enumerate()
         if thread.name.startswith(_THREADS) and thread.ident != this
     ]
-    if not ours:
-        return False
-    frames = sys._current_frames()  # noqa: SLF001  # documented, but not public
-    return any(_imports(frames.get(ident)) for ident in ours if ident is not None)
+    frames = sys._current_frames() if ours else {}  # noqa: SLF001  # documented, but not public
+    return [frames[ident] for ident in ours if ident in frames]
+
+
+def _must_end(frame: FrameType, *, is_inside: bool) -> bool:
+    """Return True if the thread that runs ``frame`` imports a module, and can finish the import.
+
+    It cannot if it waits for an import that the forking thread is inside of (``is_inside``).
+    """
+    waits = frame.f_code.co_filename == _IMPORT_FILE and frame.f_code.co_name == _WAITING
+    return _imports(frame) and not (is_inside and waits)
 
 
 def _imports(frame: FrameType | None) -> bool:
