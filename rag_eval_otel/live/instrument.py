@@ -166,6 +166,7 @@ class Handle:
         if searches := vars(self).get("_searches"):
             searches.remove()
         self._draining.drain(timeout)
+        self._pipeline.instruments.stop_watching()
         for sink in self._pipeline.scorer.sinks:
             if isinstance(sink, DriftSink):
                 sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge

@@ -89,7 +89,7 @@ class DriftTelemetry:
         ``monitor`` has a drift detector for each stream of scores, with its current evidence.
         """
         self._monitor = monitor
-        self._stop = add_gauge_source(self._meter_provider, _EVIDENCE, self._observe)
+        self._stop = add_gauge_source(self._meter_provider, _EVIDENCE, source=self._observe)
 
     def stop(self) -> None:
         """Stop reporting the evidence of drift in the gauge."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,6 +26,7 @@ from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.protection import Attempt, Endpoint, EndpointState
 from rag_eval_otel.judge.throttling import BreakerState
+from rag_eval_otel.runtime.fork import call_in_child
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """The bucket bounds of histograms of durations."""
@@ -72,7 +75,7 @@ _of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyD
 
 
 def add_gauge_source(
-    provider: MeterProvider | None, gauge: Gauge, source: Source
+    provider: MeterProvider | None, gauge: Gauge, *, source: Source
 ) -> Callable[[], None]:
     """Report the values that ``source()`` returns in the gauge that ``gauge`` describes.
 
@@ -185,8 +188,8 @@ class Health:
 
     ``held`` are the spans that wait for scores, and ``pending()`` is the number of turns without an
     outcome. The judges and embedders of ``measurements`` that have an `Endpoint` are reported by
-    its name: attempts by outcome with their latency, requests that were not sent, and the state of
-    the breaker and the other limits.
+    its name, until `stop`: attempts by outcome with their latency, requests that were not sent, and
+    the state of the breaker and the other limits.
 
     If ``OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED`` is set, the spans that wait are also reported as
     the queue of a span processor, in the way of the SDK. Processed spans are not, because the
@@ -203,17 +206,19 @@ class Health:
     ) -> None:
         self._held = held
         self._pending = pending
-        self._endpoints = tuple(_endpoints(measurements))
         self._component = {
             semconv.OTEL_COMPONENT_TYPE: _COMPONENT,
             semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
         }
         self._add_gauges(provider)
-        if self._endpoints:
-            self._add_instruments(provider)
-        for endpoint in self._endpoints:
-            endpoint.observers.append(self._count_attempt)
-            endpoint.refusal_observers.append(self._count_not_sent)
+        endpoints = dict.fromkeys(_endpoints(measurements))  # two measurements may share one
+        reports = [_reports.join(endpoint, provider) for endpoint in endpoints]
+        self._leave = weakref.finalize(self, _reports.leave, reports)
+        self._leave.atexit = False
+
+    def stop(self) -> None:
+        """Stop reporting the endpoints, except those that another pipeline reports, too."""
+        self._leave()
 
     def _add_gauges(self, provider: MeterProvider | None) -> None:
         sources: list[tuple[Gauge, Source]] = [
@@ -221,20 +226,67 @@ class Health:
             (_HELD_BYTES, self._observe_bytes),
             (_PENDING, self._observe_pending),
         ]
-        if self._endpoints:
-            sources += [
-                (_BREAKER, self._observe_breakers),
-                (_LIMIT, self._observe_limits),
-                (_IN_FLIGHT, self._observe_in_flight),
-                (_PAUSE, self._observe_pauses),
-            ]
         if sdk_metrics_enabled():
             sources += [
                 (_QUEUE_SIZE, self._observe_queue),
                 (_QUEUE_CAPACITY, self._observe_capacity),
             ]
         for gauge, source in sources:
-            add_gauge_source(provider, gauge, source)
+            add_gauge_source(provider, gauge, source=source)
+
+    def _observe_held(self) -> list[Observation]:
+        return [Observation(len(self._held))]
+
+    def _observe_bytes(self) -> list[Observation]:
+        return [Observation(self._held.size)]
+
+    def _observe_pending(self) -> list[Observation]:
+        return [Observation(self._pending())]
+
+    def _observe_queue(self) -> list[Observation]:
+        return [Observation(len(self._held), self._component)]
+
+    def _observe_capacity(self) -> list[Observation]:
+        return [Observation(self._held.capacity, self._component)]
+
+
+# --- the endpoints of judges and embedders --------------------------------------------------------
+
+
+class _EndpointReport:
+    """Reports ``endpoint`` in the metrics of ``provider``, by default the global one.
+
+    ``pipelines`` is the number of pipelines that use the report.
+    """
+
+    def __init__(self, endpoint: Endpoint, provider: MeterProvider | None) -> None:
+        self._endpoint = endpoint
+        self._provider = provider
+        self.pipelines = 0
+        self._add_instruments(provider)
+        sources: list[tuple[Gauge, Source]] = [
+            (_BREAKER, self._observe_breaker),
+            (_LIMIT, self._observe_limit),
+            (_IN_FLIGHT, self._observe_in_flight),
+            (_PAUSE, self._observe_pause),
+        ]
+        self._stops = [add_gauge_source(provider, one, source=source) for one, source in sources]
+        endpoint.observers = [*endpoint.observers, self._count_attempt]
+        endpoint.refusal_observers = [*endpoint.refusal_observers, self._count_not_sent]
+
+    def is_of(self, provider: MeterProvider | None) -> bool:
+        """Return True if the metrics of ``provider`` are those of this report."""
+        return (self._provider or get_meter_provider()) is (provider or get_meter_provider())
+
+    def stop(self) -> None:
+        """Report nothing any more. The lists are replaced, because another thread may read them."""
+        endpoint = self._endpoint
+        endpoint.observers = [one for one in endpoint.observers if one != self._count_attempt]
+        endpoint.refusal_observers = [
+            one for one in endpoint.refusal_observers if one != self._count_not_sent
+        ]
+        for stop in self._stops:
+            stop()
 
     def _add_instruments(self, provider: MeterProvider | None) -> None:
         meter = (provider or get_meter_provider()).get_meter(
@@ -269,36 +321,57 @@ class Health:
 
     # --- gauges, at each collection of metrics ----------------------------------------------------
 
-    def _observe_held(self) -> list[Observation]:
-        return [Observation(len(self._held))]
-
-    def _observe_bytes(self) -> list[Observation]:
-        return [Observation(self._held.size)]
-
-    def _observe_pending(self) -> list[Observation]:
-        return [Observation(self._pending())]
-
-    def _observe_queue(self) -> list[Observation]:
-        return [Observation(len(self._held), self._component)]
-
-    def _observe_capacity(self) -> list[Observation]:
-        return [Observation(self._held.capacity, self._component)]
-
-    def _observe_breakers(self) -> list[Observation]:
+    def _observe_breaker(self) -> list[Observation]:
         return self._observe(lambda state: _BREAKER_VALUES[state.breaker])
 
-    def _observe_limits(self) -> list[Observation]:
+    def _observe_limit(self) -> list[Observation]:
         return self._observe(lambda state: state.limit)
 
     def _observe_in_flight(self) -> list[Observation]:
         return self._observe(lambda state: state.in_flight)
 
-    def _observe_pauses(self) -> list[Observation]:
+    def _observe_pause(self) -> list[Observation]:
         return self._observe(lambda state: state.pause)
 
     def _observe(self, value: Callable[[EndpointState], float]) -> list[Observation]:
-        states = [endpoint.state for endpoint in self._endpoints]
-        return [Observation(value(state), _named(state.name)) for state in states]
+        state = self._endpoint.state
+        return [Observation(value(state), _named(state.name))]
+
+
+class _EndpointReports:
+    """The reports on all endpoints: one for each endpoint and meter provider.
+
+    Several pipelines may use one judge, at the same time or one after another, and each request is
+    counted once.
+    """
+
+    def __init__(self) -> None:
+        self._create_lock()
+        call_in_child(self._create_lock)
+
+    def _create_lock(self) -> None:
+        self._lock = threading.RLock()  # `leave` is also called by the garbage collector
+
+    def join(self, endpoint: Endpoint, provider: MeterProvider | None) -> _EndpointReport:
+        """Return the report on ``endpoint`` for a further pipeline; make it at the first call."""
+        with self._lock:
+            owners = [getattr(observe, "__self__", None) for observe in endpoint.observers]
+            known = [one for one in owners if isinstance(one, _EndpointReport)]
+            found = [one for one in known if one.is_of(provider)]
+            report = found[0] if found else _EndpointReport(endpoint, provider)
+            report.pipelines += 1
+            return report
+
+    def leave(self, reports: Iterable[_EndpointReport]) -> None:
+        """End the use of ``reports`` by one pipeline; the last one stops the report."""
+        with self._lock:
+            for report in reports:
+                report.pipelines -= 1
+                if not report.pipelines:
+                    report.stop()
+
+
+_reports = _EndpointReports()
 
 
 def _endpoints(measurements: Iterable[Measurement]) -> Iterator[Endpoint]:

@@ -122,6 +122,7 @@ class InstrumentSink:
         )
         self.tally = Tally()
         self._judges = set[str]()
+        self._health: Health | None = None
         self._meter_provider = meter_provider
         self._score = meter.create_histogram(
             semconv.SCORE,
@@ -283,7 +284,7 @@ class InstrumentSink:
         """Report the state of the evaluator in gauges, at each collection of metrics.
 
         ``held`` are the spans that wait for scores. The gauges also show the judges and embedders
-        of ``measurements``.
+        of ``measurements``, whose requests are counted until `stop_watching`.
         """
         self._health = Health(
             self._meter_provider,
@@ -291,6 +292,11 @@ class InstrumentSink:
             pending=self._count_pending,
             measurements=measurements,
         )
+
+    def stop_watching(self) -> None:
+        """Stop reporting judges and embedders. The other gauges go on, to the last collection."""
+        if self._health is not None:
+            self._health.stop()
 
     def _count_pending(self) -> int:
         captured, turns = self.tally.turns()
@@ -302,7 +308,7 @@ class InstrumentSink:
         ``left`` is a bound method, and its object is referenced weakly. If several pipelines have
         equal limits, the lowest value is reported.
         """
-        add_gauge_source(self._meter_provider, _BUDGET, left)
+        add_gauge_source(self._meter_provider, _BUDGET, source=left)
 
     def _judge_of(self, evaluation: Evaluation) -> dict[str, str]:
         """Return the attribute that names the judge's model; after 100 models, it is ``other``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from live import App, attached
-from pipeline import GatedJudge
+from pipeline import GatedJudge, good_answers
+from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
@@ -171,3 +173,33 @@ def test_any_traffic_is_conserved(steps: list[str], rate: float, room: int) -> N
         app.handle.shutdown()
         _, pending = conserved(app)
         assert pending == 0
+
+
+def endpoint_values(app: App, name: str) -> dict[str, float]:
+    """Return the sum of the instrument ``rag.evaluation.endpoint.<name>`` by endpoint."""
+    data = app.reader.get_metrics_data()
+    found: Counter[str] = Counter()
+    for resource in data.resource_metrics if data else ():
+        for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+            if metric.name == f"rag.evaluation.endpoint.{name}":
+                for point in metric.data.data_points:
+                    found[str((point.attributes or {})["endpoint"])] += point.value  # type: ignore[union-attr]
+    return found
+
+
+def test_pipelines_with_one_judge_count_its_requests_once() -> None:
+    """One after another and in cascades, each reports what it sent, and nothing when it ended."""
+    judge = FakeJudge(good_answers, model="paid")
+    for _ in range(2):
+        before = len(judge.requests)
+        with attached(judge=judge, cascade=LexicalJudge()) as app:
+            app.turn(1)
+            assert app.handle.flush()
+            sent = len(judge.requests) - before
+            counted = endpoint_values(app, "attempts")
+            assert counted["judge paid"] == sent > 0
+            assert counted["embedder OnesEmbedder"] == 1
+            assert len(endpoint_values(app, "limit")) == 2
+            app.handle.shutdown()
+            assert endpoint_values(app, "attempts") == counted
+            assert endpoint_values(app, "limit") == {}

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import inspect
 import re
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from endpoints import measurement
+from endpoints import measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.protection import Endpoint
@@ -127,6 +129,72 @@ def test_requests_and_the_breaker_of_an_endpoint_are_reported() -> None:
     assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
     assert found["rag.evaluation.endpoint.in_flight"] == {("judge m",): 0}
     assert found["rag.evaluation.endpoint.pause"] == {("judge m",): 0}
+
+
+def end_it(sink: InstrumentSink) -> None:
+    """End a pipeline by a shutdown."""
+    sink.stop_watching()
+    sink.stop_watching()  # a second one changes nothing
+
+
+def leave_it(sink: InstrumentSink) -> None:
+    """Let a pipeline go on."""
+
+
+@pytest.mark.parametrize("end", [end_it, leave_it])
+@pytest.mark.parametrize("pipelines", [1, 2, 5])
+def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(
+    pipelines: int, end: Callable[[InstrumentSink], None]
+) -> None:
+    """Pipelines with one judge, beside each other or in turn, count a request once."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    endpoint = Endpoint("judge m", Limits(concurrency=16))
+    kept = []
+    for _ in range(pipelines):
+        if kept:
+            end(kept[-1])
+        sink = InstrumentSink(meters)
+        sink.watch(Queue(0), [measurement(endpoint), measurement(endpoint)])  # of a cascade
+        kept.append(sink)
+    report(endpoint, "ok", not_sent="circuit_open")
+    found = points(reader)
+    assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
+    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
+    for sink in kept:
+        end_it(sink)
+    assert (endpoint.observers, endpoint.refusal_observers) == ([], [])
+    assert "rag.evaluation.endpoint.limit" not in points(reader)
+
+
+def test_each_meter_provider_counts_the_requests_of_a_shared_judge() -> None:
+    """Two pipelines with a provider each have the request in both."""
+    readers = [InMemoryMetricReader(), InMemoryMetricReader()]
+    endpoint = Endpoint("judge m")
+    sinks = [InstrumentSink(MeterProvider([reader])) for reader in readers]
+    for sink in sinks:
+        sink.watch(Queue(0), [measurement(endpoint)])
+    report(endpoint, "ok")
+    for reader in readers:
+        found = points(reader)
+        assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
+
+
+@pytest.mark.parametrize("end", [end_it, leave_it])
+def test_a_judge_does_not_keep_a_pipeline_alive(end: Callable[[InstrumentSink], None]) -> None:
+    """A pipeline that is gone is forgotten by the judge that it had, with or without a shutdown."""
+    endpoint = Endpoint("judge m")
+    meters = MeterProvider([InMemoryMetricReader()])
+    sink, queue = InstrumentSink(meters), Queue(0)
+    sink.watch(queue, [measurement(endpoint)])
+    gone = [weakref.ref(sink), weakref.ref(queue)]
+    end(sink)
+    del sink, queue
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    assert (endpoint.observers, endpoint.refusal_observers) == ([], [])
 
 
 def test_offline_judges_have_no_endpoint() -> None:
