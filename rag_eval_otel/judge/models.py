@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -77,6 +78,9 @@ def build_embedder(config: Config) -> Embedder:
 
 
 _FAILURES = 5  # failed attempts in a row that open the breaker
+_RETRY_SHARE = 0.1  # retries in a minute, as a part of the first attempts
+_REQUESTS = 4  # requests that a turn sends at the same time, at most about
+_LEAST_PATIENCE = 15.0  # seconds; servers often ask for pauses of up to 10 s
 _NO_RETRIES = Limits(retries=0, timeout=None)
 """The limits of judges and embedders that have retries and timeouts of their own."""
 
@@ -84,10 +88,15 @@ _NO_RETRIES = Limits(retries=0, timeout=None)
 def _live(config: Config) -> dict[str, Any]:
     """Return the fields of `Limits` for live scoring.
 
-    A request waits no longer than a span is held back for its scores.
+    A request waits about as long as a span is held back for its scores.
     """
-    patience = config.hold_seconds or config.evaluation_timeout
-    return {"failures": _FAILURES, "patience": patience, "concurrency": config.concurrency}
+    patience = max(config.hold_seconds, _LEAST_PATIENCE) if config.hold_seconds else math.inf
+    return {
+        "failures": _FAILURES,
+        "patience": min(patience, config.evaluation_timeout),
+        "retry_share": _RETRY_SHARE,
+        "concurrency": _REQUESTS * config.concurrency,
+    }
 
 
 def _per_minute(config: Config, part: Part) -> dict[str, Any]:

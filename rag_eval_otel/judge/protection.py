@@ -3,14 +3,14 @@
 An endpoint decides for each request when it is sent, and whether it is sent again:
 
 - Server errors, refusals with status 429, time-outs and connection errors are retried with
-  exponential back-off and full jitter, before the deadline of the turn. A *retry budget* keeps
-  retries at 10 % of first attempts.
+  exponential back-off and full jitter, before the deadline of the turn. In live scoring, a *retry
+  budget* keeps retries at 10 % of first attempts.
 - ``Retry-After`` is one pause for all callers. A request that gets 429 with ``Retry-After`` is sent
   again after the pause, and this does not count as a retry.
 - A *circuit breaker* opens after several failed attempts in a row. While it is open, no request is
   sent, except one *probe* from time to time.
-- The number of requests under way grows while replies are quick, and is cut after a 429 or if the
-  latency rises (additive increase, multiplicative decrease).
+- The number of requests under way is cut after a 429 or if the latency rises, and grows back while
+  replies are quick (additive increase, multiplicative decrease).
 - Requests and tokens a minute may be limited, exactly in each window of 60 seconds.
 
 An endpoint may be used from several threads and event loops.
@@ -50,6 +50,7 @@ from rag_eval_otel.judge.throttling import (
 )
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.runtime.watchdog import ACTIVITY
 from rag_eval_otel.types import Replies
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class Endpoint:
         limits = self.limits
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(limits)
-        self._budget = RetryBudget()
+        self._budget = RetryBudget(limits.retry_share)
         self._slots = Slots(limits.concurrency)
         self._limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
         self._attempts: Counter[Outcome] = Counter()
@@ -235,10 +236,11 @@ class Endpoint:
         if attempt.began is None or attempt.outcome not in _RETRIED:
             raise error
         while tries < self.limits.retries and self._breaker.state == "closed":
-            tries += 1
-            if attempt.outcome == "rate_limited" and retry_after_of(error) is not None:
+            if attempt.outcome == "rate_limited" and self._is_put_back(error):
                 self._returned += 1
-                return tries
+                # Fewer requests at a time may help, so a refusal does not use up a try.
+                return tries + (self._slots.limit <= 1 or not self._budget.is_unlimited)
+            tries += 1
             most = min(_LONGEST_BACK_OFF, _BACK_OFF * 2 ** (tries - 1))
             delay = self._draw() * most
             if self._clock() + delay >= deadline:
@@ -249,18 +251,26 @@ class Endpoint:
                     return tries
         raise error
 
+    def _is_put_back(self, error: JudgeError) -> bool:
+        """Return True if a request that got 429 waits for the shared pause, and is sent again."""
+        return self._budget.is_unlimited or retry_after_of(error) is not None
+
     # --- admission --------------------------------------------------------------------------------
 
     async def admit(self, attempt: _Attempt) -> None:
         """Wait until ``attempt`` may be sent; raise a `JudgeError` if it may not in time."""
+        activity = ACTIVITY.get()
+        if activity is not None:
+            activity.on_abandoned.add(self._abandon)
         until = min(attempt.deadline, self._clock() + self.limits.patience)
         while not await self._is_admitted(attempt, until):
             pass
 
     async def _is_admitted(self, attempt: _Attempt, until: float) -> bool:
         await self._wait_for_pause(until)
+        slots = attempt.slots = self._slots
         try:
-            await self._slots.acquire(until - self._clock())
+            await slots.acquire(until - self._clock())
         except JudgeTimeoutError as error:
             raise self._refused(error) from None
         is_admitted = False
@@ -274,8 +284,20 @@ class Endpoint:
             is_admitted = self._begin(attempt)
         finally:
             if not is_admitted:
-                self._slots.release()
+                if attempt.place is not None:
+                    self._limiter.give_back(attempt.place)
+                slots.release()
         return is_admitted
+
+    def _abandon(self) -> None:
+        """Forget the requests under way; the event loop that sent them is blocked, maybe for ever.
+
+        If such a request ends later, it is counted, but it changes neither the breaker nor the
+        number of requests under way.
+        """
+        with self._lock:
+            self._slots = self._slots.without_requests()
+            self._breaker.ended("cancelled", is_probe=True, now=self._clock(), draw=0.0)
 
     async def _wait_for_pause(self, until: float) -> None:
         while True:
@@ -330,26 +352,26 @@ class Endpoint:
         outcome = attempt.outcome = self._outcome(attempt, error, now - began)
         if attempt.place is not None:
             self._limiter.settle(attempt.place, attempt.tokens)
+        pause, change = 0.0, None
         with self._lock:
             self._attempts[outcome] += 1
-            is_new = began >= self._paused_at
-            if outcome == "ok":
-                self._rounds = 0
-                self._slots.replied(now - began)
-            after = retry_after_of(error)
-            if is_new and (outcome == "rate_limited" or after is not None):
-                self._slots.halve()
-                self._rounds += 1
-                self._paused_at = now
-            if outcome == "rate_limited" or after is not None:
-                self._pause(now, after)
-            # Refusals of requests that were under way together are one failure.
-            if outcome != "rate_limited" or is_new or attempt.is_probe:
-                change = self._breaker.ended(
-                    outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
-                )
-                self._tell(change, outcome)
-        self._slots.release()
+            if attempt.slots is self._slots:  # else its event loop was abandoned
+                after = retry_after_of(error)
+                is_new = began >= self._paused_at
+                if outcome == "ok":
+                    self._rounds = 0
+                    self._slots.replied(now - began)
+                if outcome == "rate_limited" or after is not None:
+                    pause = self._pause(now, after, is_new=is_new)
+                # Refusals of requests that were under way together are one failure.
+                if outcome != "rate_limited" or is_new or attempt.is_probe:
+                    change = self._breaker.ended(
+                        outcome, is_probe=attempt.is_probe, now=now, draw=self._draw()
+                    )
+        if attempt.slots is not None:
+            attempt.slots.release()
+        # Without the lock, because a handler of the application may block.
+        self._tell(change, outcome, pause=pause)
         for observe in self.observers:
             observe(Attempt(endpoint=self.name, outcome=outcome, seconds=now - began))
 
@@ -366,19 +388,29 @@ class Endpoint:
         is_short = is_late and seconds < full and seconds < _SLOW * usual
         return "timeout" if (found == "timeout" or is_late) and not is_short else "cancelled"
 
-    def _pause(self, now: float, after: float | None) -> None:
-        """Let nobody send a request for ``after`` seconds, or for a back-off if it is None."""
+    def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
+        """Let nobody send a request for ``after`` seconds, or for a back-off if it is None.
+
+        ``is_new`` says that the refused request began after the last pause began. Return the
+        seconds.
+        """
+        if is_new:
+            self._slots.halve()
+            self._rounds += 1
+            self._paused_at = now
         if after is None:
             most = min(_LONGEST_BACK_OFF, _BACK_OFF * 2 ** max(0, self._rounds - 1))
             after = most * (1 + self._draw()) / 2
         jitter = self._draw() * min(1.0, _JITTER * after)
         self._paused_until = max(self._paused_until, now + min(after, _DAY) + jitter)
-        if after >= 1:
-            self._log.write(
-                "pause", "the %s is over its rate limit: no request for %.0f s", self.name, after
-            )
+        return after
 
-    def _tell(self, change: Literal["opened", "closed"] | None, outcome: Outcome) -> None:
+    def _tell(
+        self, change: Literal["opened", "closed"] | None, outcome: Outcome, *, pause: float
+    ) -> None:
+        if pause >= 1:
+            told = "the %s is over its rate limit: no request for %.0f s"
+            self._log.write("pause", told, self.name, pause)
         if change == "opened":
             told = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or more"
             probe = self.limits.probe_after
@@ -398,6 +430,7 @@ class _Attempt:
         self.is_usable = True
         self.began: float | None = None
         self.place: Place | None = None
+        self.slots: Slots | None = None
         self.outcome: Outcome = "cancelled"
         self._endpoint = endpoint
 

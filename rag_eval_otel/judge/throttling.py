@@ -20,9 +20,7 @@ BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
 _MINUTE = 60.0
 _WINDOW = 60.000001  # seconds between requests that must not be in one minute after rounding
 _JITTER = 0.1  # most part that is added to the time until a probe
-_RETRY_SHARE = 0.1
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
-_GROWTH = 4  # the most requests under way, as a multiple of the first limit
 _CUT, _SLOWER_CUT = 0.5, 0.8  # what is left of the limit after a 429, and after slower replies
 _RECENT, _USUAL = 0.2, 0.02  # weights of a reply in the recent and in the usual latency
 _SLOW = 2.0  # the recent latency is too high at this multiple of the usual latency
@@ -38,8 +36,11 @@ class Limits:
     - ``timeout``: the most seconds of an attempt; None: only the turn's deadline counts.
     - ``patience``: the most seconds that a request waits for a pause, for other requests to end, or
       for the limit of a minute. If a pause would be longer, the request fails at once.
-    - ``concurrency``: how many requests may be under way at first, at least 1. The limit grows to
-      four times this number while replies are quick.
+    - ``retry_share``: the most retries in a minute, as a part of the first attempts; infinity: only
+      ``retries`` counts. With infinity, a request that is refused with 429 uses up a retry only if
+      it was the only one under way.
+    - ``concurrency``: the most requests under way, at least 1. The limit falls after a 429 or if
+      replies get slow, and grows back to this number while replies are quick.
     - ``requests_per_minute``, ``tokens_per_minute``: None means no limit.
     - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
     - ``probe_after``: seconds until the first probe. The time doubles with each failed probe, up to
@@ -49,7 +50,8 @@ class Limits:
     retries: int = 3
     timeout: float | None = 30.0
     patience: float = 120.0
-    concurrency: int = 256
+    retry_share: float = math.inf
+    concurrency: int = 1024
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     failures: float = math.inf
@@ -100,7 +102,8 @@ class Breaker:
         if self._is_open and not is_probe:
             return None
         self._is_probed = False
-        if outcome == "ok":
+        # A server that finds fault with the text of a probe answers again.
+        if outcome == "ok" or (outcome == "bad_request" and self._is_open):
             was_open, self._is_open, self.failures, self.probe_seconds = self._is_open, False, 0, 0
             return "closed" if was_open else None
         if outcome in {"bad_request", "cancelled"}:
@@ -122,12 +125,15 @@ class Breaker:
 
 
 class RetryBudget:
-    """Keeps retries at a tenth of the first attempts of the last minute. Not thread-safe.
+    """Keeps retries at a share of the first attempts of the last minute. Not thread-safe.
 
     Three retries a minute are allowed in any case, so that a first request that fails is retried.
+    If ``share`` is infinity, all retries are allowed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
+        self.is_unlimited = math.isinf(share)
+        self._share = share
         self.total = 0
         self._first: deque[float] = deque()
         self._retries: deque[float] = deque()
@@ -141,7 +147,7 @@ class RetryBudget:
         """Count a retry and return True, or return False if the budget is used up."""
         _forget(self._first, now)
         _forget(self._retries, now)
-        allowed = max(_FREE_RETRIES, _RETRY_SHARE * len(self._first))
+        allowed = max(_FREE_RETRIES, self._share * max(1, len(self._first)))
         if len(self._retries) + 1 > allowed:
             return False
         self._retries.append(now)
@@ -157,20 +163,32 @@ def _forget(times: deque[float], now: float) -> None:
 class Slots:
     """Limits how many requests are under way, in all threads and event loops.
 
-    The limit grows by one for each round of replies while all slots are used. It is halved after a
-    429, and cut to 80 % if the recent latency is twice the usual latency.
+    The limit starts at ``most``. After a 429 it is half of the requests under way. It is cut to
+    80 % if the recent latency is twice the usual latency. It grows back by one for each round of
+    replies while all slots are used.
     """
 
-    def __init__(self, first: int) -> None:
-        self.limit = float(first)
+    def __init__(self, most: int) -> None:
+        self.limit = float(most)
         self.in_flight = 0
         self.latency: float | None = None
-        self._most = float(first * _GROWTH)
+        self._most = float(most)
         self._usual = 0.0
         self._replies = 0
         self._next_cut = _LEAST_REPLIES
         self._lock = threading.RLock()  # reentrant: garbage collection may end a request
         self._waiting: deque[_Waiter] = deque()
+
+    def without_requests(self) -> Slots:
+        """Return free slots with the same limit and latency.
+
+        The requests of an event loop that is blocked for ever would keep their slots.
+        """
+        with self._lock:
+            found = Slots(int(self._most))
+            found.limit, found.latency, found._usual = self.limit, self.latency, self._usual
+            found._replies, found._next_cut = self._replies, self._next_cut
+            return found
 
     async def acquire(self, timeout: float) -> None:
         """Wait for a slot; raise `JudgeTimeoutError` after ``timeout`` seconds."""
@@ -231,9 +249,9 @@ class Slots:
                 self.limit = max(1.0, self.limit * _SLOWER_CUT)
 
     def halve(self) -> None:
-        """Halve the limit, because the server has refused a request with status 429."""
+        """Allow half of the requests under way, because the server has replied 429 to one."""
         with self._lock:
-            self.limit = max(1.0, self.limit * _CUT)
+            self.limit = max(1.0, min(self.limit, self.in_flight) * _CUT)
 
 
 class _Waiter:
@@ -284,6 +302,7 @@ class RateLimiter:
         if self._is_off:
             return Place(now, tokens)
         with self._lock:
+            self._forget(now)
             at = max(now, self._places[-1].at if self._places else now)
             places, counted = len(self._places), self._counted
             for place in self._places:
@@ -295,7 +314,6 @@ class RateLimiter:
                 places, counted = places - 1, counted - place.tokens
             if at - now > most:
                 return None
-            self._forget(at)
             found = Place(at, tokens, is_counted=True)
             self._places.append(found)
             self._counted += tokens
@@ -308,8 +326,16 @@ class RateLimiter:
                 self._counted += tokens - place.tokens
             place.tokens = tokens
 
-    def _forget(self, at: float) -> None:
-        while self._places and self._places[0].at <= at - _WINDOW:
+    def give_back(self, place: Place) -> None:
+        """Free ``place``, because its request will not be sent."""
+        with self._lock:
+            if place.is_counted:
+                self._places.remove(place)
+                self._counted -= place.tokens
+                place.is_counted = False
+
+    def _forget(self, now: float) -> None:
+        while self._places and self._places[0].at <= now - _WINDOW:
             place = self._places.popleft()
             place.is_counted = False
             self._counted -= place.tokens

@@ -278,6 +278,8 @@ class BackgroundEvaluator:
             if self._thread is None or self._loop is not loop:  # shut down meanwhile
                 return []
             loop.is_abandoned = True
+            for forget in tuple(loop.activity.on_abandoned):
+                forget()
             self._queue.put(None)
             self._queue = SimpleQueue()
             for job, stage in self._pending.items():

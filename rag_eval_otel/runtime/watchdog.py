@@ -29,7 +29,8 @@ class Activity:
     ``blocked`` has the names of the parts that must not be called any more. ``beats`` counts the
     iterations of the loop that polls for jobs, and the steps of parts that begin and end. Many
     short steps in a row are so told from one that blocks the loop. ``is_idle`` says that the thread
-    waits for jobs.
+    waits for jobs. The functions in ``on_abandoned`` are called when another loop takes the place
+    of the loop; they must neither block nor raise.
     """
 
     def __init__(self, blocked: set[str]) -> None:
@@ -38,6 +39,7 @@ class Activity:
         self.beats = 0
         self.is_idle = True
         self.thread: int | None = None
+        self.on_abandoned: set[Callable[[], None]] = set()
 
     def enter(self, part: str) -> None:
         """Note that a step of ``part`` begins."""

@@ -1,6 +1,7 @@
 """Judges and embedders of live scoring: each has an endpoint, whoever made it."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -137,3 +138,15 @@ def test_the_limits_a_minute_hold_without_a_breaker_too(own: object) -> None:
                 await embedder.embed(["x" * 3600])
 
         asyncio.run(ask())
+
+
+def test_live_scoring_limits_retries_and_allows_the_requests_of_all_its_turns() -> None:
+    """A turn sends several requests; with a short hold, a pause of ten seconds is waited for."""
+    config = Config(judge="openai/m", concurrency=16, hold_seconds=2.0)
+    live: Any = build_judge(config)
+    limits = live.endpoint.limits
+    assert (limits.concurrency, limits.retry_share) == (64, 0.1)
+    assert live.endpoint.state.limit == 64
+    assert 10 < limits.patience <= config.evaluation_timeout
+    plain: Any = build_plain_judge(config)
+    assert math.isinf(plain.endpoint.limits.retry_share)

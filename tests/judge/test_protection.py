@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -23,10 +24,11 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.outcomes import outcome_of, retry_after
 from rag_eval_otel.judge.protection import Attempt, Endpoint, time_limit
 from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity
 from virtual_time import run_virtually
 
 T = TypeVar("T")
-LIVE = Limits(failures=5, patience=10.0, concurrency=16)
+LIVE = Limits(failures=5, patience=10.0, concurrency=16, retry_share=0.1)
 
 
 def refusal(after: float | None = None) -> JudgeRateLimitError:
@@ -155,7 +157,7 @@ def test_retries_are_at_most_a_tenth_of_first_attempts(share: float, least: floa
     """With 10 % and with 50 % of server errors, at 20 requests a second for two minutes."""
     draw = random.Random(2)
     error = JudgeTransportError("500")
-    limits = Limits(patience=10.0, concurrency=64)
+    limits = Limits(patience=10.0, concurrency=64, retry_share=0.1)
     results, server = run(
         lambda s: s.ask_many(2400, every=0.05),
         lambda _: error if draw.random() < share else None,
@@ -164,6 +166,49 @@ def test_retries_are_at_most_a_tenth_of_first_attempts(share: float, least: floa
     state = server.endpoint.state
     assert state.retries == len(server.at) - 2400 <= 240 + 3
     assert results.count("fine") >= least * 2400
+
+
+def test_for_datasets_every_request_may_be_retried() -> None:
+    """With 30 % of server errors, nearly all rows of a dataset are scored, as each has retries."""
+    draw = random.Random(2)
+    error = JudgeTransportError("500")
+    results, server = run(
+        lambda s: s.ask_many(400), lambda _: error if draw.random() < 0.3 else None, Limits()
+    )
+    assert results.count("fine") >= 0.98 * 400
+    assert server.endpoint.state.retries > 40
+
+
+@pytest.mark.parametrize("rows", [60, 600])
+def test_for_datasets_a_busy_server_gets_fewer_requests_and_no_row_is_lost(rows: int) -> None:
+    """The server refuses more than eight requests at a time, and does not say for how long."""
+    under_way = [0]
+
+    async def use(server: Server) -> list[str | Exception]:
+        async def send() -> str:
+            under_way[0] += 1
+            is_too_much = under_way[0] > 8
+            try:
+                await asyncio.sleep(0.1)
+            finally:
+                under_way[0] -= 1
+            if is_too_much:
+                raise refusal()
+            return "fine"
+
+        calls = (server.endpoint.call(send) for _ in range(rows))
+        return list(await asyncio.gather(*calls, return_exceptions=True))  # type: ignore[arg-type]
+
+    results, server = run(use, limits=Limits())
+    assert kinds(results) == {"fine"}
+    assert server.endpoint.state.retries == 0
+
+
+def test_for_datasets_a_server_that_refuses_everything_is_given_up() -> None:
+    """The number of requests is bounded, though refusals of many at a time use up no retry."""
+    results, server = run(lambda s: s.ask_many(64), lambda _: refusal(), Limits())
+    assert kinds(results) == {"JudgeRateLimitError"}
+    assert len(server.at) <= 64 * 4 + 2 * 64
 
 
 # --- pauses ---------------------------------------------------------------------------------------
@@ -558,3 +603,107 @@ def test_a_wrapped_client_pauses_all_callers() -> None:
 def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
     """A date is compared with the server's own clock, if it tells the time."""
     assert retry_after(headers, now=lambda: 784111777.0) == seconds
+
+
+# --- event loops that are abandoned ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", ["never", "fails"])
+def test_an_abandoned_event_loop_takes_no_slots_along(late: str) -> None:
+    """The requests of the loop that is blocked are forgotten, also if they end after all."""
+    limits = Limits(failures=5, concurrency=2, patience=1.0, timeout=None, retries=0)
+
+    async def use(server: Server) -> tuple[object, ...]:
+        old, gate = Activity(set()), asyncio.Event()
+
+        async def stuck() -> str:
+            await gate.wait()
+            raise refusal()
+
+        token = ACTIVITY.set(old)
+        calls = [asyncio.ensure_future(server.endpoint.call(stuck)) for _ in range(5)]
+        ACTIVITY.reset(token)
+        await asyncio.sleep(0.1)
+        assert server.endpoint.state.in_flight == 2
+        for forget in old.on_abandoned:
+            forget()
+        fine = await server.ask_many(4)
+        if late == "fails":
+            gate.set()
+            await asyncio.gather(*calls, return_exceptions=True)
+        for call in calls:
+            call.cancel()
+        return *fine, server.endpoint.state.in_flight, server.endpoint.state.breaker
+
+    result, server = run(use, limits=limits)
+    assert result == ("fine",) * 4 + (0, "closed")
+    assert server.endpoint._breaker.failures == 0  # noqa: SLF001
+
+
+def test_a_probe_on_an_abandoned_event_loop_is_not_waited_for() -> None:
+    """The breaker asks again by the next request, and closes when the server is well."""
+    failures = [JudgeTransportError("503")] * 5
+
+    async def use(server: Server) -> tuple[object, ...]:
+        await server.ask_many(5)
+        await asyncio.sleep(40)
+        activity, never = Activity(set()), asyncio.Event()
+
+        async def stuck() -> str:
+            await never.wait()
+            return "late"
+
+        token = ACTIVITY.set(activity)
+        probe = asyncio.ensure_future(server.endpoint.call(stuck))
+        ACTIVITY.reset(token)
+        await asyncio.sleep(0.1)
+        state = server.endpoint.state.breaker
+        for forget in activity.on_abandoned:
+            forget()
+        found = await server.ask()
+        probe.cancel()
+        return state, found, server.endpoint.state.breaker
+
+    limits = Limits(failures=5, retries=0, timeout=None)
+    result, _ = run(use, lambda _: failures.pop() if failures else None, limits)
+    assert result == ("half_open", "fine", "closed")
+
+
+def test_requests_that_are_cancelled_keep_no_place_in_the_limiter() -> None:
+    """Twenty clients that hang up while they wait do not make the next one wait ten minutes."""
+
+    async def use(server: Server) -> float:
+        await server.ask_many(2)
+        calls = [asyncio.ensure_future(server.ask()) for _ in range(20)]
+        await asyncio.sleep(1)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await server.ask()
+        return server.clock()
+
+    now, server = run(use, limits=Limits(requests_per_minute=2, patience=1000, timeout=None))
+    assert now == pytest.approx(60, abs=1)
+    assert len(server.at) == 3
+
+
+def test_the_log_is_written_without_the_lock_of_the_endpoint(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log handler of the application that waits for a thread that reads the state hangs not."""
+    found: list[bool] = []
+
+    async def use(server: Server) -> None:
+        def look(*_: object, **__: object) -> None:
+            thread = threading.Thread(
+                target=lambda: found.append(server.endpoint.state.breaker == "open"), daemon=True
+            )
+            thread.start()
+            thread.join(5)
+
+        monkeypatch.setattr(server.endpoint._log, "write", look)  # noqa: SLF001
+        await server.ask_many(5)
+
+    run(use, lambda _: JudgeAuthError("401"))
+    assert found == [True]
+    assert not caplog.records

@@ -114,6 +114,15 @@ def test_a_probe_that_is_cancelled_makes_room_for_the_next() -> None:
     assert breaker.begin()
 
 
+def test_a_server_that_finds_fault_with_the_probe_is_back() -> None:
+    """It reads requests and replies; otherwise each later request would be one more probe."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    assert breaker.begin()
+    assert breaker.ended("bad_request", is_probe=True, now=40, draw=0.0) == "closed"
+    assert (breaker.state, breaker.failures, breaker.wait(40)) == ("closed", 0, None)
+
+
 def test_probes_have_jitter() -> None:
     """Processes that failed together do not come back together."""
     breaker = Breaker(OPENING)
@@ -127,7 +136,7 @@ def test_probes_have_jitter() -> None:
 
 def test_retries_are_a_tenth_of_first_attempts() -> None:
     """However many requests want a retry, the share holds in each minute."""
-    budget = RetryBudget()
+    budget = RetryBudget(0.1)
     draw = random.Random(1)
     first, retries = [], []
     now = 0.0
@@ -143,7 +152,7 @@ def test_retries_are_a_tenth_of_first_attempts() -> None:
 
 def test_a_first_request_may_be_retried() -> None:
     """A process that has sent one request may retry it three times in a minute."""
-    budget = RetryBudget()
+    budget = RetryBudget(0.1)
     budget.first(0)
     assert [budget.take(1) for _ in range(4)] == [True, True, True, False]
     assert budget.take(61.5)
@@ -160,10 +169,13 @@ def full(slots: Slots, seconds: float, times: int) -> None:
 
 
 def test_the_limit_grows_by_one_a_round_and_halves_after_a_429() -> None:
-    """Additive increase to four times the start, multiplicative decrease, never below one."""
-    slots = Slots(4)
+    """Additive increase back to the start, multiplicative decrease, never below one."""
+    slots = Slots(16)
+    assert slots.limit == 16
     full(slots, 0.1, 20)
+    slots.halve()
     before = slots.limit
+    assert before == 8
     full(slots, 0.1, int(before))
     assert slots.limit == pytest.approx(before + 1, abs=0.2)
     full(slots, 0.1, 1000)
@@ -173,9 +185,19 @@ def test_the_limit_grows_by_one_a_round_and_halves_after_a_429() -> None:
         assert slots.limit == limit
 
 
+def test_after_a_429_half_of_what_was_under_way_is_allowed() -> None:
+    """A limit that was not reached says nothing; what was under way was too much."""
+    slots = Slots(1024)
+    slots.in_flight = 16
+    slots.halve()
+    assert slots.limit == 8
+
+
 def test_the_limit_does_not_grow_while_slots_are_free() -> None:
     """What was not tried is not known to work."""
-    slots = Slots(4)
+    slots = Slots(8)
+    slots.in_flight = 8
+    slots.halve()
     for _ in range(100):
         slots.in_flight = 1
         slots.replied(0.1)
@@ -293,6 +315,38 @@ def test_a_request_that_would_wait_too_long_reserves_nothing() -> None:
     waited = limiter.reserve(10, 0, most=51)
     assert waited
     assert waited.at == pytest.approx(60, abs=0.1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20), st.integers(0, 120), st.booleans()), min_size=1, max_size=120
+    ),
+    st.integers(1, 10),
+)
+def test_places_that_are_given_back_are_free(
+    demand: list[tuple[float, int, bool]], requests: int
+) -> None:
+    """A request that is cancelled while it waits delays no later one, and the limits still hold."""
+    limiter = RateLimiter(requests, 300)
+    now, sent = 0.0, list[tuple[float, int]]()
+    for step, size, is_cancelled in demand:
+        now += step
+        place = limiter.reserve(now, size, most=1e9)
+        assert place is not None
+        if is_cancelled:
+            limiter.give_back(place)
+            limiter.give_back(place)  # the second time does nothing
+        else:
+            sent.append((place.at, size))
+    assert most_in_a_minute([(at, 1) for at, _ in sent]) <= requests
+    assert most_in_a_minute(sent) <= 300
+    alone, at = RateLimiter(requests, 300), 0.0
+    for step, size, is_cancelled in demand:
+        at += step
+        if not is_cancelled:
+            alone.reserve(at, size, most=1e9)
+    last, as_if = limiter.reserve(now, 1, most=1e9), alone.reserve(now, 1, most=1e9)
+    assert last == as_if
 
 
 def test_tokens_are_corrected_after_the_reply() -> None:

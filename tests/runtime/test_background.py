@@ -553,6 +553,34 @@ def test_many_short_calls_in_a_row_are_not_blamed() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+def test_what_uses_a_loop_is_told_that_it_is_abandoned() -> None:
+    """The endpoints of judges forget the requests of the blocked loop, and of no other."""
+    blocker, told = Blocker(), list[str]()
+    evaluator = BackgroundEvaluator()
+
+    def uses(name: str) -> None:
+        activity = ACTIVITY.get()
+        assert activity
+        activity.on_abandoned.add(lambda: told.append(name))
+
+    async def blocks() -> None:
+        uses("blocked")
+        await blocker.part()
+
+    async def goes_on() -> None:
+        uses("new")
+
+    evaluator.submit(Call(blocks))
+    assert blocker.entered.wait(60)
+    assert evaluator.flush(60)
+    evaluator.submit(Call(goes_on))
+    assert evaluator.flush(60)
+    assert told == ["blocked"]
+    blocker.go_on.set()
+    evaluator.shutdown(10)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_an_error_in_giving_up_a_blocked_job_stops_neither_the_watchdog_nor_the_count() -> None:
     """Of the jobs that ran, each is removed once; the next blocked loop is found as well."""
     evaluator, failed = BackgroundEvaluator(max_bytes=100), Future[GivenUp]()
