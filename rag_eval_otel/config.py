@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import Limit, limits_of
+from rag_eval_otel.limits import AtBudget, Limit, check_at_budget, limits_of
+from rag_eval_otel.prices import load_prices
 from rag_eval_otel.providers import check_model, parts_of
 from rag_eval_otel.redaction import RedactionRule, redactor
 from rag_eval_otel.sampling import SamplingRule, rules_of
@@ -42,7 +43,6 @@ Spans = Literal["essential", "all", "none"]
 Content = Literal["keep", "strip"]
 ContentCapture = Literal["off", "span"]
 VectorStores = Literal["on", "off"]
-AtBudget = Literal["drop", "offline", "sample"]
 ErrorMode = Literal["swallow", "raise"]
 OnSigterm = Literal["drain", "off"]
 _log = logging.getLogger("rag_eval_otel")
@@ -199,12 +199,9 @@ class Config:
         object.__setattr__(self, "sampling_rules", rules)
         _check_cascade(self)
         check_model("embedder", self.embedder, shown=_shown("embedder"))
-        is_local = str(self.at_budget).startswith("local/")
-        if self.at_budget not in get_args(AtBudget) and not is_local:
-            allowed = ", ".join(get_args(AtBudget))
-            msg = f"{_shown('at_budget')} must be {allowed} or local/<name>, not {self.at_budget!r}"
-            raise ConfigError(msg)
-        _ = self.limits
+        check_at_budget(self.at_budget, limits=self.limits, redis=self.budget_redis)
+        if self.prices is not None:
+            load_prices(self.prices)
         extra: object = self.extra_body
         if extra is not None and not isinstance(extra, Mapping):
             msg = f"extra_body must map names to values, not {extra!r}"
@@ -471,6 +468,9 @@ def _check_sequence(name: str, value: object) -> None:
 def _check_cascade(config: Config) -> None:
     """Check that every turn has a chance to be chosen, so that the sample represents all turns."""
     if config.cascade is None:
+        if config.suspicious_rate is not None:
+            msg = f"{_shown('suspicious_rate')} has no effect without a cascade, such as 'lexical'"
+            raise ConfigError(msg)
         return
     check_model("judge", config.cascade, shown=_shown("cascade"))
     if config.cascade == config.judge:

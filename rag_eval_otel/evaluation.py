@@ -27,7 +27,6 @@ from rag_eval_otel.judge.models import (
     chosen_prompts,
 )
 from rag_eval_otel.judge.outcomes import status_of
-from rag_eval_otel.judge.prices import Prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.protection import time_limit
 from rag_eval_otel.judge.spending import measuring
@@ -35,6 +34,7 @@ from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.prices import Prices
 from rag_eval_otel.redaction import Redactor, scrubbed
 from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import (

@@ -1,14 +1,21 @@
-"""Read the option ``budget``: limits of requests, tokens and money a minute, an hour or a day."""
+"""Read the option ``budget``: limits of requests, tokens and money a minute, an hour or a day.
+
+The options ``at_budget`` and ``budget_redis`` are checked with it.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
+from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
+
+AtBudget = Literal["drop", "offline", "sample"]
+"""What happens to turns at the budget's end; the name of a ``local/`` judge is possible, too."""
 
 PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
@@ -61,7 +68,9 @@ def limits_of(given: object, *, where: str) -> tuple[Limit, ...]:
         return ()
     if not isinstance(given, str):
         raise ConfigError(_wrong(where, given))
-    limits = tuple(_limit(part.strip(), where=where) for part in given.split(","))
+    # A comma in a number ends no limit, so that the error shows the whole number.
+    parts = re.split(r"(?<!\d),|,(?!\d)", given)
+    limits = tuple(_limit(part.strip(), where=where) for part in parts)
     seen: set[tuple[str, float]] = set()
     for limit in limits:
         if (limit.unit, limit.seconds) in seen:
@@ -95,9 +104,32 @@ def _unit(text: str) -> str | None:
     return counted or (text if _CURRENCY.fullmatch(text) else None)
 
 
+def check_at_budget(given: object, *, limits: Sequence[Limit], redis: object) -> None:
+    """Check the option ``at_budget``, and that ``at_budget`` and ``budget_redis`` have an effect.
+
+    ``limits`` are those of the option ``budget``, and ``redis`` is the option ``budget_redis``.
+    Raises `ConfigError`.
+    """
+    if given not in get_args(AtBudget) and not str(given).startswith("local/"):
+        allowed = ", ".join(get_args(AtBudget))
+        msg = f"{_shown('at_budget')} must be {allowed} or local/<name>, not {given!r}"
+        raise ConfigError(msg)
+    without_effect = {"at_budget": given != "drop", "budget_redis": redis is not None}
+    for name, is_set in without_effect.items():
+        if is_set and not limits:
+            msg = f"{_shown(name)} has no effect without a budget, such as budget='5 USD/day'"
+            raise ConfigError(msg)
+
+
+def _shown(name: str) -> str:
+    return f"{name} ({variable(name)})"
+
+
 def _wrong(where: str, given: object) -> str:
+    comma = re.search(r"\d,\d", str(given))
+    numbers = "; write a number without a comma, such as 1000 or 1_000" if comma else ""
     return (
         f"{where} must be limits such as '5 USD/day, 600 requests/minute, 2M tokens/hour'"
         f" (units: requests, tokens, a currency of three capitals; periods: minute, hour, day),"
-        f" not {given!r}"
+        f" not {given!r}{numbers}"
     )

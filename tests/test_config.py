@@ -1,10 +1,12 @@
 """The options: their sources, rejected values, and hidden keys."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
+import rag_eval_otel
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import Signal, exporter_names, otlp_endpoint
 from rag_eval_otel.errors import ConfigError
@@ -12,6 +14,7 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 
+PRICES = str(Path(rag_eval_otel.__file__).parent / "prices.json")
 GIVEN: dict[str, tuple[str, object]] = {
     "metrics": ("lean, faithfulness,", ("lean", "faithfulness")),
     "judge": (" openai/gpt-x ", "openai/gpt-x"),
@@ -33,7 +36,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "max_tokens_per_minute": ("200000", 200_000),
     "embedder_max_requests_per_minute": ("3000", 3000),
     "embedder_max_tokens_per_minute": ("1000000", 1_000_000),
-    "prices": (" prices.json ", "prices.json"),
+    "prices": (f" {PRICES} ", PRICES),
     "fusion": ("off", "off"),
     "thresholds": ("faithfulness=0.8, mrr = .5", {"faithfulness": 0.8, "mrr": 0.5}),
     "label_metrics": ("faithfulness, mrr", ("faithfulness", "mrr")),
@@ -70,6 +73,13 @@ GIVEN: dict[str, tuple[str, object]] = {
     "errors": ("raise", "raise"),
 }
 """For each option a value of its variable, and the parsed value."""
+
+NEEDED = {
+    "suspicious_rate": {"RAG_EVAL_CASCADE": "local/nli"},
+    "at_budget": {"RAG_EVAL_BUDGET": "5 requests/day"},
+    "budget_redis": {"RAG_EVAL_BUDGET": "5 requests/day"},
+}
+"""The variables without which an option has no effect and is refused."""
 
 CHOICES = {
     "fusion": "on, off",
@@ -116,7 +126,8 @@ def test_every_option_has_a_variable() -> None:
 def test_an_option_is_read_from_its_variable(option: str) -> None:
     """The variable is the option's name in capitals, after RAG_EVAL_."""
     text, value = GIVEN[option]
-    found = getattr(Config.from_env({variable(option): text}), option)
+    environ = {variable(option): text, **NEEDED.get(option, {})}
+    found = getattr(Config.from_env(environ), option)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -410,4 +421,22 @@ def test_a_wrong_budget_names_the_option(options: dict[str, Any], told: str) -> 
     """The error has the option, its variable and the allowed form."""
     with pytest.raises(ConfigError, match=told):
         Config(**options)
-    assert Config(at_budget="local/nli").at_budget == "local/nli"
+    assert Config(budget="5 USD/day", at_budget="local/nli").at_budget == "local/nli"
+
+
+@pytest.mark.parametrize("option", NEEDED)
+def test_an_option_without_effect_is_refused(option: str) -> None:
+    """An option of the budget needs a budget, and one of the cascade a cascade."""
+    text, _ = GIVEN[option]
+    told = rf"^{option} \({variable(option)}\) has no effect without a (budget|cascade), such as"
+    with pytest.raises(ConfigError, match=told):
+        Config.from_env({variable(option): text})
+
+
+@pytest.mark.parametrize("prices", ["nofile", 5, {"models": {"m": {"in": 1}}}, {}])
+def test_wrong_prices_are_refused(prices: Any) -> None:
+    """A table that cannot be read is an error at once, as every other option is."""
+    with pytest.raises(
+        ConfigError, match=r"^prices \(RAG_EVAL_PRICES\): the price table .*must be"
+    ):
+        Config(prices=prices)

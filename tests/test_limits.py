@@ -25,6 +25,7 @@ def test_limits_are_read_from_a_text() -> None:
         "2000000 tokens/hour",
     ]
     assert limits_of(None, where="budget") == ()
+    assert len(limits_of("5 USD/day,600 requests/minute ,9 tokens/h", where="budget")) == 3
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,12 @@ def test_limits_are_read_from_a_text() -> None:
         (5, "must be limits such as"),
         ("0 USD/day", "the limit of USD must be a number above 0"),
         ("1.5 requests/minute", "the limit of requests must be a whole number above 0"),
+        (
+            "1,000 tokens/day",
+            "not '1,000 tokens/day'; write a number without a comma, such as 1000",
+        ),
+        ("9 requests/day,1,000 tokens/day", "not '1,000 tokens/day'"),
+        ("1,5 USD/day", "not '1,5 USD/day'"),
         ("1 USD/day, 2 USD/day", "two limits of USD/day"),
         ("1 USD/day, 2 EUR/hour", "EUR and USD"),
     ],

@@ -21,8 +21,8 @@ from rag_eval_otel.calibration.agreement import Figure, proportion
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.evaluation import evaluate
-from rag_eval_otel.judge.prices import Prices
 from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.prices import Prices
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Score, Usage
 
 SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}

@@ -11,7 +11,7 @@ from rag_eval_otel.calibration.checkup import Check, check_judge, written
 from rag_eval_otel.cli.options import AS_JSON
 from rag_eval_otel.config import Config
 from rag_eval_otel.judge.models import build_plain_judge
-from rag_eval_otel.judge.prices import Prices, load_prices
+from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.types import Form
 
 DESCRIPTION = """\

@@ -41,12 +41,12 @@ from rag_eval_otel.judge.models import (
     chosen_prices,
     chosen_prompts,
 )
-from rag_eval_otel.judge.prices import Prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.limits import Limit
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
 from rag_eval_otel.metrics.outcome import Metric
+from rag_eval_otel.prices import Prices
 from rag_eval_otel.redaction import Redactor
 from rag_eval_otel.results.rows import Row
 from rag_eval_otel.runtime.guard import silence

@@ -16,11 +16,11 @@ from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.local import LocalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.prices import Prices, load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts, load_prompts
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint, is_usable, total_tokens
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import REGISTRIES, Part, parts_of
 from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import Embedder, Replies, Vectors

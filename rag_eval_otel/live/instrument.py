@@ -417,7 +417,14 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
     check_targets(config)
     if not config.sdk_disabled:
         return config
-    return replace(config, sample_rate=0.0, sampling_rules=(), cascade=None, spans="none")
+    return replace(
+        config,
+        sample_rate=0.0,
+        sampling_rules=(),
+        cascade=None,
+        suspicious_rate=None,
+        spans="none",
+    )
 
 
 def _handle_on(attachment: Attachment | None) -> Handle | None:

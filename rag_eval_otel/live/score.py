@@ -23,13 +23,13 @@ from rag_eval_otel.errors import PartBlockedError, RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
-from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
 from rag_eval_otel.live.hold import Awaited
 from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
 from rag_eval_otel.live.sampling import Admission, facts_of
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
+from rag_eval_otel.prices import load_prices
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
@@ -425,6 +425,7 @@ def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
         judge_base_url=None,
         judge_api_key=None,
         cascade=None,
+        suspicious_rate=None,
         drift="off",
     )
     return build_measurement(offline)

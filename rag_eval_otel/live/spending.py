@@ -11,14 +11,14 @@ from dataclasses import replace
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.config import AtBudget, Config
+from rag_eval_otel.config import Config
 from rag_eval_otel.embed import name_of
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.budget import NANO, Budget, whole
-from rag_eval_otel.judge.prices import load_prices
 from rag_eval_otel.judge.redis_counts import RedisCounts
+from rag_eval_otel.limits import AtBudget
 from rag_eval_otel.live.repeats import SharedEvaluations
+from rag_eval_otel.prices import load_prices
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.types import Evaluation, Sample, SkipReason, Usage
@@ -30,13 +30,10 @@ def build_budget(config: Config, on_error: Callable[[], None] = lambda: None) ->
     """Return the budget of ``config``, or None if it has none.
 
     ``on_error`` is called when the Redis of the budget cannot be reached. Raises `ConfigError` if
-    the currency differs from that of the prices.
+    the URL of the Redis cannot be used, or if the currency differs from that of the prices.
     """
     limits = config.limits
     if not limits:
-        if config.budget_redis is not None:
-            msg = "budget_redis has no effect without a budget, such as budget='5 USD/day'"
-            raise ConfigError(msg)
         return None
     url = config.budget_redis
     return Budget(
@@ -72,6 +69,7 @@ class Spending:
     ) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
         self._budget = budget
+        self._at_budget = at_budget
         self._is_paced = at_budget == "sample"
         self._offline = None if at_budget in {"drop", "sample"} else offline
         self._measurement = measurement
@@ -168,7 +166,7 @@ class Spending:
         return [
             Observation(
                 amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
-                {semconv.LIMIT: str(limit)},
+                {semconv.LIMIT: str(limit), semconv.AT_BUDGET: self._at_budget},
             )
             for limit, amount in left
         ]

@@ -14,9 +14,9 @@ from rag_eval_otel.calibration.checkup import Case, Check, built_in_cases, check
 from rag_eval_otel.cli import main
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.prices import Price, Prices, load_prices
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics.groundedness import sentences_of
+from rag_eval_otel.prices import Price, Prices, load_prices
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Form, Usage

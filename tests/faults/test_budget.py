@@ -18,10 +18,10 @@ from rag_eval_otel.cli import main
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.prices import Price, Prices
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.sampling import Admission
 from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import HttpReply, ManualClock, ScriptedOpenAI
 from rag_eval_otel.types import Usage
 from support import benchmark

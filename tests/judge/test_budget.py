@@ -26,10 +26,10 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.budget import Budget, SlidingWindow, Taken
-from rag_eval_otel.judge.prices import Price, Prices
 from rag_eval_otel.judge.redis_counts import RedisCounts
 from rag_eval_otel.judge.spending import Ledger, Meter, attempt, measuring, shares
 from rag_eval_otel.limits import Limit, limits_of
+from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Usage
 

@@ -15,9 +15,9 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.openai_client import usage_of
-from rag_eval_otel.judge.prices import Price, Prices, load_prices
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.prices import Price, Prices, load_prices
 from rag_eval_otel.testing import FakeJudge, HttpReply, ScriptedOpenAI
 from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import benchmark
@@ -193,6 +193,6 @@ def test_prices_are_read_from_a_mapping() -> None:
         {"models": {"e": {"input": 2}}, "currency": None},
         {"models": {"e": {"input": 2}}, "currency": "dollars"},
     ):
-        with pytest.raises(ConfigError, match=r"prices: the price table must be JSON"):
+        with pytest.raises(ConfigError, match=r"prices \(RAG_EVAL_PRICES\): the price table must"):
             load_prices(wrong)
     assert load_prices().price_of("openai/text-embedding-3-small") == Price(input=0.02)

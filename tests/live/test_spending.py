@@ -10,12 +10,12 @@ from live import attached
 from rag_eval_otel import Config, Sample
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.prices import Price, Prices
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.sampling import Admission
 from rag_eval_otel.live.score import build_measurement, build_offline
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics.rubric import Guideline
+from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
 from rag_eval_otel.types import Usage
@@ -127,11 +127,9 @@ def test_the_pace_knows_the_prices_of_both_parts() -> None:
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:
-    """A budget in money needs prices, and a Redis needs a budget."""
+    """A budget in money needs prices in its currency."""
     with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
         spending(ManualClock(), "1 USD/day", "drop")
-    with pytest.raises(ConfigError, match=r"budget_redis has no effect without a budget"):
-        build_budget(Config(budget_redis="redis://there/0"))
     with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
         build_budget(Config(budget="5 EUR/day"))
     assert build_budget(Config()) is None

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Usage
 
@@ -132,13 +133,13 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         shown = "" if isinstance(file, Mapping) else f"{file} "
         told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
-        msg = f"prices: the price table {shown}{told}"
+        msg = f"prices ({variable('prices')}): the price table {shown}{told}"
         raise ConfigError(msg) from error
 
 
 def _text(file: str | os.PathLike[str] | None) -> str:
     if file is None:
-        return (files("rag_eval_otel.judge") / "prices.json").read_text(encoding="utf-8")
+        return (files("rag_eval_otel") / "prices.json").read_text(encoding="utf-8")
     return Path(file).read_text(encoding="utf-8")
 
 
