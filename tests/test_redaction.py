@@ -12,17 +12,26 @@ import numpy as np
 import pytest
 
 from pipeline import good_answers, running
-from rag_eval_otel import Config, Evaluation, Passage, Sample, record_answer, record_question
+from rag_eval_otel import (
+    Config,
+    Evaluation,
+    Passage,
+    Sample,
+    evaluate,
+    record_answer,
+    record_question,
+)
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.run import Plan, scored_rows
 from rag_eval_otel.errors import ConfigError, RedactionError
+from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.redaction import Redactor, redactor, scrubbed
 from rag_eval_otel.results.rows import Row
-from rag_eval_otel.testing import FakeJudge, ScriptedOpenAI
+from rag_eval_otel.testing import FakeJudge, HttpReply, ScriptedOpenAI
 from support import good_parts
 
 CARD = r"\b\d{4}-\d{4}\b"
@@ -63,6 +72,7 @@ def test_all_texts_of_a_sample() -> None:
         ("[" * 10_000 + "Ada", "[" * 10_000 + "[redacted]"),
         (True, True),
         (7, 7),
+        (json.dumps({"Ada": 5, "n": [1, None, True]}), '{"[redacted]": 5, "n": [1, null, true]}'),
     ],
 )
 def test_values_of_attributes(value: object, clean: object) -> None:
@@ -75,6 +85,22 @@ def test_values_of_attributes(value: object, clean: object) -> None:
     [
         (("(",), r"redact \(RAG_EVAL_REDACT\): '\(' is not a regular expression: missing \)"),
         (("a", "*"), "'\\*' is not a regular expression: nothing to repeat"),
+        *(
+            ((name,), f"'{name}' is not a rule; the rules with names are email, phone, card, key")
+            for name in (
+                *(
+                    "emails",
+                    "Email",
+                    "e-mail",
+                    "EMAIL",
+                    " phone",
+                    "phones",
+                    "phone_number",
+                    "cards",
+                ),
+                *("credit-card", "api_key", "keys", "email,phone", "email;Ada", "phone email"),
+            )
+        ),
         (("a*",), "'a\\*' matches the empty text"),
         (("a|",), "matches the empty text"),
         ((r"\b",), "matches the empty text"),
@@ -174,6 +200,30 @@ def test_datasets_are_redacted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("card", "Card 4111 1111 1111 1111!", "Card [redacted]!"),
         ("card", "Card 4111-1111-1111-1112, id 0000000000000000", None),
         ("card", "378282246310005", "[redacted]"),
+        ("card", "4111 1111 1111 1111 12/27 123", "[redacted] 12/27 123"),
+        ("card", "card 4111111111111111 12/27", "card [redacted] 12/27"),
+        ("card", "4111-1111-1111-1111 123", "[redacted] 123"),
+        ("card", "order 77 4111 1111 1111 1111", "order 77 [redacted]"),
+        ("card", "3782 822463 10005 5500 0000 0000 0004", "[redacted] [redacted]"),
+        (
+            "card",
+            "4111.1111.1111.1111 and 4111\u20131111\u20131111\u20131111",
+            "[redacted] and [redacted]",
+        ),
+        ("card", "1 4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 27", "1 [redacted] 27"),
+        ("card", "2019 2020 2021 2022 2023 2024 2025 2026", None),
+        ("card", "12 34 56 78 90 12 34 56 78 90 41 11 11 11", None),
+        ("phone", "0.1234567 0.8812345, 0.001234567 and +0.1234567-0.2", None),
+        ("phone", "ratio 0.95 0.91 0.88 0.97, matrix 0 1 0 1 1 0 1 or 0/0/0/0/1/0/0", None),
+        ("phone", "axis 0 10 20 30 40 50", None),
+        ("phone", "01/02/2024 10 11, 2024-01-02 10 11, 01.02.24 10 11", None),
+        ("phone", "01.02.2024 03.04.2024 05.06.2024 12:30:00", None),
+        ("phone", "01.02.2024 030 1234567", "01.02.2024 [redacted]"),
+        ("phone", "0.95 030/1234567 0171 12-34-56", "0.95 [redacted] [redacted]"),
+        ("phone", "0171 2345678 0172 3456789", "[redacted] [redacted]"),
+        ("phone", "06 12 34 56 78 07 12 34 56 78", "[redacted] [redacted]"),
+        ("phone", "06.12.34.56.78, 06 12 34 56 78", "[redacted], [redacted]"),
+        ("phone", "0 800 123 456, 212.555.0123", "[redacted], [redacted]"),
         ("key", "sk-proj-abcdefghijkl1234", "[redacted]"),
         ("key", "Authorization: Bearer abc.def-123456", "Authorization: Bearer [redacted]"),
         ("key", "AKIAIOSFODNN7EXAMPLE ghp_abcdefghijklmnop1234", "[redacted] [redacted]"),
@@ -187,10 +237,43 @@ def test_named_rules(name: str, text: str, clean: str | None) -> None:
     assert redactor([name]).text(text) == (clean or text)
 
 
+@pytest.mark.parametrize(
+    ("value", "clean"),
+    [
+        (json.dumps({"password": "hunter2hunter2"}), '{"password": "[redacted]"}'),
+        (json.dumps({"card": 4111111111111111, "n": 5}), '{"card": "[redacted]", "n": 5}'),
+        (json.dumps([{"a": {"api_key": ["zxcvbnm123"]}}]), '[{"a": {"api_key": ["[redacted]"]}}]'),
+        (json.dumps({"secret": 12345678.5}), '{"secret": "[redacted]"}'),
+        (json.dumps({"body": '{"password": "hunter2"}'}), '{"body": "{\\"[redacted]\\"}"}'),
+        (4111111111111111, "[redacted]"),
+        ([1, 4111111111111111], ["1", "[redacted]"]),
+        ((0.5, 0.25), [0.5, 0.25]),
+    ],
+)
+def test_values_are_redacted_by_name_and_as_numbers(value: object, clean: object) -> None:
+    """A password in JSON is private by its name, and a card is private without quotes, too."""
+    assert redactor(["email", "phone", "card", "key"]).value(value) == clean
+
+
+@pytest.mark.parametrize("pattern", ["Project Phone Home", "(?:email)", "keys?", "Ada", "cord"])
+def test_patterns_that_contain_a_name_are_patterns(pattern: str) -> None:
+    """Only a lone word, or a list, is taken for a name."""
+    assert Config(redact=[pattern]).redact == [pattern]
+
+
 def test_named_rules_are_fast() -> None:
     """No rule takes quadratic time on a long text, whatever it is made of."""
     rules = redactor(["email", "phone", "card", "key"])
-    for text in ("a" * 200_000, "1" * 200_000, "1 " * 100_000, "a@" * 100_000, "sk-" * 60_000):
+    for text in (
+        "4 5 " * 50_000,
+        "411 " * 50_000,
+        "0.1 " * 50_000,
+        "a" * 200_000,
+        "1" * 200_000,
+        "1 " * 100_000,
+        "a@" * 100_000,
+        "sk-" * 60_000,
+    ):
         assert len(rules.text(text)) <= len(text) + 10
 
 
@@ -260,3 +343,24 @@ def test_messages_of_servers_lose_keys_and_texts(message: str, clean: str | None
     texts = ["Where is the Lovelace grave? Ada Lovelace lived at Ockham, at this temperature."]
     texts.append("阿达的电话是什么")
     assert scrubbed(message, texts=texts, key="TOPSECRET") == (clean or message)
+
+
+@pytest.mark.parametrize("length", range(1950, 2050, 9))
+def test_no_half_of_a_key_is_left_where_a_message_is_cut(length: int) -> None:
+    """Keys are replaced before the message is cut, also the long ones."""
+    key = "Zq" * 40
+    for told in (key, f"sk-{key}"):
+        clean = scrubbed(f"{'x' * length} {told} more", texts=[], key=key)
+        assert "Zq" not in clean
+        assert len(clean) <= 2000
+
+
+def test_a_quoted_reply_loses_its_key_before_it_is_cut() -> None:
+    """A server that replies with a text quotes the key at any place."""
+    key = "Zq" * 40
+    for length in (130, 190):
+        with ScriptedOpenAI(lambda _, n=length: HttpReply(body=f"{'x' * n} {key}")) as server:
+            judge = OpenAIJudge("m", base_url=server.base_url, api_key=key)
+            sample = Sample(question="Q", contexts=["C"], answer="A is B.")
+            (score,) = asyncio.run(evaluate(sample, ["faithfulness"], judge=judge)).scores
+        assert "Zq" not in str(score)

@@ -173,7 +173,7 @@ class OpenAIClient:
                 )
             one.usage = usage_of(reply)
         if not isinstance(reply, dict):
-            told = scrubbed(str(reply)[:_QUOTED], texts=_texts_in(body), key=key)
+            told = scrubbed(str(reply), texts=_texts_in(body), key=key)[:_QUOTED]
             msg = f"the server's reply is not a JSON object: {told!r}"
             raise UnparsableReplyError(msg)
         return reply
