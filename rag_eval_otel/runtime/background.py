@@ -23,13 +23,14 @@ POLL_SECONDS = 0.01
 LINGER_SECONDS = 0.5
 _JOIN_SECONDS = 1.0
 _LATE_SECONDS = 0.1  # seconds between two searches for jobs that are too late
+_BURST = 4  # times ``concurrency``: as many jobs may wait without overload
 
 GivenUp: TypeAlias = Literal["shutdown", "error", "overload", "blocked"]
 """Why a job was not completed.
 
 ``shutdown``: a shutdown has cancelled the job. ``error``: the job has raised an exception.
-``overload``: the job has waited so long that its result would be too late. ``blocked``: the job ran
-when another part blocked the event loop.
+``overload``: too many jobs have waited, and the result of this job would be too late. ``blocked``:
+the job ran when another part blocked the event loop.
 """
 
 _Stage: TypeAlias = Literal["queued", "waiting", "running"]
@@ -63,9 +64,10 @@ class BackgroundEvaluator:
     thread is a daemon and starts with the first job. A forked child starts its own thread.
     Instrumentation is suppressed for all calls of the jobs.
 
-    Of the jobs that wait, the newest runs first. A job that waits and whose result would be too
-    late is given up (``overload``), so that under overload time and money go to jobs that are still
-    in time.
+    Of the jobs that wait, the newest runs first. There is overload from the moment at which more
+    than four times ``concurrency`` jobs wait until no job waits. During overload, a job that waits
+    and whose result would be too late is given up (``overload``), so that time and money go to jobs
+    that are still in time. A burst of fewer jobs is done to the end.
 
     If a part (a metric, judge, embedder or sink) blocks the event loop, ``on_blocked(part)`` is
     called, and the part is disabled. A new thread takes the jobs that did not run yet. The jobs
@@ -343,6 +345,7 @@ class _Loop:
         self._concurrency: Final = concurrency
         self._free = concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
+        self._is_overloaded = False
         self._pace = _Pace()
         self._tasks: set[asyncio.Task[GivenUp | None]] = set()
         self._stopping = False
@@ -429,20 +432,24 @@ class _Loop:
         return None
 
     async def _slot(self, job: Job) -> bool:
-        """Wait until ``job`` may run; return False if its result would be too late.
+        """Wait until ``job`` may run; return False under overload, if its result would be too late.
 
-        If no job has to wait, a job runs even if its result is late: its scores are still of use.
+        Without overload, a job runs even if its result is late: its scores are still of use.
         """
         if self._free:
-            is_idle = len(self._tasks) <= self._concurrency
-            self._free -= is_idle or job.seconds_left > 0
-            return is_idle or job.seconds_left > 0
+            self._free -= 1
+            return True
         slot: _Slot = self._loop.create_future()
         self._waiting[job] = slot
+        if len(self._waiting) > _BURST * self._concurrency:
+            self._is_overloaded = True
         try:
             return await slot
         finally:
             self._waiting.pop(job, None)
+
+    def _is_in_time(self, job: Job) -> bool:
+        return not self._is_overloaded or job.seconds_left > self._pace.estimate
 
     def _call_next(self) -> None:
         """Give free slots to the waiting jobs, the newest first."""
@@ -450,17 +457,18 @@ class _Loop:
             job, slot = self._waiting.popitem()
             if slot.done():  # cancelled
                 continue
-            in_time = job.seconds_left > self._pace.estimate
+            in_time = self._is_in_time(job)
             self._free -= in_time
             slot.set_result(in_time)
+        self._is_overloaded &= bool(self._waiting)
 
     def _drop_late(self) -> None:
-        """Give up the waiting jobs whose results would be too late."""
-        estimate = self._pace.estimate
-        for job in [job for job in self._waiting if job.seconds_left <= estimate]:
+        """Under overload, give up the waiting jobs whose results would be too late."""
+        for job in [job for job in self._waiting if not self._is_in_time(job)]:
             slot = self._waiting.pop(job)
             if not slot.done():
                 slot.set_result(False)
+        self._is_overloaded &= bool(self._waiting)
 
     def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:
         self._tasks.discard(task)

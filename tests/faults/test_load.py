@@ -155,6 +155,33 @@ def test_fault_14_overload_of_a_judge_over_http(
     assert statuses["scored"] >= 0.95 * paid
 
 
+@pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
+def test_fault_14_a_burst_that_is_no_overload(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """All spans leave before the judge answers, and all turns are scored for events and metrics."""
+    judge, clock = GatedJudge(), ManualClock()
+    with attached(
+        judge=judge, metrics=["default"], embedder=OnesEmbedder(), concurrency=16, hold_seconds=5.0
+    ) as app:
+        hold = app.pipeline.hold
+        hold._clock = clock  # noqa: SLF001
+        for number in range(64):
+            recorded(app, number)
+        wait_until(lambda: not app.buffer.traces and app.handle.stats.captured == 64)
+        judge.asked.result(PATIENCE)
+        clock.advance(100.0)
+        with hold._changed:  # noqa: SLF001  # the thread that releases looks at the clock
+            hold._changed.notify_all()  # noqa: SLF001
+        wait_until(lambda: app.handle.stats.held == 0)
+        judge.open()
+        assert app.handle.flush(PATIENCE)
+        check_invariants(app, turns=64, spans=64)
+        counted = app.counted()
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    assert counted == {("scored", None): 64}
+
+
 @pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
 def test_fault_13_a_judge_that_is_much_too_slow(
     measured: Measured, check_invariants: Invariants

@@ -365,9 +365,9 @@ def test_the_newest_job_that_waits_runs_first() -> None:
     evaluator.shutdown(10)
 
 
-def test_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
+def test_under_overload_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
     """It is given up while it waits, and so makes room; jobs that never get late are done."""
-    evaluator, gate = BackgroundEvaluator(concurrency=1, capacity=3), Gate()
+    evaluator, gate = BackgroundEvaluator(concurrency=1, capacity=7), Gate()
     given_up: Future[GivenUp] = Future()
     evaluator.submit(Call(gate))
     gate.begun.result(30)
@@ -378,6 +378,7 @@ def test_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
 
     assert evaluator.submit(late)
     assert evaluator.submit(Call(work))
+    assert all(evaluator.submit(Call()) for _ in range(4))
     assert not evaluator.submit(Call())
     assert not given_up.done()
     late.seconds_left = 0.0
@@ -385,6 +386,24 @@ def test_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
     gate.opened.set_result(None)
     assert evaluator.flush(30)
     assert done.done()
+    evaluator.shutdown(10)
+
+
+def test_a_burst_is_done_to_the_end_however_late() -> None:
+    """Jobs that can run in five rounds are no overload: all are done, though all are late."""
+    evaluator, gate, ran = BackgroundEvaluator(concurrency=2), Gate(), list[int]()
+
+    async def work() -> None:
+        ran.append(1)
+
+    for _ in range(2):
+        evaluator.submit(Call(gate))
+    for _ in range(8):
+        assert evaluator.submit(Call(work, seconds_left=0.0))
+    gate.begun.result(30)
+    gate.opened.set_result(None)
+    assert evaluator.flush(30)
+    assert len(ran) == 8
     evaluator.shutdown(10)
 
 
