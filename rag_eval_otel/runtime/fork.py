@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-_methods: dict[int, weakref.WeakMethod[Any]] = {}
-"""The methods to call, the oldest first, by the id of the reference."""
+_Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]"
+
+_methods: _Methods = {}
+"""The objects and their functions to call, the oldest first, by the id of the reference."""
 
 
 def call_in_child(method: Callable[[], None]) -> None:
@@ -17,15 +19,22 @@ def call_in_child(method: Callable[[], None]) -> None:
     The object of the method is referred to weakly. After the object is deleted, nothing is called,
     and nothing of it is kept.
     """
-    reference = weakref.WeakMethod(method, lambda gone: _methods.pop(id(gone), None))
-    _methods[id(reference)] = reference
+    bound: Any = method
+
+    # Not a `weakref.WeakMethod`, which prints an error if it is deleted at the exit of Python. The
+    # globals of this module may be gone then, too.
+    def forget(gone: weakref.ref[Any], methods: _Methods = _methods) -> None:
+        methods.pop(id(gone), None)
+
+    reference = weakref.ref(bound.__self__, forget)
+    _methods[id(reference)] = (reference, bound.__func__)
 
 
 def _call_all() -> None:
-    for reference in tuple(_methods.values()):
-        method = reference()
-        if method is not None:
-            method()
+    for reference, function in tuple(_methods.values()):
+        owner = reference()
+        if owner is not None:
+            function(owner)
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -69,3 +71,23 @@ def test_objects_that_are_gone_leave_nothing_for_forks() -> None:
         os._exit(Counted.calls)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert kept.calls == 0
+
+
+KEPT = """
+from rag_eval_otel.runtime.fork import call_in_child
+
+class Kept:
+    def __init__(self):
+        call_in_child(self.call)
+
+    def call(self):
+        pass
+
+kept = Kept()
+"""
+
+
+def test_an_object_that_lives_until_the_exit_prints_nothing() -> None:
+    """The order in which Python deletes objects and modules at its exit does not matter."""
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
