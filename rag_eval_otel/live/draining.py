@@ -6,17 +6,25 @@ export all held spans. After that the pipeline holds no more spans back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.metrics import get_meter_provider
 
 from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.runtime.endings import TimedCalls
+from rag_eval_otel.runtime.providers import logger_provider_or_global
 from rag_eval_otel.types import HoldStatus
 
+if TYPE_CHECKING:
+    from opentelemetry._logs import LoggerProvider
+    from opentelemetry.metrics import MeterProvider
+
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
-_MAX_EXPORT: Final = 1.0  # seconds of a drain that are left to export the spans
-_EXPORT_SHARE: Final = 0.2  # of the time of a drain, if that is less
+_MAX_RESERVE: Final = 1.0  # seconds of a drain that are left to export the spans and to clean up
+_RESERVE: Final = 0.2  # of the time of a drain, if that is less
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
 
@@ -24,13 +32,15 @@ _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain i
 class Draining:
     """Flushes and drains ``pipeline``.
 
-    ``others`` are the providers of log records and metrics, which report the scores, too. Functions
-    that export run on threads of their own, so that an exporter that hangs delays nobody for longer
-    than the time that a caller gives.
+    ``logs`` and ``meters`` are the providers of log records and metrics, which report the scores,
+    too; None stands for the global ones. Functions that export run on threads of their own, so that
+    an exporter that hangs delays nobody for longer than the time that a caller gives. A flush that
+    hangs does not keep spans from being released.
     """
 
     pipeline: Pipeline
-    others: Sequence[Any] = ()
+    logs: LoggerProvider | None = None
+    meters: MeterProvider | None = None
 
     # --- flush ------------------------------------------------------------------------------------
 
@@ -40,14 +50,11 @@ class Draining:
         Return False if ``timeout`` seconds passed before all scores came and all spans were
         exported.
         """
-        return self._within(timeout, partial(self._flush, timeout))
-
-    def _flush(self, timeout: float) -> bool:
-        pipeline, deadline = self.pipeline, self.pipeline.clock() + timeout
-        if pipeline.recorder.runs:
-            pipeline.recorder.flush()
-        flushed = self._force_flush(int(timeout * 1000))
-        return pipeline.evaluator.flush(max(0.0, deadline - self.pipeline.clock())) and flushed
+        deadline = self.pipeline.clock() + timeout
+        if self.pipeline.recorder.runs:
+            self._within(self.pipeline.releases, timeout, _done(self.pipeline.recorder.flush))
+        flushed = self.force_flush(int(self._left(deadline) * 1000))
+        return self.pipeline.evaluator.flush(self._left(deadline)) and flushed
 
     def force_flush(self, timeout_millis: int) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
@@ -56,26 +63,29 @@ class Draining:
         call this method on the evaluator's thread. Then the method does not wait, because no score
         can come while that thread waits. It only flushes the next processor.
         """
-        return self._within(timeout_millis / 1000, partial(self._force_flush, timeout_millis))
-
-    def _force_flush(self, timeout_millis: int) -> bool:
         pipeline = self.pipeline
         if pipeline.evaluator.is_current():
             pipeline.flush_next(timeout_millis / 1000)
             return not pipeline.hold
-        deadline = self.pipeline.clock() + timeout_millis / 1000
+        deadline = pipeline.clock() + timeout_millis / 1000
+        self._within(pipeline.releases, self._left(deadline), _done(self._submit))
+        pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
+        release = partial(self._release_all, "flushed", deadline)
+        is_released = self._within(pipeline.releases, self._left(deadline), release)
+        flush = partial(pipeline.flush_next, self._left(deadline))
+        return self._within(pipeline.flushes, self._left(deadline), flush) and is_released
+
+    def _submit(self) -> None:
+        pipeline = self.pipeline
         with pipeline.release_edge:
             pipeline.release_evicted()
             if pipeline.buffer.traces:
                 pipeline.submit_ended()
-        pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
-        is_released = self._release_all("flushed", deadline)
-        return pipeline.flush_next(max(0.0, deadline - self.pipeline.clock())) and is_released
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
         def flush(left: float) -> None:
             with self.pipeline.release_edge:
-                self.pipeline.flush_next(left)
+                self._within(self.pipeline.flushes, left, partial(self.pipeline.flush_next, left))
 
         return self.pipeline.hold.release_all(status, deadline=deadline, flush=flush)
 
@@ -87,56 +97,68 @@ class Draining:
         Scores are awaited until a fifth of the time is left, but not more than one second of it.
         Then the other spans are exported without scores, and evaluations under way are cancelled.
         """
-        deadline = self.pipeline.clock() + self._seconds(timeout)
-        self._wait_and_release(deadline)
-        self._stop(deadline)
+        timeout = self.pipeline.config.shutdown_seconds if timeout is None else timeout
+        reserve = min(_MAX_RESERVE, timeout * _RESERVE)
+        end = self.pipeline.clock() + timeout
+        self._wait_and_release(end, reserve)
+        self._stop(end, reserve)
 
     def drain_and_flush(self, timeout: float) -> None:
-        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
-        deadline = self.pipeline.clock() + timeout
-        self._wait_and_release(deadline)
-        self._call(self._flush_spans, deadline)
-        self._stop(deadline)
-        for provider in self.others:
-            self._call(partial(self._flush_provider, provider), deadline)
-        self.pipeline.calls.close()
+        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics.
 
-    def _seconds(self, timeout: float | None) -> float:
-        return self.pipeline.config.shutdown_seconds if timeout is None else timeout
+        In a forked child, metrics are not flushed, because they contain those of the parent. If the
+        child has recorded no span and no LangChain run, nothing is done.
+        """
+        pipeline = self.pipeline
+        if pipeline.is_idle_child:
+            return
+        reserve = min(_MAX_RESERVE, timeout * _RESERVE)
+        end = pipeline.clock() + timeout
+        self._wait_and_release(end, reserve)
+        self._call(pipeline.flushes, self._flush_spans, end - reserve / 2)
+        self._stop(end, reserve)
+        for provider in self._others():
+            self._call(pipeline.flushes, partial(self._flush_provider, provider), end)
+        pipeline.flushes.close()
 
-    def _wait_and_release(self, deadline: float) -> None:
+    def _others(self) -> list[Any]:
+        """Return the providers that report the scores, which the application may have set late."""
+        logs = logger_provider_or_global(self.logs)
+        return [logs] if self.pipeline.is_forked else [logs, self.meters or get_meter_provider()]
+
+    def _wait_and_release(self, end: float, reserve: float) -> None:
         """Wait for scores while there is time, and export the spans that are still held."""
-        pipeline, timeout = self.pipeline, max(0.0, deadline - self.pipeline.clock())
+        pipeline = self.pipeline
         pipeline.close()
-        wait = timeout - min(_MAX_EXPORT, timeout * _EXPORT_SHARE)
+        wait = self._left(end - reserve)
         try:
             pipeline.hold.wait_empty(0.0 if pipeline.evaluator.is_current() else wait)
         finally:  # also if Ctrl-C has interrupted the wait
-            until = max(deadline, self.pipeline.clock() + _GRACE)
-            self._call(partial(self._release_all, "shutdown", until), until)
+            until = max(end - reserve / 2, pipeline.clock() + _GRACE)
+            self._call(pipeline.releases, partial(self._release_all, "shutdown", until), until)
 
-    def _stop(self, deadline: float) -> None:
+    def _stop(self, end: float, reserve: float) -> None:
         """Cancel evaluations, and close the sinks."""
-        pipeline = self.pipeline
-        pipeline.evaluator.shutdown(max(0.0, deadline - self.pipeline.clock()))
-        self._call(pipeline.scorer.close, deadline)
-        pipeline.calls.close()
+        pipeline, share = self.pipeline, max(reserve, _GRACE) / 4
+        pipeline.evaluator.shutdown(self._left(end - 2 * share), grace=share)
+        close = _done(pipeline.scorer.close)
+        self._within(pipeline.releases, max(self._left(end), 2 * share), close)
+        pipeline.flushes.close()
+        pipeline.releases.close()
 
-    def _call(self, call: Callable[[], object], deadline: float) -> None:
-        """Call ``call()``, and return when it is done, or at ``deadline`` at the latest."""
+    def _call(self, calls: TimedCalls, call: Callable[[], object], deadline: float) -> None:
+        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
+        self._within(calls, max(_GRACE, self._left(deadline)), _done(call))
 
-        def run() -> bool:
-            call()
-            return True
-
-        self._within(max(_GRACE, deadline - self.pipeline.clock()), run)
-
-    def _within(self, timeout: float, call: Callable[[], bool]) -> bool:
+    def _within(self, calls: TimedCalls, timeout: float, call: Callable[[], bool]) -> bool:
         """Return ``call()``, or False after ``timeout`` seconds."""
         pipeline = self.pipeline
         if pipeline.evaluator.is_current() or pipeline.config.sdk_disabled:
             return call()
-        return pipeline.calls.call(call, timeout)
+        return calls.call(call, timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self.pipeline.clock())
 
     def _flush_spans(self) -> None:
         with self.pipeline.release_edge:
@@ -147,3 +169,13 @@ class Draining:
         with self.pipeline.release_edge:
             if flush is not None:
                 flush(int(_MAX_FLUSH_WAIT * 1000))
+
+
+def _done(call: Callable[[], object]) -> Callable[[], bool]:
+    """Return a function that calls ``call`` and returns True."""
+
+    def run() -> bool:
+        call()
+        return True
+
+    return run

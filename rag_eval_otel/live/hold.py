@@ -116,6 +116,11 @@ class Holdback:
         return len(self._held)
 
     @property
+    def has_held(self) -> bool:
+        """Whether a span or run tree was stored since the start or the fork of this process."""
+        return self._next > 0
+
+    @property
     def size(self) -> int:
         """About how many bytes the stored spans and run trees take in memory."""
         return self._bytes

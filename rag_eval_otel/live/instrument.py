@@ -15,7 +15,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from opentelemetry.metrics import get_meter_provider
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
@@ -89,7 +88,7 @@ class Handle:
         )
         if self._log_tap is not None:
             self._log_tap.open(self._log_listener)
-        self._draining = Draining(pipeline, (logs, meter_provider or get_meter_provider()))
+        self._draining = Draining(pipeline, logs=logger_provider, meters=meter_provider)
         self._at_end = call_at_end(
             self._draining, seconds=config.shutdown_seconds, on_sigterm=config.on_sigterm
         )

@@ -105,7 +105,9 @@ class Pipeline:
         self.buffer = TraceBuffer(contexts_from_prompt=config.contexts_from_prompt, clock=clock)
         self.recorder = RunRecorder(self, clock=clock)
         self.sweeper = Sweeper(self.sweep)
-        self.calls = TimedCalls()
+        self.flushes = TimedCalls()
+        self.releases = TimedCalls()  # apart, because a flush that hangs must not stop them
+        self.is_forked = False
         self._evicted: deque[Trace] = deque()
         self._trees = self._make_tree_parts(provider)
         self._keys = self._trees.keys
@@ -185,6 +187,7 @@ class Pipeline:
 
     def _follow_up(self, taken: Taken) -> None:
         if taken.is_new:
+            self.prepare_calls()
             self.sweeper.wake()
         for trace in taken.evicted:
             self._count_skipped(_count_turns(trace), "evicted")
@@ -224,6 +227,7 @@ class Pipeline:
         """Keep back a LangChain run tree whose root has ended, and have it read and scored."""
         use: TreeUse = "read"
         with self._trees.edge:
+            self.prepare_calls()
             use = self._use_of(tree)
         job = TreeJob(tree, self._trees, use)
         why: HoldStatus | None = None
@@ -273,7 +277,6 @@ class Pipeline:
     def sweep(self) -> None:
         """Submit the LangChain run trees and the traces that are complete by now for scoring."""
         with self.release_edge:
-            self.calls.prepare()
             if self.recorder.runs:
                 self.recorder.sweep()
         with self.release_edge:
@@ -402,8 +405,20 @@ class Pipeline:
         """Flush the next processor, which may take longer than ``timeout`` seconds."""
         return self._next is None or self._next.force_flush(int(timeout * 1000))
 
+    def prepare_calls(self) -> None:
+        """Start the threads that release and flush spans at the end; later none can be started."""
+        self.flushes.prepare()
+        self.releases.prepare()
+
+    @property
+    def is_idle_child(self) -> bool:
+        """Whether this process was forked, and has taken no span and no LangChain run since."""
+        taken = self.sweeper.is_awake or self.hold.has_held or self.recorder.runs
+        return self.is_forked and not taken
+
     def _after_fork(self) -> None:
         """Forget the spans of the parent process, because the parent exports them itself."""
+        self.is_forked = True
         self.buffer.clear()
         self._evicted.clear()
         self.sweeper.reset()

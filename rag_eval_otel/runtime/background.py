@@ -156,8 +156,10 @@ class BackgroundEvaluator:
         """Return True if the caller runs on one of the evaluator's threads."""
         return threading.get_ident() in self.threads
 
-    def shutdown(self, timeout: float) -> bool:
+    def shutdown(self, timeout: float, *, grace: float = _JOIN_SECONDS) -> bool:
         """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel unfinished jobs.
+
+        The jobs have ``grace`` seconds to be cancelled, which is more than they need.
 
         If a judge blocks the evaluator's thread, the calling thread calls ``give_up`` of each
         unfinished job. Return True if all jobs were done in time.
@@ -171,7 +173,7 @@ class BackgroundEvaluator:
         if thread is not None:
             self._queue.put(None)
             if not self.is_current():
-                thread.join(_JOIN_SECONDS)
+                thread.join(grace)
                 self._give_up_all()
         return done
 

@@ -397,7 +397,8 @@ class TimedCalls:
     """Call functions that may hang, such as the flush of an exporter, and wait a limited time.
 
     The functions run on daemon threads, in the context of the caller. A function that hangs keeps
-    its thread. A forked child starts its own threads.
+    its thread. If all threads are kept, a function waits for a thread, and is dropped if its time
+    is up. A forked child starts its own threads.
     """
 
     def __init__(self) -> None:
@@ -428,7 +429,11 @@ class TimedCalls:
                 future = executor.submit(run, function)
         if future is None:  # the interpreter is exiting, and can start no thread
             return function()
-        return future.result() if wait([future], timeout).done else False
+        if wait([future], timeout).done:
+            return future.result()
+        if not executor.is_free:
+            future.cancel()
+        return False
 
     def close(self) -> None:
         """End the threads. A later call starts a thread again."""

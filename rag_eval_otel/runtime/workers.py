@@ -78,6 +78,11 @@ class DaemonExecutor(ThreadPoolExecutor):
         """Whether at least one thread has started, so that submitted calls will run."""
         return self._workers > 0
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the submitted calls that have not begun will begin at once."""
+        return self._busy <= self._workers
+
     def _grow(self) -> None:
         if self._workers >= self._max_workers:
             return
@@ -211,6 +216,11 @@ class Sweeper:
             return True
         with self._lock:
             return self._start()
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the thread was started in this process."""
+        return self._thread is not None
 
     def stop(self) -> None:
         """End the thread that calls ``sweep``. A later `wake` does not start a thread again."""

@@ -1,0 +1,153 @@
+"""The time that a drain takes, and the providers that it flushes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from live import attached
+from pipeline import GatedJudge
+from processes import PATIENCE
+from rag_eval_otel.live.draining import Draining
+from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.runtime.endings import TimedCalls
+from rag_eval_otel.runtime.guard import Edge
+
+
+@dataclass
+class HangingPipeline:
+    """A pipeline in which nothing ends by itself; its clock runs only while something waits."""
+
+    now: float = 0.0
+    is_idle_child: bool = False
+    is_forked: bool = False
+    config: Any = field(default_factory=lambda: SimpleNamespace(sdk_disabled=False))
+    release_edge: Edge = field(default_factory=lambda: Edge("test", on_error=lambda *_: None))
+
+    def __post_init__(self) -> None:
+        """Each part is this object, and each wait takes all of its time."""
+        self.hold = self.evaluator = self.scorer = self.flushes = self.releases = self
+
+    def clock(self) -> float:
+        return self.now
+
+    def is_current(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def wait_empty(self, timeout: float) -> bool:
+        self.now += timeout
+        return False
+
+    def call(self, function: Callable[[], bool], timeout: float) -> bool:
+        self.now += timeout
+        return False
+
+    def shutdown(self, timeout: float, *, grace: float) -> bool:
+        self.now += timeout + grace
+        return False
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
+def test_a_drain_in_which_everything_hangs_takes_its_time(seconds: float) -> None:
+    """Judge, exporter and sinks hang: the drain ends half a second after its time at the latest."""
+    pipeline = HangingPipeline()
+    Draining(cast("Pipeline", pipeline)).drain(seconds)
+    assert seconds - 1 <= pipeline.now <= seconds + 0.5
+
+
+class HangingFlush(BatchSpanProcessor):
+    """A processor whose flush never returns, but whose spans are taken."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__(InMemorySpanExporter())
+        self.gate = gate
+        self.taken: list[str] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Record the span."""
+        self.taken.append(span.name)
+
+    def force_flush(self, timeout_millis: int | None = None) -> bool:
+        """Hang."""
+        return self.gate.wait(PATIENCE)
+
+
+def test_spans_are_released_though_every_flush_hangs() -> None:
+    """Flushes that hang have threads of their own, and those that find no thread are dropped."""
+    gate = threading.Event()
+    processor = HangingFlush(gate)
+    with attached(judge=GatedJudge(), shutdown_seconds=0.5) as app:
+        app.provider.add_span_processor(processor)
+        for _ in range(8):
+            assert app.handle.flush(0.05) is False
+        app.turn()
+        app.handle.shutdown()
+        assert "chain" in processor.taken
+        assert not gate.is_set()
+        gate.set()
+
+
+def test_calls_that_found_no_thread_in_their_time_are_never_made() -> None:
+    """All threads hang: later calls are dropped when their time is up, and leave nothing behind."""
+    gate, calls, made = threading.Event(), TimedCalls(), []
+    for _ in range(4):
+        assert calls.call(lambda: gate.wait(PATIENCE), 0.0) is False
+    for _ in range(20):
+        assert calls.call(lambda: bool(made.append(1)), 0.0) is False
+    gate.set()
+    while not calls.call(lambda: True, PATIENCE):
+        pass
+    assert made == []
+    calls.close()
+
+
+class HangingExporter(InMemorySpanExporter):
+    """An exporter that hangs once ``hangs`` is set, until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs, self.gate = threading.Event(), threading.Event()
+        self.hung = 0  # exports that have come back
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Hang, or keep the spans."""
+        if self.hangs.is_set():
+            self.gate.wait(PATIENCE / 6)
+            self.hung += 1
+        return super().export(spans)
+
+
+def test_a_process_of_langchain_alone_can_end_without_new_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
+    from apps.parts import rag  # noqa: PLC0415
+
+    judge, exporter = GatedJudge(), HangingExporter()
+    with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
+        rag().invoke(
+            "When was Borealis Kites founded?", config={"callbacks": [app.handle.callback]}
+        )
+        judge.asked.result(PATIENCE)
+        exporter.hangs.set()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _refuse)
+            app.handle.shutdown()
+        assert app.handle.stats.held == 0
+        assert exporter.hung == 0
+        exporter.gate.set()
+
+
+def _refuse(thread: threading.Thread) -> None:
+    msg = "can't create new thread at interpreter shutdown"
+    raise RuntimeError(msg)
