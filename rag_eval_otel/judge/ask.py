@@ -26,6 +26,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.shortening import with_fewer_contexts
 from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
 from rag_eval_otel.runtime.watchdog import within
@@ -218,6 +219,24 @@ class Ask:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
+        """Put ``tasks`` to the judge; if the texts are too long for it, once more with less text.
+
+        The replies about less text are not cached, because they are about other texts.
+        """
+        try:
+            return await self._replies(tasks)
+        except JudgeTooLongError as error:
+            fewer = with_fewer_contexts(tasks)
+            if fewer == list(tasks):
+                return [error] * len(tasks)
+        self.is_shortened = True
+        try:
+            return await self._replies(fewer)
+        except JudgeTooLongError as error:
+            return [error] * len(tasks)
+
+    async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
+        """Return a reply or an error for each of ``tasks``; raise `JudgeTooLongError`."""
         size = sum(map(_size_of, tasks))
         meter = Meter(self._budget, model=self._judge.model, size=size, part="judge")
         self._meters[meter] = tasks
@@ -226,8 +245,8 @@ class Ask:
                 reply = partial(self._judge.reply, tasks)
                 replies = await within(f"judge {self._judge.model}", reply)
                 meter.tell(replies.usage)
-        except JudgeTooLongError as error:
-            return await self._shortened(tasks, error)
+        except JudgeTooLongError:
+            raise
         except JudgeError as error:
             return [error] * len(tasks)
         finally:
@@ -238,19 +257,6 @@ class Ask:
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
             return [UnparsableReplyError(msg)] * len(tasks)
         return list(replies.parts)
-
-    async def _shortened(
-        self, tasks: Sequence[Task[Any]], error: JudgeTooLongError
-    ) -> list[object]:
-        """Put ``tasks`` to the judge with fewer contexts, once; return ``error`` for each if none.
-
-        The replies are not cached, because they are about other texts.
-        """
-        fewer = [with_fewer_contexts(task) for task in tasks]
-        if fewer == list(tasks):
-            return [error] * len(tasks)
-        self.is_shortened = True
-        return await self._request(fewer)
 
     def _spend(self, tasks: Sequence[Task[Any]], usage: Usage) -> None:
         """Add ``usage``, of one request with ``tasks``, to the usage of this sample."""
@@ -266,36 +272,6 @@ def _size_of(task: Task[Any]) -> int:
     """Return the characters of the instructions of ``task`` and of the texts that it shows."""
     texts = (text for name, _ in task.inputs for text in task.texts(name))
     return len(task.kind.instructions or prompt_text(task.prompt)) + sum(map(len, texts))
-
-
-_LEFT_OUT = "(context {} is left out, because the texts are too long for the model)"
-_HALF = "\n(the rest is left out, because the texts are too long for the model)"
-
-
-def with_fewer_contexts(task: Task[Any]) -> Task[Any]:
-    """Return ``task`` with notes instead of the later half of its contexts.
-
-    The contexts keep their numbers. A single context loses its later half. A task that was
-    shortened before, and a task without contexts, is returned unchanged.
-    """
-    inputs = tuple((name, _halved(name, value)) for name, value in task.inputs)
-    return replace(task, inputs=inputs)
-
-
-def _halved(name: str, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else value
-    was_cut = any(
-        text.endswith(_HALF) or _LEFT_OUT.format(i) == text for i, text in enumerate(texts, 1)
-    )
-    if name not in {"context", "contexts"} or was_cut or not texts:
-        return value
-    kept = len(texts) // 2
-    if not kept:
-        half = f"{texts[0][: len(texts[0]) // 2]}{_HALF}"
-        return half if isinstance(value, str) else (half,)
-    return tuple(
-        text if i <= kept else _LEFT_OUT.format(i) for i, text in enumerate(texts, start=1)
-    )
 
 
 def group_tasks(tasks: Sequence[Task[Any]], fusion: Fusion) -> list[list[Task[Any]]]:
