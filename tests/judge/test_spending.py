@@ -123,6 +123,16 @@ def test_a_budget_holds_if_the_server_names_no_usage() -> None:
     assert 1 <= sent <= 4
 
 
+def test_a_budget_of_money_without_a_price_is_refused() -> None:
+    """Otherwise every request would pass, because nothing is known to cost anything."""
+    budget = Budget(limits_of("1 USD/day", where="budget"), prices=load_prices(TABLE))
+    judge = FakeJudge(lambda _: {})
+    with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
+        asyncio.run(evaluate(SAMPLE, judge=judge, embedder="hashing", budget=budget))
+    found = asyncio.run(evaluate(SAMPLE, judge="lexical", embedder="hashing", budget=budget))
+    assert found.status == "scored"
+
+
 class Silent(FakeJudge):
     """A judge of a user that names neither requests nor tokens."""
 
