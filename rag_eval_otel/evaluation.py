@@ -29,6 +29,7 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.judge.outcomes import status_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.protection import time_limit
+from rag_eval_otel.judge.shortening import clipped
 from rag_eval_otel.judge.spending import measuring
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.wire import prompt_hash
@@ -283,38 +284,6 @@ class Measurement:
             with self._prompts():
                 known = self._known_versions[model] = list(map(named, self.metrics))
         return known
-
-
-_LONG_TURN = 4  # times as long as the longest text
-
-
-def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with shorter texts, and the numbers of characters cut, by field.
-
-    A text has at most ``most`` characters, and all texts together four times as many; None means no
-    limit. A mark says how much was cut. The contexts are cut last to first.
-    """
-    if most is None:
-        return sample, {}
-    cut: dict[str, int] = {}
-    left = most * _LONG_TURN
-
-    def shorter(name: str, text: str) -> str:
-        nonlocal left
-        kept = text[: min(most, left)]
-        left -= len(kept)
-        lost = len(text) - len(kept)
-        if not lost:
-            return text
-        cut[name] = cut.get(name, 0) + lost
-        return f"{kept}\n[... {lost:,} characters cut]" if kept else ""
-
-    texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
-    reference = None if sample.reference is None else shorter("reference", sample.reference)
-    contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
-    if not cut:
-        return sample, {}
-    return replace(sample, **texts, reference=reference, contexts=tuple(contexts)), cut  # type: ignore[arg-type]
 
 
 def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
+from rag_eval_otel.judge.shortening import CutText
 from rag_eval_otel.judge.tasks import Example, Kind, Task
 from rag_eval_otel.types import Reasons
 from rag_eval_otel.untrusted import harmless
@@ -171,10 +172,14 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
 
 def _marked(name: str, value: str | tuple[str, ...], *, code: str) -> Iterator[str]:
     if isinstance(value, str):
-        yield from (f"[{code} {name}]", harmless(value))
+        yield from (f"[{code} {name}]", _told(value))
     else:
         for i, text in enumerate(value, start=1):
-            yield from (f"[{code} {name} {i}]", harmless(text))
+            yield from (f"[{code} {name} {i}]", _told(text))
+
+
+def _told(text: str) -> str:
+    return harmless(text) + (text.note if isinstance(text, CutText) else "")
 
 
 def _counted(tasks: Tasks, shown: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:

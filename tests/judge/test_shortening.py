@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from rag_eval_otel import Sample, evaluate
+from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTooLongError
-from rag_eval_otel.judge.shortening import with_fewer_contexts
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.shortening import clipped, with_fewer_contexts
+from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
 from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.types import Replies
 
 LONG = [
@@ -74,3 +78,62 @@ def test_short_contexts_are_not_replaced_by_longer_notes(contexts: list[str]) ->
     requests = asked_about(contexts, ["faithfulness" if contexts else "answer_correctness"])
     assert all(with_fewer_contexts(tasks) == list(tasks) for tasks in requests)
     assert "is left out" not in str(requests)
+
+
+# --- one turn -------------------------------------------------------------------------------------
+
+FACT = "Paris is the capital of France. "
+
+
+@pytest.mark.parametrize("most", [100, 101, 128, 150, 333])
+@pytest.mark.parametrize(
+    "fact", [FACT, "巴黎是法国的首都。", "Is Paris the capital? ", "Paris lies in France\n"]
+)
+def test_a_text_is_cut_at_the_end_of_a_sentence(fact: str, most: int) -> None:
+    """No half of a sentence is left, and nothing that the author has not written."""
+    sample, cut = clipped(Sample(answer=fact * 50), most)
+    assert fact * 50 == sample.answer + (fact * 50)[-cut["answer"] :]
+    assert most // 2 < len(sample.answer) <= most
+    assert len(sample.answer.strip()) % len(fact) in {0, len(fact.strip())}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a" * 300, "a" * 100),
+        ("word " * 60, ("word " * 20).rstrip()),
+        (f"{'a' * 97} 3.14159 is pi", "a" * 97),
+        (f"{'a' * 90} b. {'c' * 99}", f"{'a' * 90} b."),
+        ("a" * 100, "a" * 100),
+    ],
+)
+def test_a_text_without_sentences_is_cut_between_words(text: str, kept: str) -> None:
+    """A text without spaces is cut at the limit."""
+    sample, _ = clipped(Sample(answer=text), 100)
+    assert sample.answer == kept
+
+
+@pytest.mark.parametrize("metric", ["faithfulness", "statement_faithfulness"])
+def test_the_note_of_a_cut_text_is_no_claim(metric: str) -> None:
+    """The score of a cut answer is that of its first sentences, by the offline judge."""
+    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
+    for most in (None, 100):
+        measurement = Measurement(
+            metrics=resolve_metrics([metric]),
+            judge=LexicalJudge(),
+            embedder=HashingEmbedder(),
+            max_text_chars=most,
+        )
+        (score,) = asyncio.run(measurement.of(sample)).scores
+        assert score.value == 1.0
+        assert ("truncated" in score.detail) == (most is not None)
+
+
+def test_a_judge_is_told_what_was_cut() -> None:
+    """The note follows each cut text in the prompt."""
+    sample, cut = clipped(Sample(answer=FACT * 10, contexts=[FACT * 10, "Short."]), 100)
+    task = GROUNDEDNESS[0].task({"answer": sample.answer, "contexts": sample.context_texts})
+    shown = compose([task]).user
+    assert cut == {"answer": 225, "contexts": 225}
+    assert shown.count("France.\n[... 225 characters cut]\n") == 2
+    assert shown.count("characters cut]") == 2
