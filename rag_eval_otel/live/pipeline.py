@@ -331,7 +331,7 @@ class Pipeline:
         """Return the RAG turns in ``trace``, and if there is none, the reason to write on spans."""
         for name, count in Counter(map(dialect_of, trace.spans.values())).items():
             if name is not None:
-                self.instruments.tally.add("source", name, count)
+                self.instruments.tally.add("source", name, number=count)
         if trace.is_doubled:
             self.instruments.found(_count_turns(trace))
             self.scorer.refuse("ambiguous", turns=_count_turns(trace))

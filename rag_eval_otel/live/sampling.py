@@ -24,6 +24,7 @@ from rag_eval_otel.types import Evaluation, SkipReason
 
 _MINUTE = 60.0
 _CELLS = 60_000  # of a window: an admitted turn counts for one millisecond too long at most
+_RECENT = 500  # turns in the mean of probabilities
 _SUSPICIOUS = 4.0  # how much more often a suspicious turn is chosen, by default
 
 _MODELS: Final = (
@@ -50,8 +51,8 @@ class Admission:
     - ``suspicious_rate``: in a cascade, the rate of turns with bad offline scores. None: four times
       the rate that the turn would have otherwise.
     - ``has_cascade``: whether the offline judge evaluates all turns first.
-    - ``pace``: returns a factor up to 1 of all probabilities, so that the budget lasts. It is
-      called once for each turn.
+    - ``pace``: returns the share of turns, up to 1, that the budget affords. It is called once for
+      each turn. All probabilities are multiplied by one factor, so that their mean is this share.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class Admission:
         # One turn in several minutes, if less than one in a minute is allowed.
         minutes = 1 / max_per_minute if max_per_minute and max_per_minute < 1 else 1
         self._turns = SlidingWindow(_MINUTE * minutes, cells=_CELLS)
+        self._seen = 0
+        self._mean = 0.0  # of the probabilities of recent turns, before they are lowered
         self._reset_lock()
         call_in_child(self._reset_lock)
 
@@ -105,8 +108,8 @@ class Admission:
         budget. In a cascade, each turn is evaluated by the offline judge, and the result has the
         probability for the judge. `judged` then decides.
         """
-        pace = self._pace()
-        if self._rate >= 1 and not self._rules and pace >= 1:
+        share = self._pace()
+        if self._rate >= 1 and not self._rules and share >= 1:
             sampling = Sampling()
         else:
             # With the rate 0 and no rules, scoring is off, also for turns with errors.
@@ -114,6 +117,9 @@ class Admission:
             probability = (
                 0.0 if is_off else probability_of(facts(), self._rules, otherwise=self._rate)
             )
+            if not self.has_cascade:
+                self._learn(probability)
+            pace = self._lowered(share)
             sampling = self._sampling(trace_id, probability * pace, pace=pace)
             if not self.has_cascade and sampling_point(trace_id) >= probability * pace:
                 return "budget" if sampling_point(trace_id) < probability else "sample_rate"
@@ -125,13 +131,14 @@ class Admission:
         ``sampling`` is the result of `draw`. A turn is suspicious if the label of its ``offline``
         scores is not ``pass``. The probability depends on this label, on the rates and on the
         pace of the budget, and is known before the judge is asked. No probability is above
-        the pace, so that suspicious turns cannot exhaust the budget.
+        the pace.
         """
         probability, pace = sampling.probability, sampling.pace
         if offline.label != "pass":
             rate = self._suspicious_rate
             more = min(pace, probability * _SUSPICIOUS) if rate is None else rate * pace
             probability = max(probability, more)
+        self._learn(probability / pace)
         if sampling_point(trace_id) >= probability:
             return None
         return self._sampling(trace_id, probability, pace=pace)
@@ -144,6 +151,18 @@ class Admission:
         """
         is_targeted = sampling_point(trace_id) >= self._rate * pace
         return Sampling(probability=probability, is_targeted=is_targeted, pace=pace)
+
+    def _learn(self, probability: float) -> None:
+        """Include a probability, before it is lowered, in the mean of recent turns."""
+        with self._lock:
+            self._seen += 1
+            self._mean += (probability - self._mean) / min(self._seen, _RECENT)
+
+    def _lowered(self, share: float) -> float:
+        """Return the factor of probabilities with which ``share`` of the turns is evaluated."""
+        if share >= 1 or not self._mean:
+            return share
+        return min(1.0, share / self._mean)
 
     def is_over_budget(self) -> bool:
         """Count one turn, and return True if the limit of turns a minute is reached."""

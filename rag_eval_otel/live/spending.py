@@ -114,12 +114,12 @@ class Spending:
     # --- sampling -------------------------------------------------------------------------------
 
     def pace(self) -> float:
-        """Count a turn, and return the factor of its probability, above 0 and at most 1.
+        """Count a turn, and return the share of turns to evaluate, above 0 and at most 1.
 
         With ``at_budget="sample"``, an evaluated turn may take on average what each limit earns in
-        the time between two turns: the limit, divided by its seconds. The factor is this amount,
+        the time between two turns: the limit, divided by its seconds. The share is this amount,
         divided by the mean that an evaluated turn takes, and the lowest of all limits counts. Both
-        means are over recent turns. The factor is 1 until the first turn is evaluated.
+        means are over recent turns. The share is 1 until the first turn is evaluated.
         """
         if self._budget is None or not self._is_paced:
             return 1.0

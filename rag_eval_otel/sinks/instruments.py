@@ -50,7 +50,7 @@ class Tally:
         self._lock = threading.RLock()
         self._counts: dict[Counted, Counter[str]] = {}
 
-    def add(self, kind: Counted, name: str, number: int = 1) -> None:
+    def add(self, kind: Counted, name: str, *, number: int = 1) -> None:
         with self._lock:
             self._counts.setdefault(kind, Counter())[name] += number
 
@@ -239,7 +239,7 @@ class InstrumentSink:
 
     def found(self, turns: int = 1) -> None:
         """Count ``turns`` RAG turns as found; `turn` counts later what became of each."""
-        self.tally.add("captured", "turn", turns)
+        self.tally.add("captured", "turn", number=turns)
         self._captured.add(turns)
 
     def turn(

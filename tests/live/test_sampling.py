@@ -103,15 +103,15 @@ PACES = (1.0, 0.5, 0.1, 0.01)
 def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
     rate: float, probability: float, pace: float
 ) -> None:
-    """At any pace, a chosen turn is targeted unless a turn without rules would be chosen too."""
+    """A chosen turn is targeted unless the rate, lowered by the same factor, has chosen it too."""
     rules = [SamplingRule(match={"tier": "gold"}, rate=probability)]
-    targeted = Admission(sample_rate=rate, rules=rules, pace=lambda: pace)
-    plain = Admission(sample_rate=rate, pace=lambda: pace)
+    admission = Admission(sample_rate=rate, rules=rules, pace=lambda: pace)
     for trace_id in range(500):
-        found = targeted.draw(trace_id, lambda: {"tier": ("gold",)})
+        tier = "gold" if trace_id % 2 else "free"
+        found = admission.draw(trace_id, lambda tier=tier: {"tier": (tier,)})  # type: ignore[misc]
         if isinstance(found, Sampling):
-            assert found.is_targeted == (not isinstance(plain.draw(trace_id), Sampling))
-            assert found.probability == probability * pace
+            assert found.is_targeted == (sampling_point(trace_id) >= rate * found.pace)
+            assert found.probability == (probability if trace_id % 2 else rate) * found.pace
 
 
 @pytest.mark.parametrize("pace", PACES)
@@ -120,22 +120,45 @@ def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
 def test_the_pace_holds_for_suspicious_turns_too(
     suspicious_rate: float | None, rate: float, pace: float
 ) -> None:
-    """No turn has a higher probability than the pace, and the uniform part has the same of all."""
+    """All probabilities have one factor, and the uniform part is the same for all labels."""
     admission = Admission(
         sample_rate=rate, suspicious_rate=suspicious_rate, has_cascade=True, pace=lambda: pace
     )
-    uniform: dict[Label | None, list[int]] = {}
-    for label in ("pass", "fail", None):
-        offline = offline_evaluation(label)
-        kept = uniform[label] = []
-        for trace_id in range(500):
-            drawn = admission.draw(trace_id)
-            assert isinstance(drawn, Sampling)
-            found = admission.judged(trace_id, drawn, offline=offline)
-            if found is not None:
-                assert sampling_point(trace_id) < found.probability <= pace
-                kept += [] if found.is_targeted else [trace_id]
-    assert uniform["pass"] == uniform["fail"] == uniform[None]
+    suspicious = max(rate, min(1, 4 * rate) if suspicious_rate is None else suspicious_rate)
+    for trace_id in range(500):
+        drawn = admission.draw(trace_id)
+        assert isinstance(drawn, Sampling)
+        point = sampling_point(trace_id)
+        for label in ("pass", "fail", None):
+            found = admission.judged(trace_id, drawn, offline=offline_evaluation(label))
+            full = rate if label == "pass" else suspicious
+            if found is None:
+                assert point >= full * drawn.pace * 0.999
+            else:
+                assert found.probability == pytest.approx(full * drawn.pace)
+                assert found.is_targeted == (point >= rate * drawn.pace)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("rate", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("kind", ["plain", "errors", "cascade"])
+def test_the_share_that_the_budget_affords_is_evaluated(
+    kind: str, rate: float, share: float
+) -> None:
+    """Probabilities are lowered no more than the budget needs, whatever the rates are."""
+    admission = Admission(sample_rate=rate, has_cascade=kind == "cascade", pace=lambda: share)
+    chosen, turns, bad = 0, 20_000, 0.1
+    for trace_id in range(turns):
+        is_bad = trace_id % 10 == 0
+        facts = {"error": (is_bad and kind == "errors",)}
+        found = admission.draw(trace_id, lambda facts=facts: facts)  # type: ignore[misc]
+        if kind == "cascade" and isinstance(found, Sampling):
+            label: Label = "fail" if is_bad else "pass"
+            found = admission.judged(trace_id, found, offline=offline_evaluation(label)) or "budget"
+        chosen += isinstance(found, Sampling)
+    higher = {"plain": rate, "errors": 1.0, "cascade": min(1.0, 4 * rate)}[kind]
+    wanted = (1 - bad) * rate + bad * higher
+    assert chosen / turns == pytest.approx(min(share, wanted), rel=0.2)
 
 
 def turn_with(metadata: Mapping[str, Any], *, error: str | None = None) -> Turn:

@@ -76,7 +76,7 @@ def test_with_enough_budget_every_turn_is_evaluated() -> None:
 
 def test_a_turn_that_sampling_leaves_out_has_the_reason_budget() -> None:
     """A turn beyond the rate of the user has the reason ``sample_rate`` all the same."""
-    admission = Admission(sample_rate=0.5, pace=lambda: 0.5)
+    admission = Admission(sample_rate=0.5, pace=lambda: 0.25)
     found = [admission.draw(number * 0x9E3779B97F4A7C15) for number in range(2_000)]
     counts = [sum(one == reason for one in found) for reason in ("sample_rate", "budget")]
     chosen = [one for one in found if isinstance(one, Sampling)]

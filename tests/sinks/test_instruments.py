@@ -93,7 +93,7 @@ def test_counts_are_kept_by_kind_and_name() -> None:
     """The returned mapping is a copy."""
     tally = Tally()
     tally.add("turn", "scored")
-    tally.add("turn", "scored", 2)
+    tally.add("turn", "scored", number=2)
     tally.add("failure", "sink")
     seen = tally.of("turn")
     tally.add("turn", "scored")
