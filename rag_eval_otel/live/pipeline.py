@@ -21,7 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
@@ -40,7 +40,9 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
 from rag_eval_otel.live.sampling import attributes_around
 from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
-from rag_eval_otel.live.trees import SpanWriter, TreeJob, TreeParts, TreeUse
+from rag_eval_otel.live.tree_spans import SpanWriter
+from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse
+from rag_eval_otel.live.uncounted import UncountedTurns
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.endings import TimedCalls
@@ -305,8 +307,11 @@ class Pipeline:
                 finally:
                     self._release_held(trace, Ending(why))
 
-    def read(self, trace: Trace) -> None:
-        """Find the RAG turns in ``trace``, and have them scored; export other kept-back spans."""
+    def read(self, trace: Trace, uncounted: UncountedTurns) -> None:
+        """Find the RAG turns in ``trace``, and have them scored; export other kept-back spans.
+
+        ``uncounted`` gets the number of turns. Each turn is taken from it before it is submitted.
+        """
         ending = UNTOUCHED
         turns: list[Turn] | None = None
         try:
@@ -317,7 +322,11 @@ class Pipeline:
             if turns is None:
                 self.instruments.found(_count_turns(trace))
                 self.scorer.count_given_up("error", _count_turns(trace))
+            if not uncounted.found(len(turns or ())):
+                self.scorer.count_given_up(uncounted.given_up or "error", len(turns or ()))
             for turn in turns or ():
+                if not uncounted.take():  # given up
+                    break
                 is_submitted = False
                 with self._read_edge:
                     self._submit_turn(trace, turn)
@@ -363,9 +372,13 @@ class Pipeline:
         if job.admit(trace.trace_id, partial(attributes_around, turn, trace.spans)):
             self.scorer.submit(job)
 
-    def give_up(self, trace: Trace, why: GivenUp) -> None:
-        self.instruments.found(_count_turns(trace))
-        self.scorer.count_given_up(why, _count_turns(trace))
+    def give_up(self, trace: Trace, uncounted: UncountedTurns, why: GivenUp) -> None:
+        """Count the turns of ``trace`` that have no outcome, and export its kept-back spans."""
+        turns = uncounted.give_up(why)
+        if turns is None:  # the trace was not read
+            turns = _count_turns(trace)
+            self.instruments.found(turns)
+        self.scorer.count_given_up(why, turns)
         self._release_held(trace, given_up(why))
 
     def _release_held(self, trace: Trace, ending: Ending) -> None:
@@ -431,12 +444,11 @@ class _TraceJob:
 
     pipeline: Pipeline
     trace: Trace
-    is_read: bool = False
+    uncounted: UncountedTurns = field(default_factory=UncountedTurns)
     seconds_left: float = float("inf")
 
     def begin(self) -> bool:
-        self.pipeline.read(self.trace)
-        self.is_read = True
+        self.pipeline.read(self.trace, self.uncounted)
         return False
 
     async def run(self) -> None: ...
@@ -446,8 +458,7 @@ class _TraceJob:
         return self.trace.size
 
     def give_up(self, why: GivenUp) -> None:
-        if not self.is_read:
-            self.pipeline.give_up(self.trace, why)
+        self.pipeline.give_up(self.trace, self.uncounted, why)
 
 
 def _key_of(span: ReadableSpan) -> Key:

@@ -375,3 +375,52 @@ def test_fault_26_a_part_that_blocks_the_event_loop(
         lost = counted.get(("error", "blocked"), 0)
         assert lost <= 4
         assert sum(n for (outcome, _), n in counted.items() if outcome == "scored") == 40 - lost
+
+
+class HangingOnce:
+    """A span processor that blocks the evaluator's thread at its first span."""
+
+    def __init__(self, inner: Any) -> None:
+        """Pass all spans on to ``inner``."""
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self._inner = inner
+
+    def on_end(self, span: Any) -> None:
+        """Block once, and export."""
+        if threading.current_thread().name == "rag-eval-otel" and not self.entered.is_set():
+            self.entered.set()
+            assert self.go_on.wait(3 * PATIENCE)
+        self._inner.on_end(span)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.fault(26, expected="an exporter that blocks: each turn of its trace is counted once")
+@pytest.mark.usefixtures("impatient")
+def test_fault_26_an_exporter_that_blocks_while_a_trace_is_read(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """Of three turns, one is being scored, one was refused, and one was not looked at yet."""
+    with attached(
+        judge=good_judge(),
+        metrics=["context_relevance"],
+        embedder=OnesEmbedder(),
+        hold_seconds=600,
+        max_turns_per_minute=1,
+    ) as app:
+        hanging = HangingOnce(app.pipeline._next)  # noqa: SLF001
+        app.pipeline.attach(hanging)  # type: ignore[arg-type]
+        root = app.plain("request")
+        for number in range(3):
+            app.turn(number, root)
+        root.end()
+        assert hanging.entered.wait(PATIENCE)
+        wait_until(lambda: sum(app.counted().values()) >= 3)
+        hanging.go_on.set()
+        assert app.handle.flush(PATIENCE)
+        app.handle.shutdown(PATIENCE)
+        check_invariants(app, turns=3, spans=10)
+        counted = app.counted()
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    assert counted == {("scored", None): 1, ("skipped", "budget"): 1, ("error", "blocked"): 1}

@@ -18,6 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from rag_eval_otel.config import Config
+from rag_eval_otel.live.uncounted import UncountedTurns
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import (
@@ -348,3 +349,67 @@ def test_an_ending_without_a_status_leaves_the_span_as_it_is() -> None:
         job.begin()
         captured.pipeline.hold.release(job.key, Ending())  # type: ignore[attr-defined]
         assert [said_on(span) for span in captured.spans] == [None] * 3
+
+
+# --- an exporter that blocks ----------------------------------------------------------------------
+
+
+class Hanging(SpanProcessor):
+    """Blocks the thread that ends the first span."""
+
+    def __init__(self) -> None:
+        """Block later."""
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Block at the first span."""
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.go_on.wait(120)
+
+
+@pytest.mark.parametrize("by", ["watchdog", "deadline"])
+def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job can be given up meanwhile; each turn is counted once, each span ends once."""
+    monkeypatch.setattr("rag_eval_otel.live.trees._WRITING_SECONDS", 0.05)
+    with patient() as (captured, evaluator):
+        hanging = Hanging()
+        captured.provider.add_span_processor(hanging)
+        run_two(captured)
+        job = evaluator.jobs.pop()
+        writer = threading.Thread(target=job.begin, daemon=True)
+        writer.start()
+        assert hanging.entered.wait(60)
+
+        def end() -> None:
+            if by == "watchdog":
+                job.give_up("blocked")
+            else:
+                captured.pipeline.hold.release_all("timeout", deadline=0, flush=lambda _: None)
+
+        ending = threading.Thread(target=end, daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive(), "it waits for the blocked thread"
+        hanging.go_on.set()
+        writer.join(60)
+        evaluator.do_all()
+        statuses = Counter(map(said_on, captured.spans))
+        assert statuses == {None: 5, "error" if by == "watchdog" else "timeout": 2}
+        assert set(Counter(span.context.span_id for span in captured.spans).values()) == {1}
+        if by == "watchdog":
+            assert captured.outcomes == {("error", "blocked"): 2}
+        assert len(captured.turns) == (0 if by == "watchdog" else 2)
+        captured.pipeline.hold.release_all("shutdown", deadline=0, flush=lambda _: None)
+        assert captured.pipeline.count_held() == 0
+
+
+def test_turns_that_are_found_after_the_job_was_given_up() -> None:
+    """They are counted by the thread that finds them, and none of them is taken."""
+    turns = UncountedTurns()
+    assert turns.give_up("blocked") is None
+    assert not turns.found(2)
+    assert not turns.take()
+    assert turns.given_up == "blocked"

@@ -1,0 +1,241 @@
+"""`SpanWriter`: write the spans of a LangChain run tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.dialects.values import messages_in, plain
+from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.span import about
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.text import exportable
+from rag_eval_otel.config import ContentCapture, Spans
+from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.redaction import Redactor
+from rag_eval_otel.runtime.guard import Edge
+
+if TYPE_CHECKING:
+    from opentelemetry.util.types import AttributeValue
+
+    Attributes = Mapping[str, AttributeValue | None]
+
+
+_ESSENTIAL = frozenset({"llm", "retriever", "tool"})
+_CLIENT = frozenset({"llm", "retriever"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanWriter:
+    """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``.
+
+    Texts are written on the spans only if ``content`` is ``span``.
+    """
+
+    tracer: Tracer
+    spans: Spans = "essential"
+    content: ContentCapture = "off"
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    metadata_keys: Sequence[str] = ()
+
+    def start(
+        self,
+        tree: RunTree,
+        steps: Mapping[Hashable, Step],
+        *,
+        also: Iterable[Hashable],
+        edge: Edge,
+    ) -> dict[int, Span]:
+        """Start the spans of the LangChain run tree ``tree``, and return the spans by run id.
+
+        The root run, the runs with ids in ``also``, and the runs that the option ``spans`` selects
+        get a span. Spans of parents are started first. ``steps`` maps a run id to the texts that
+        were read from the run. If a span cannot be started, it is missing from the result, and
+        ``edge`` handles the error.
+        """
+        if self.spans == "none":
+            return {}
+        by_id = {run.id: run for run in tree.runs}
+        forced = {tree.root.id, *also}
+        started: dict[int, Span] = {}
+        for run in tree.runs:
+            if run.id in forced or self._is_visible(run, by_id):
+                with edge:
+                    span = self._start(run, steps.get(run.id), by_id=by_id, started=started)
+                    started[run.id] = span
+        return started
+
+    def _is_visible(self, run: Run, by_id: Mapping[int, Run]) -> bool:
+        is_inner = run.kind == "retriever" and _is_inside_retriever(run, by_id)
+        if self.spans == "all":
+            return not (is_inner and run.is_search)  # LangChain has no run for it
+        return run.kind in _ESSENTIAL and not is_inner
+
+    def _start(
+        self,
+        run: Run,
+        step: Step | None,
+        *,
+        by_id: Mapping[int, Run],
+        started: Mapping[int, Span],
+    ) -> Span:
+        parent = by_id.get(run.parent) if run.parent else None
+        while parent is not None and parent.id not in started:
+            parent = by_id.get(parent.parent) if parent.parent else None
+        context = run.tree.context
+        if parent is not None:
+            context = set_span_in_context(started[parent.id], context)
+        operation = operation_of(run)
+        return self.tracer.start_span(
+            exportable(span_name(run, operation)),
+            context=context,
+            kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
+            attributes=self._attributes(run, step, operation),
+            start_time=run.start,
+        )
+
+    def _attributes(
+        self, run: Run, step: Step | None, operation: str | None
+    ) -> dict[str, AttributeValue]:
+        found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
+        found.update(_described(run, operation))
+        if run is run.tree.root:
+            found.update(about([run.metadata], self.metadata_keys))
+        if self.content == "span" and step is not None:
+            with suppress(RedactionError):  # then no text of the run is exported
+                found.update(_content(run, step, self.redactor))
+        return {
+            key: exportable(value) if isinstance(value, str) else value
+            for key, value in found.items()
+            if value is not None
+        }
+
+
+def end_span(span: Span, run: Run) -> None:
+    """End ``span`` at the time when ``run`` ended, with the run's error, if there is one.
+
+    If the run has not ended, the span ends at the time when the root run ended.
+    """
+    if run.error is not None:
+        span.set_attribute(semconv.ERROR_TYPE, run.error)
+        span.set_status(Status(StatusCode.ERROR))
+    at = run.end or run.tree.root.end
+    span.end(end_time=None if at is None else max(at, run.start))
+
+
+def _is_inside_retriever(run: Run, by_id: Mapping[int, Run]) -> bool:
+    parent = by_id.get(run.parent) if run.parent else None
+    while parent is not None:
+        if parent.kind == "retriever":
+            return True
+        parent = by_id.get(parent.parent) if parent.parent else None
+    return False
+
+
+def operation_of(run: Run) -> str | None:
+    """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
+    if run.kind == "llm":
+        is_chat = isinstance(run.asked, list)
+        return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
+    if run.kind == "retriever":
+        return semconv.OPERATION_RETRIEVAL
+    if run.kind == "tool":
+        return semconv.OPERATION_EXECUTE_TOOL
+    if run is not run.tree.root:
+        return None
+    called = any(_calls_tools(other) for other in run.tree.runs)
+    ran = any(
+        other.kind == "tool" for other in run.tree.runs
+    )  # without one, the call of a tool is a structured output
+    return semconv.OPERATION_INVOKE_AGENT if called and ran else semconv.OPERATION_INVOKE_WORKFLOW
+
+
+def _calls_tools(run: Run) -> bool:
+    return run.kind == "llm" and isinstance(run.told, dict) and bool(run.told.get("tool_calls"))
+
+
+def span_name(run: Run, operation: str | None) -> str:
+    """Return the span name of ``run``: the operation, then the model or the name of the run."""
+    target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
+    return " ".join(str(part) for part in (operation, target) if part) or run.name
+
+
+def _described(run: Run, operation: str | None) -> Attributes:
+    if run.kind == "llm":
+        read, written = run.tokens or (None, None)
+        return {
+            semconv.GEN_AI_PROVIDER_NAME: run.metadata.get("ls_provider"),
+            semconv.GEN_AI_REQUEST_MODEL: run.metadata.get("ls_model_name"),
+            semconv.GEN_AI_RESPONSE_MODEL: run.model,
+            semconv.GEN_AI_RESPONSE_ID: run.response_id,
+            semconv.GEN_AI_USAGE_INPUT_TOKENS: read,
+            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
+        }
+    if run.kind == "retriever":
+        count = len(run.told) if isinstance(run.told, list) else None
+        return {semconv.DOCUMENT_COUNT: count}
+    if run.kind == "tool":
+        return {semconv.GEN_AI_TOOL_NAME: run.name}
+    if operation == semconv.OPERATION_INVOKE_AGENT:
+        return {semconv.GEN_AI_AGENT_NAME: run.name}
+    return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
+
+
+def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
+    asked = None if step.input is None else clean.text(step.input)
+    told = None if step.output is None else clean.text(step.output)
+    if run.kind == "retriever":
+        documents = [
+            {"id": p.id, "score": p.score, "content": clean.text(p.text)}
+            for p in step.documents or ()
+        ]
+        return {
+            semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
+            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(documents),
+        }
+    if run.kind == "tool":
+        return {
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: clean.text(_arguments(run)),
+            semconv.GEN_AI_TOOL_CALL_RESULT: told,
+        }
+    shown = _messages_shown(run) or ([("user", asked)] if asked else [])
+    return {
+        semconv.GEN_AI_INPUT_MESSAGES: _messages((role, clean.text(text)) for role, text in shown),
+        semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
+    }
+
+
+def _arguments(run: Run) -> str:
+    return run.asked if isinstance(run.asked, str) else _json(run.asked)
+
+
+def _messages_shown(run: Run) -> list[tuple[str, str]]:
+    if run.kind != "llm":
+        return []
+    if isinstance(run.asked, str):
+        return [("user", run.asked)]
+    return [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(plain(run.asked))]
+
+
+def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
+    found = [
+        {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
+    ]
+    return _json(found) if found else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
