@@ -324,7 +324,7 @@ class _Noting:
     def drop(self, reason: str, _turns: int) -> None:
         raise AssertionError(reason)
 
-    def shutdown(self, _timeout: float) -> None:
+    def shutdown(self, _timeout: float, **_grace: float) -> None:
         """Do nothing, because there is no thread to stop."""
 
 
