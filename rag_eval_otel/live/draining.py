@@ -140,7 +140,9 @@ class Draining:
     def _stop(self, end: float, reserve: float) -> None:
         """Cancel evaluations, and close the sinks."""
         pipeline, share = self.pipeline, max(reserve, _GRACE) / 4
-        pipeline.evaluator.shutdown(self._left(end - 2 * share), grace=share)
+        wait = self._left(end - 2 * share)
+        stop = partial(pipeline.evaluator.shutdown, wait, grace=share)
+        self._within(pipeline.releases, wait + share + _GRACE, stop)
         close = _done(pipeline.scorer.close)
         self._within(pipeline.releases, max(self._left(end), 2 * share), close)
         pipeline.flushes.close()

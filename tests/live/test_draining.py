@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -59,10 +60,10 @@ class HangingPipeline:
 
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
 def test_a_drain_in_which_everything_hangs_takes_its_time(seconds: float) -> None:
-    """Judge, exporter and sinks hang: the drain ends half a second after its time at the latest."""
+    """Judge, exporter and sinks hang: the drain ends a second after its time at the latest."""
     pipeline = HangingPipeline()
     Draining(cast("Pipeline", pipeline)).drain(seconds)
-    assert seconds - 1 <= pipeline.now <= seconds + 0.5
+    assert seconds - 1 <= pipeline.now <= seconds + 1
 
 
 class HangingFlush(BatchSpanProcessor):
@@ -86,14 +87,16 @@ def test_spans_are_released_though_every_flush_hangs() -> None:
     """Flushes that hang have threads of their own, and those that find no thread are dropped."""
     gate = threading.Event()
     processor = HangingFlush(gate)
-    with attached(judge=GatedJudge(), shutdown_seconds=0.5) as app:
+    with attached(judge=GatedJudge(), shutdown_seconds=0.5, hold_seconds=3600) as app:
         app.provider.add_span_processor(processor)
         for _ in range(8):
             assert app.handle.flush(0.05) is False
         app.turn()
-        app.handle.shutdown()
+        assert app.handle.flush(0.5) is False
+        give_up = time.monotonic() + PATIENCE / 6
+        while app.handle.stats.held and time.monotonic() < give_up:
+            time.sleep(0.01)
         assert "chain" in processor.taken
-        assert not gate.is_set()
         gate.set()
 
 

@@ -417,4 +417,5 @@ def test_texts_are_exported_where_that_is_asked_for() -> None:
     assert span.attributes[semconv.QUESTION] == "When was [redacted] founded?"
     assert span.attributes[semconv.ANSWER] == "[redacted] was founded in [redacted]."
     assert "History: [redacted] was founded in [redacted]." in str(span.events)
-    assert "1987" not in str(span)
+    said = [span.attributes, *(event.attributes for event in span.events)]  # times have digits, too
+    assert "1987" not in str(said)
