@@ -34,6 +34,7 @@ from rag_eval_otel.results.rows import Row
 from rag_eval_otel.testing import FakeJudge, HttpReply, ScriptedOpenAI
 from support import good_parts
 
+JSON = {"Content-Type": "application/json"}
 CARD = r"\b\d{4}-\d{4}\b"
 SAID = "My card is 1234-5678, and my name is Ada."
 SHOWN = "My card is [redacted], and my name is [redacted]."
@@ -359,8 +360,14 @@ def test_a_quoted_reply_loses_its_key_before_it_is_cut() -> None:
     """A server that replies with a text quotes the key at any place."""
     key = "Zq" * 40
     for length in (130, 190):
-        with ScriptedOpenAI(lambda _, n=length: HttpReply(body=f"{'x' * n} {key}")) as server:
+        with ScriptedOpenAI(
+            lambda _, n=length: HttpReply(
+                body=json.dumps(f"{'x' * n} {key}").encode(), headers=JSON
+            )
+        ) as server:
             judge = OpenAIJudge("m", base_url=server.base_url, api_key=key)
             sample = Sample(question="Q", contexts=["C"], answer="A is B.")
-            (score,) = asyncio.run(evaluate(sample, ["faithfulness"], judge=judge)).scores
+            (score,) = asyncio.run(
+                evaluate(sample, ["faithfulness"], judge=judge, repairs=0)
+            ).scores
         assert "Zq" not in str(score)
