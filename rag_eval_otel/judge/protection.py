@@ -131,7 +131,7 @@ class Endpoint:
         *,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] = random.SystemRandom().random,
     ) -> None:
         self.name = name
         self.limits = limits or Limits()
