@@ -38,7 +38,7 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 	$(BIN)/coverage report
 
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
-	$(BIN)/nox
+	$(BIN)/nox $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
 
 faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
 	@mkdir -p build
