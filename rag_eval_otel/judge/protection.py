@@ -63,6 +63,7 @@ _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
 _SLOW = 2.0  # a request that takes so many times as long as usual has timed out
 _LATE = 0.05  # a request that is cancelled so many seconds before its deadline has timed out
 _JITTER = 0.1  # most part that is added to a pause
+_RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
 _deadline: ContextVar[float] = ContextVar("rag_eval_otel_deadline", default=math.inf)
 
@@ -131,7 +132,7 @@ class Endpoint:
         *,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        draw: Callable[[], float] = random.SystemRandom().random,
+        draw: Callable[[], float] = _RANDOM.random,
     ) -> None:
         self.name = name
         self.limits = limits or Limits()
