@@ -1,6 +1,39 @@
-"""The fault matrix itself: the page of its results."""
+"""The fault matrix itself: its tests, and the page of their results."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from faults.reliability import ROWS, page
+
+FOLDER = Path(__file__).parent
+
+
+def marked() -> Iterator[tuple[str, str]]:
+    """Yield the row of each marker ``fault`` in this folder, and the name of its test."""
+    for path in FOLDER.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                for call in node.decorator_list:
+                    if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("mark.fault"):
+                        yield str(ast.literal_eval(call.args[0])), node.name
+
+
+def test_each_row_has_a_test() -> None:
+    """A row without a test, or a test of an unknown row, would be missing on the page."""
+    assert {row for row, _ in marked()} == set(ROWS)
+
+
+def test_the_names_of_tests_have_the_number_of_their_row() -> None:
+    """``pytest -k test_fault_07`` runs the tests of row 7."""
+    named = [(row, re.match(r"test_fault_(\d+)_", name), name) for row, name in marked()]
+    wrong = [
+        name
+        for row, found, name in named
+        if row.isdigit() and (not found or found[1] != f"{row:0>2}")
+    ]
+    assert not wrong
 
 
 def test_the_page_has_a_line_for_each_row_and_says_which_have_no_test() -> None:
