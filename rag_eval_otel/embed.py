@@ -21,8 +21,8 @@ from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai_client import OpenAIClient, connection
 from rag_eval_otel.judge.protection import CHARACTERS, Endpoint
-from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.texts import features
+from rag_eval_otel.judge.usage import Ledger, Meter
 from rag_eval_otel.providers import PROVIDERS, parts_of
 from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.runtime.workers import SyncFirst

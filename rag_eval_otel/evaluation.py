@@ -30,8 +30,8 @@ from rag_eval_otel.judge.outcomes import status_of
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
 from rag_eval_otel.judge.protection import time_limit
 from rag_eval_otel.judge.shortening import clipped
-from rag_eval_otel.judge.spending import measuring
 from rag_eval_otel.judge.tasks import Judge
+from rag_eval_otel.judge.usage import measuring
 from rag_eval_otel.judge.wire import prompt_hash
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.outcome import Metric

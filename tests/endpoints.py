@@ -8,7 +8,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.models import ProtectedJudge
 from rag_eval_otel.judge.outcomes import Outcome
-from rag_eval_otel.judge.protection import Attempt, Endpoint
+from rag_eval_otel.judge.protection import AttemptResult, Endpoint
 from rag_eval_otel.testing import FakeJudge
 
 
@@ -30,6 +30,6 @@ def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) 
     """Tell the observers of ``endpoint`` of attempts, and of a request that was not sent."""
     for outcome in outcomes:
         for observe in endpoint.observers:
-            observe(Attempt(endpoint=endpoint.name, outcome=outcome, seconds=0.4))
+            observe(AttemptResult(endpoint=endpoint.name, outcome=outcome, seconds=0.4))
     for tell in endpoint.refusal_observers if not_sent else ():
         tell(endpoint.name, not_sent or "")

@@ -27,8 +27,8 @@ from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.prompting import prompt_text
 from rag_eval_otel.judge.replies import Reply
 from rag_eval_otel.judge.shortening import with_fewer_contexts
-from rag_eval_otel.judge.spending import Ledger, Meter
 from rag_eval_otel.judge.tasks import Judge, Task, may_share
+from rag_eval_otel.judge.usage import Ledger, Meter
 from rag_eval_otel.runtime.watchdog import within
 from rag_eval_otel.types import Fusion, Reasons, Usage
 

@@ -29,8 +29,8 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.outcomes import retry_after
-from rag_eval_otel.judge.spending import attempt
 from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.judge.usage import attempt
 from rag_eval_otel.providers import Provider
 from rag_eval_otel.redaction import scrubbed
 from rag_eval_otel.types import Usage

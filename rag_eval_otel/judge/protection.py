@@ -109,7 +109,7 @@ class EndpointState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptResult:
     """One attempt that has ended: the endpoint's name, the outcome, and the duration in seconds."""
 
     endpoint: str
@@ -120,8 +120,8 @@ class Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`; ``name`` is its name in messages.
 
-    ``observers`` are called with each `Attempt`, and ``refusal_observers`` with the name and the
-    reason for each request that is not sent. They must not raise. ``clock`` returns seconds,
+    ``observers`` are called with each `AttemptResult`, and ``refusal_observers`` with the name and
+    the reason for each request that is not sent. They must not raise. ``clock`` returns seconds,
     ``sleep`` waits, and ``draw`` returns a random number from 0 to 1.
     """
 
@@ -136,7 +136,7 @@ class Endpoint:
     ) -> None:
         self.name = name
         self.limits = limits or Limits()
-        self.observers: list[Callable[[Attempt], None]] = []
+        self.observers: list[Callable[[AttemptResult], None]] = []
         self.refusal_observers: list[Callable[[str, str], None]] = []
         self._clock = clock
         self._sleep = sleep
@@ -374,7 +374,7 @@ class Endpoint:
         # Without the lock, because a handler of the application may block.
         self._tell(change, outcome, pause=pause)
         for observe in self.observers:
-            observe(Attempt(endpoint=self.name, outcome=outcome, seconds=now - began))
+            observe(AttemptResult(endpoint=self.name, outcome=outcome, seconds=now - began))
 
     def _outcome(self, attempt: _Attempt, error: BaseException | None, seconds: float) -> Outcome:
         if error is None:

@@ -37,8 +37,8 @@ from rag_eval_otel.capture.text import USUAL
 from rag_eval_otel.capture.trace import Trace
 from rag_eval_otel.capture.turn import Turn, find_turns
 from rag_eval_otel.config import Config
+from rag_eval_otel.live.admission import attributes_around
 from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
-from rag_eval_otel.live.sampling import attributes_around
 from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
 from rag_eval_otel.live.tree_spans import SpanWriter
 from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse

@@ -24,9 +24,9 @@ from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evalu
 from rag_eval_otel.judge.ask import ReplyCache
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.prompting import BUILT_IN, load_prompts
+from rag_eval_otel.live.admission import Admission, facts_of
 from rag_eval_otel.live.hold import Awaited
 from rag_eval_otel.live.repeats import RecentTurns, SharedEvaluations
-from rag_eval_otel.live.sampling import Admission, facts_of
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices

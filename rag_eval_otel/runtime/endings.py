@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from rag_eval_otel.config import OnSigterm
 from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.installed import IMPORT_FILE, is_importing
 from rag_eval_otel.runtime.workers import DaemonExecutor
 
 SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], object]
@@ -42,8 +43,7 @@ _NAP: Final = 0.005  # seconds
 _THREADS: Final = "rag-eval-otel"  # the names of all our threads begin with it
 _LAST: Final = -100  # the priority of our Finalize: after those of the application
 _MAX_HUNG: Final = 4  # threads for calls that may hang
-_IMPORT_FILE: Final = "<frozen importlib._bootstrap>"
-_WAITING: Final = "acquire"  # the function of that file that waits for a module's lock
+_WAITING: Final = "acquire"  # the function of `IMPORT_FILE` that waits for a module's lock
 
 _LOCKING: Final = ("rag_eval_otel.", "opentelemetry.sdk.", "logging")
 """Modules whose functions may hold a lock that the last work needs."""
@@ -356,7 +356,7 @@ def wait_for_imports(timeout: float = _MAX_IMPORT_WAIT) -> bool:
     module, because the thread that has its lock does not exist in the child.
     """
     until = time.monotonic() + timeout
-    is_inside = _imports(sys._getframe())  # noqa: SLF001  # documented, but not public
+    is_inside = is_importing(sys._getframe())  # noqa: SLF001  # documented, but not public
     while any(_must_end(frame, is_inside=is_inside) for frame in _frames_of_ours()):
         if time.monotonic() > until:
             return False
@@ -381,16 +381,8 @@ def _must_end(frame: FrameType, *, is_inside: bool) -> bool:
 
     It cannot if it waits for an import that the forking thread is inside of (``is_inside``).
     """
-    waits = frame.f_code.co_filename == _IMPORT_FILE and frame.f_code.co_name == _WAITING
-    return _imports(frame) and not (is_inside and waits)
-
-
-def _imports(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == _IMPORT_FILE:
-            return True
-        frame = frame.f_back
-    return False
+    waits = frame.f_code.co_filename == IMPORT_FILE and frame.f_code.co_name == _WAITING
+    return is_importing(frame) and not (is_inside and waits)
 
 
 class TimedCalls:

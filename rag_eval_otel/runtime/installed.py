@@ -1,4 +1,4 @@
-"""Import optional packages when they are needed, and look up the versions of installed packages."""
+"""Import optional packages, find imports under way, and look up versions of installed packages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final
 
 from rag_eval_otel import semconv
@@ -87,3 +88,16 @@ def require(module: str, extra: str = EXTRA) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingDependencyError(module.partition(".")[0], extra) from error
+
+
+IMPORT_FILE: Final = "<frozen importlib._bootstrap>"
+"""The file that Python names in the frames of an import statement."""
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Return True if the thread that runs ``frame`` is inside an import statement."""
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORT_FILE:
+            return True
+        frame = frame.f_back
+    return False

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from rag_eval_otel.errors import PartBlockedError
+from rag_eval_otel.runtime.installed import is_importing
 
 TICK_SECONDS = 0.25
 PATIENCE = 10.0  # seconds for which a part may block the event loop
@@ -150,7 +151,8 @@ class Watchdog:
         if activity.is_idle or activity is not self._watched or activity.beats != self._beats:
             self._watched, self._beats, self._still = activity, activity.beats, 0
             return None
-        if _is_importing(activity.thread):
+        # Documented, for debuggers.
+        if is_importing(sys._current_frames().get(activity.thread or 0)):  # noqa: SLF001
             return None
         self._still += 1
         part = next(reversed(activity.parts), None)
@@ -159,12 +161,3 @@ class Watchdog:
             return None
         self._still = 0
         return part or "evaluator"
-
-
-def _is_importing(thread: int | None) -> bool:
-    frame = sys._current_frames().get(thread or 0)  # noqa: SLF001  # documented, for debuggers
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False

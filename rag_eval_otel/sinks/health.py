@@ -24,7 +24,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
-from rag_eval_otel.judge.protection import Attempt, Endpoint, EndpointState
+from rag_eval_otel.judge.protection import AttemptResult, Endpoint, EndpointState
 from rag_eval_otel.judge.throttling import BreakerState
 from rag_eval_otel.runtime.fork import call_in_child
 
@@ -311,7 +311,7 @@ class _EndpointReport:
 
     # --- requests, on the thread that sends them --------------------------------------------------
 
-    def _count_attempt(self, attempt: Attempt) -> None:
+    def _count_attempt(self, attempt: AttemptResult) -> None:
         attributes = {**_named(attempt.endpoint), semconv.OUTCOME: attempt.outcome}
         self._attempts.add(1, attributes)
         self._latency.record(attempt.seconds, attributes)

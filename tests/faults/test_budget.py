@@ -19,7 +19,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.metrics.rubric import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import HttpReply, ManualClock, ScriptedOpenAI

@@ -22,7 +22,7 @@ from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.protection import Attempt, Endpoint, EndpointState
+from rag_eval_otel.judge.protection import AttemptResult, Endpoint, EndpointState
 from rag_eval_otel.judge.throttling import Limits, RateLimiter
 from rag_eval_otel.metrics import ContextRelevance
 from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
@@ -243,7 +243,7 @@ def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Inva
             return refusals.pop()
         return good_parts(body)
 
-    def observe(attempt: Attempt) -> None:
+    def observe(attempt: AttemptResult) -> None:
         now = time.monotonic()
         attempts.append((now - attempt.seconds, now, attempt.outcome))
 

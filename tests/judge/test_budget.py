@@ -27,7 +27,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.budget import Budget, SlidingWindow, Taken
 from rag_eval_otel.judge.redis_counts import RedisCounts
-from rag_eval_otel.judge.spending import Ledger, Meter, attempt, measuring, shares
+from rag_eval_otel.judge.usage import Ledger, Meter, attempt, measuring, shares
 from rag_eval_otel.limits import Limit, limits_of
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock

@@ -22,7 +22,7 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.outcomes import outcome_of, retry_after
-from rag_eval_otel.judge.protection import Attempt, Endpoint, time_limit
+from rag_eval_otel.judge.protection import AttemptResult, Endpoint, time_limit
 from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.runtime.watchdog import ACTIVITY, Activity
 from virtual_time import run_virtually
@@ -486,7 +486,7 @@ def test_slots_are_shared_by_threads() -> None:
 
 def test_the_state_and_the_attempts_can_be_observed() -> None:
     """Counts by outcome and latency for gauges, and each attempt for a histogram."""
-    seen: list[Attempt] = []
+    seen: list[AttemptResult] = []
 
     async def use(server: Server) -> None:
         server.endpoint.observers.append(seen.append)

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import SOURCES, Source, good_judge, running, turns_counted
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
-from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge, ManualClock
 from rag_eval_otel.types import SkipReason

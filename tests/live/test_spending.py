@@ -11,7 +11,7 @@ from rag_eval_otel import Config, Sample
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.limits import limits_of
-from rag_eval_otel.live.sampling import Admission
+from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.live.score import build_measurement, build_offline
 from rag_eval_otel.live.spending import Spending, build_budget
 from rag_eval_otel.metrics.rubric import Guideline

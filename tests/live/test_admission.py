@@ -13,7 +13,7 @@ from opentelemetry.trace import set_span_in_context
 from pipeline import SOURCES, Source, good_answers, running, statuses, turn, turns_counted
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.turn import Turn
-from rag_eval_otel.live.sampling import Admission, facts_of, sampling_point
+from rag_eval_otel.live.admission import Admission, facts_of, sampling_point
 from rag_eval_otel.sampling import Sampling, SamplingRule
 from rag_eval_otel.testing import FakeJudge, ReceivedSpan
 from rag_eval_otel.types import Evaluation, Label, Score

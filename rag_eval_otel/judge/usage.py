@@ -27,8 +27,8 @@ Part = Literal["judge", "embedder"]
 
 
 @dataclass(slots=True)
-class Attempt:
-    """One attempt at a request. ``usage`` are the tokens that the server names; None: unknown."""
+class AttemptUsage:
+    """The tokens of one attempt at a request, as the server names them; None if it does not."""
 
     usage: Usage | None = None
 
@@ -129,16 +129,16 @@ _METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=Non
 
 
 @asynccontextmanager
-async def attempt() -> AsyncIterator[Attempt]:
+async def attempt() -> AsyncIterator[AttemptUsage]:
     """Count one attempt at a request: one HTTP request. Each retry is an attempt of its own.
 
     The attempt belongs to the `Meter` in whose ``with`` block it is made; without one, nothing is
     counted. Raises `BudgetSpentError`, before the attempt, if the budget is spent. The caller sets
-    ``usage`` of the `Attempt` to the tokens in the server's reply. An attempt that the server
+    ``usage`` of the `AttemptUsage` to the tokens in the server's reply. An attempt that the server
     refuses takes no tokens. If the tokens are unknown, because a reply does not name them or cannot
     be read, or after a timeout or a cancellation, the budget counts its estimate.
     """
-    meter, one = _METER.get(), Attempt()
+    meter, one = _METER.get(), AttemptUsage()
     if meter is None:
         yield one
         return
