@@ -87,6 +87,7 @@ def sdk_metrics_enabled(environ: Mapping[str, str] | None = None) -> bool:
 def key_source(
     key: str | None,
     judge: object = "openai/",
+    *,
     environ: Mapping[str, str] | None = None,
 ) -> KeySource:
     """Return where the API key of ``judge`` comes from: ``code``, ``variable`` or ``none``.

@@ -207,10 +207,10 @@ class Measurement:
         asks = any(metric.asks for metric in self.metrics)
         remarks = _remarks(sample, cut, is_shortened=ask.is_shortened) if asks else {}
         found = (
-            _remarked(_outcome(m, run), m, remarks)
+            _remarked(_outcome(m, run), m, remarks=remarks)
             for m, run in zip(self.metrics, runs, strict=True)
         )
-        scores = self._told(found, ask, embed, cost=cost)
+        scores = self._told(found, ask, embed=embed, cost=cost)
         usage = ask.usage + embed.usage
         return Evaluation(
             scores=tuple(scores),
@@ -228,8 +228,8 @@ class Measurement:
         self,
         scores: Iterable[Score],
         ask: Ask,
-        embed: Embed,
         *,
+        embed: Embed,
         cost: Callable[[Usage], float | None],
     ) -> Iterator[Score]:
         """Yield ``scores`` with their versions, requests and tokens, and with what these cost."""
@@ -295,7 +295,7 @@ def _remarks(sample: Sample, cut: Mapping[str, int], *, is_shortened: bool) -> d
     return found
 
 
-def _remarked(score: Score, metric: Metric, remarks: Mapping[str, Any]) -> Score:
+def _remarked(score: Score, metric: Metric, *, remarks: Mapping[str, Any]) -> Score:
     """Return ``score`` with ``remarks`` in its details, if ``metric`` asks a judge."""
     if not remarks or not metric.asks:
         return score
@@ -326,7 +326,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
         raise ConfigError(msg)
     measured = {metric.name for metric in metrics}
     for name in named:
-        require_measured("an overall label", name, measured)
+        require_measured(name, measured, told="an overall label")
     return frozenset(named) or None
 
 

@@ -311,7 +311,7 @@ class TraceBuffer:
         kept = view if kind != "other" else Bystander.of(view)
         trace.add(kept, size=size, now=self._clock())
         self._bytes += size
-        return self._stands(trace, view, kind)
+        return self._stands(trace, view, kind=kind)
 
     def sweep(self) -> list[Trace]:
         """Remove and return all traces that are complete.
@@ -364,9 +364,9 @@ class TraceBuffer:
         late = self._lost.setdefault(trace_id, Trace(trace_id=trace_id, first=now, last=now))
         if len(self._lost) > _LOST:
             self._lost.popitem(last=False)
-        return self._stands(late, view, kind_of(view))
+        return self._stands(late, view, kind=kind_of(view))
 
-    def _stands(self, trace: Trace, view: SdkSpan, kind: Kind) -> bool:
+    def _stands(self, trace: Trace, view: SdkSpan, *, kind: Kind) -> bool:
         chosen = self._contexts_from_prompt
         return stands_for_turn(
             trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen

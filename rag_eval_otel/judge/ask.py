@@ -56,7 +56,7 @@ class ReplyCache:
             self._replies.move_to_end(key)
         return found
 
-    def put(self, key: bytes, reply: Reply, model: str) -> None:
+    def put(self, key: bytes, reply: Reply, *, model: str) -> None:
         """Keep ``reply``, given by ``model``, under ``key``; if the cache is full, drop a reply."""
         self._replies[key] = (reply, model)
         while len(self._replies) > self._max:
@@ -206,7 +206,7 @@ class Ask:
     def _deliver(self, task: Task[Any], part: object) -> None:
         self._outcomes[task].set_result(part)
         if self._cache and self.model and isinstance(part, Reply) and not self.is_shortened:
-            self._cache.put(self._key(task), part, self.model)
+            self._cache.put(self._key(task), part, model=self.model)
 
     def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
         self._requests.discard(request)

@@ -336,7 +336,9 @@ def judge_errors(
         msg = "no reply in time"
         raise JudgeTimeoutError(msg) from error
     except openai.APIStatusError as error:
-        raise _status_error(error, clean, key_variable) from None  # the cause quotes all of it
+        raise _status_error(
+            error, clean, key_variable=key_variable
+        ) from None  # the cause quotes all of it
     except openai.APIError as error:
         if isinstance(error.__cause__, JudgeError):  # raised while the reply was read
             raise error.__cause__ from None
@@ -356,7 +358,7 @@ def _texts_in(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _status_error(
-    error: APIStatusError, clean: Callable[[str], str], key_variable: str
+    error: APIStatusError, clean: Callable[[str], str], *, key_variable: str
 ) -> JudgeError:
     status = error.status_code
     kind: type[JudgeError] = JudgeRequestError

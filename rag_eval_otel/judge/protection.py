@@ -350,7 +350,7 @@ class Endpoint:
         """Count how ``attempt`` ended: with ``error``, or with a reply."""
         now = self._clock()
         began = now if attempt.began is None else attempt.began
-        outcome = attempt.outcome = self._outcome(attempt, error, now - began)
+        outcome = attempt.outcome = self._outcome(attempt, error, seconds=now - began)
         if attempt.place is not None:
             self._limiter.settle(attempt.place, attempt.tokens)
         pause, change = 0.0, None
@@ -376,7 +376,9 @@ class Endpoint:
         for observe in self.observers:
             observe(AttemptResult(endpoint=self.name, outcome=outcome, seconds=now - began))
 
-    def _outcome(self, attempt: _Attempt, error: BaseException | None, seconds: float) -> Outcome:
+    def _outcome(
+        self, attempt: _Attempt, error: BaseException | None, *, seconds: float
+    ) -> Outcome:
         if error is None:
             return "ok" if attempt.is_usable else "unparsable"
         found = outcome_of(error)

@@ -52,7 +52,9 @@ class Draining:
         """
         deadline = self.pipeline.clock() + timeout
         if self.pipeline.recorder.runs:
-            self._within(self.pipeline.releases, timeout, _done(self.pipeline.recorder.flush))
+            self._within(
+                self.pipeline.releases, _done(self.pipeline.recorder.flush), timeout=timeout
+            )
         flushed = self.force_flush(int(self._left(deadline) * 1000))
         return self.pipeline.evaluator.flush(self._left(deadline)) and flushed
 
@@ -68,12 +70,12 @@ class Draining:
             pipeline.flush_next(timeout_millis / 1000)
             return not pipeline.hold
         deadline = pipeline.clock() + timeout_millis / 1000
-        self._within(pipeline.releases, self._left(deadline), _done(self._submit))
+        self._within(pipeline.releases, _done(self._submit), timeout=self._left(deadline))
         pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
         release = partial(self._release_all, "flushed", deadline)
-        is_released = self._within(pipeline.releases, self._left(deadline), release)
+        is_released = self._within(pipeline.releases, release, timeout=self._left(deadline))
         flush = partial(pipeline.flush_next, self._left(deadline))
-        return self._within(pipeline.flushes, self._left(deadline), flush) and is_released
+        return self._within(pipeline.flushes, flush, timeout=self._left(deadline)) and is_released
 
     def _submit(self) -> None:
         pipeline = self.pipeline
@@ -85,7 +87,9 @@ class Draining:
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
         def flush(left: float) -> None:
             with self.pipeline.release_edge:
-                self._within(self.pipeline.flushes, left, partial(self.pipeline.flush_next, left))
+                self._within(
+                    self.pipeline.flushes, partial(self.pipeline.flush_next, left), timeout=left
+                )
 
         return self.pipeline.hold.release_all(status, deadline=deadline, flush=flush)
 
@@ -115,10 +119,10 @@ class Draining:
         reserve = min(_MAX_RESERVE, timeout * _RESERVE)
         end = pipeline.clock() + timeout
         self._wait_and_release(end, reserve)
-        self._call(pipeline.flushes, self._flush_spans, end - reserve / 2)
+        self._call(pipeline.flushes, self._flush_spans, deadline=end - reserve / 2)
         self._stop(end, reserve)
         for provider in self._others():
-            self._call(pipeline.flushes, partial(self._flush_provider, provider), end)
+            self._call(pipeline.flushes, partial(self._flush_provider, provider), deadline=end)
         pipeline.flushes.close()
 
     def _others(self) -> list[Any]:
@@ -135,24 +139,25 @@ class Draining:
             pipeline.hold.wait_empty(0.0 if pipeline.evaluator.is_current() else wait)
         finally:  # also if Ctrl-C has interrupted the wait
             until = max(end - reserve / 2, pipeline.clock() + _GRACE)
-            self._call(pipeline.releases, partial(self._release_all, "shutdown", until), until)
+            release = partial(self._release_all, "shutdown", until)
+            self._call(pipeline.releases, release, deadline=until)
 
     def _stop(self, end: float, reserve: float) -> None:
         """Cancel evaluations, and close the sinks."""
         pipeline, share = self.pipeline, max(reserve, _GRACE) / 4
         wait = self._left(end - 2 * share)
         stop = partial(pipeline.evaluator.shutdown, wait, grace=share)
-        self._within(pipeline.releases, wait + share + _GRACE, stop)
+        self._within(pipeline.releases, stop, timeout=wait + share + _GRACE)
         close = _done(pipeline.scorer.close)
-        self._within(pipeline.releases, max(self._left(end), 2 * share), close)
+        self._within(pipeline.releases, close, timeout=max(self._left(end), 2 * share))
         pipeline.flushes.close()
         pipeline.releases.close()
 
-    def _call(self, calls: TimedCalls, call: Callable[[], object], deadline: float) -> None:
+    def _call(self, calls: TimedCalls, call: Callable[[], object], *, deadline: float) -> None:
         """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
-        self._within(calls, max(_GRACE, self._left(deadline)), _done(call))
+        self._within(calls, _done(call), timeout=max(_GRACE, self._left(deadline)))
 
-    def _within(self, calls: TimedCalls, timeout: float, call: Callable[[], bool]) -> bool:
+    def _within(self, calls: TimedCalls, call: Callable[[], bool], *, timeout: float) -> bool:
         """Return ``call()``, or False after ``timeout`` seconds."""
         pipeline = self.pipeline
         if pipeline.evaluator.is_current() or pipeline.config.sdk_disabled:

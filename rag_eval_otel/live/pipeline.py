@@ -372,7 +372,7 @@ class Pipeline:
         if job.admit(trace.trace_id, partial(attributes_around, turn, trace.spans)):
             self.scorer.submit(job)
 
-    def give_up(self, trace: Trace, uncounted: UncountedTurns, why: GivenUp) -> None:
+    def give_up(self, trace: Trace, uncounted: UncountedTurns, *, why: GivenUp) -> None:
         """Count the turns of ``trace`` that have no outcome, and export its kept-back spans."""
         turns = uncounted.give_up(why)
         if turns is None:  # the trace was not read
@@ -458,7 +458,7 @@ class _TraceJob:
         return self.trace.size
 
     def give_up(self, why: GivenUp) -> None:
-        self.pipeline.give_up(self.trace, self.uncounted, why)
+        self.pipeline.give_up(self.trace, self.uncounted, why=why)
 
 
 def _key_of(span: ReadableSpan) -> Key:

@@ -103,12 +103,12 @@ class SpanWriter:
             exportable(span_name(run, operation)),
             context=context,
             kind=SpanKind.CLIENT if run.kind in _CLIENT else SpanKind.INTERNAL,
-            attributes=self._attributes(run, step, operation),
+            attributes=self._attributes(run, step, operation=operation),
             start_time=run.start,
         )
 
     def _attributes(
-        self, run: Run, step: Step | None, operation: str | None
+        self, run: Run, step: Step | None, *, operation: str | None
     ) -> dict[str, AttributeValue]:
         found: dict[str, AttributeValue | None] = {semconv.GEN_AI_OPERATION_NAME: operation}
         found.update(_described(run, operation))
@@ -116,7 +116,7 @@ class SpanWriter:
             found.update(about([run.metadata], self.metadata_keys))
         if self.content == "span" and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
-                found.update(_content(run, step, self.redactor))
+                found.update(_content(run, step, clean=self.redactor))
         return {
             key: exportable(value) if isinstance(value, str) else value
             for key, value in found.items()
@@ -194,7 +194,7 @@ def _described(run: Run, operation: str | None) -> Attributes:
     return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
 
 
-def _content(run: Run, step: Step, clean: Redactor) -> Attributes:
+def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     if run.kind == "retriever":

@@ -182,12 +182,12 @@ def with_thresholds(
     """
     found = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
-        require_measured("a threshold", name, found)
+        require_measured(name, found, told="a threshold")
         found[name] = _with_threshold(found[name], threshold)
     return tuple(found.values())
 
 
-def require_measured(told: str, name: str, measured: Collection[str]) -> None:
+def require_measured(name: str, measured: Collection[str], *, told: str) -> None:
     """Raise `ConfigError` unless ``name`` is one of ``measured``, the names of measured metrics.
 
     ``told`` is what the user set for the metric, such as "a threshold", for the error message.

@@ -151,17 +151,17 @@ def _jsonl(path: Path) -> Iterator[Record]:
     with _readable(path), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Record(cells=_json_row(path, number, line), line=number)
+                yield Record(cells=_json_row(line, place=f"{path}, line {number}"), line=number)
 
 
-def _json_row(path: Path, number: int, line: str) -> Mapping[str, Any]:
+def _json_row(line: str, *, place: str) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
     except (RecursionError, ValueError) as error:
-        msg = f"{path}, line {number}: is not JSON: {error}"
+        msg = f"{place}: is not JSON: {error}"
         raise ConfigError(msg) from error
     if not isinstance(found, dict):
-        msg = f"{path}, line {number}: must be a JSON object, not {type(found).__name__}"
+        msg = f"{place}: must be a JSON object, not {type(found).__name__}"
         raise ConfigError(msg)
     return found
 
@@ -179,12 +179,13 @@ def _csv(path: Path) -> Iterator[Record]:
             raise ConfigError(msg)
         for cells in rows:
             if cells:
-                yield Record(cells=_csv_row(path, header, cells, rows.line_num), line=rows.line_num)
+                place = f"{path}, line {rows.line_num}"
+                yield Record(cells=_csv_row(header, cells, place=place), line=rows.line_num)
 
 
-def _csv_row(path: Path, header: list[str], cells: list[str], line: int) -> dict[str, str | None]:
+def _csv_row(header: list[str], cells: list[str], *, place: str) -> dict[str, str | None]:
     if len(cells) != len(header):
-        msg = f"{path}, line {line}: has {len(cells)} cells, but the header {len(header)}"
+        msg = f"{place}: has {len(cells)} cells, but the header {len(header)}"
         raise ConfigError(msg)
     return {name: _unquoted(cell) or None for name, cell in zip(header, cells, strict=True)}
 

@@ -105,17 +105,17 @@ def otlp_records(
     OTLP JSON.
     """
     for resource in message.get("resourceSpans", ()):
-        for span in _parts(resource, "scopeSpans", "spans"):
-            yield from _span(span, _service(resource), turns, metric)
+        for span in _parts(resource, "scopeSpans", name="spans"):
+            yield from _span(span, turns, service=_service(resource), metric=metric)
     for resource in message.get("resourceLogs", ()):
-        for record in _parts(resource, "scopeLogs", "logRecords"):
-            yield from _event(record, _service(resource), turns, metric)
+        for record in _parts(resource, "scopeLogs", name="logRecords"):
+            yield from _event(record, turns, service=_service(resource), metric=metric)
     for resource in message.get("resourceMetrics", ()):
-        for each in _parts(resource, "scopeMetrics", "metrics"):
+        for each in _parts(resource, "scopeMetrics", name="metrics"):
             yield from _counter(each, json.dumps(resource.get("resource"), sort_keys=True))
 
 
-def _parts(resource: Mapping[str, Any], scopes: str, name: str) -> Iterator[Mapping[str, Any]]:
+def _parts(resource: Mapping[str, Any], scopes: str, *, name: str) -> Iterator[Mapping[str, Any]]:
     for scope in resource.get(scopes, ()):
         yield from scope.get(name, ())
 
@@ -142,7 +142,7 @@ def _seconds(nanoseconds: object) -> float | None:
 
 
 def _span(
-    span: Mapping[str, Any], service: str, turns: Turns, metric: str | None
+    span: Mapping[str, Any], turns: Turns, *, service: str, metric: str | None
 ) -> Iterator[ScoreRecord]:
     attributes = _attributes(span)
     names = _metrics(attributes)
@@ -210,7 +210,7 @@ def _cells(name: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _event(
-    record: Mapping[str, Any], service: str, turns: Turns, metric: str | None
+    record: Mapping[str, Any], turns: Turns, *, service: str, metric: str | None
 ) -> Iterator[Row]:
     attributes = _attributes(record)
     name = text(attributes.get(semconv.GEN_AI_EVALUATION_NAME))

@@ -45,7 +45,7 @@ def read_scores(
     for message in _messages(path):
         columns.update(dict.fromkeys(map(str, message)))
         if is_otlp(message):
-            found = _checked_otlp(message, turns, metric)
+            found = _checked_otlp(message, turns, metric=metric)
         else:
             found = _table_row(message, turns.new(), path=path, metric=metric, stratum=stratum)
         for record in _named(path, found):
@@ -69,7 +69,7 @@ def _named(path: Path, found: Iterable[ScoreRecord]) -> Iterator[ScoreRecord]:
 
 
 def _checked_otlp(
-    message: Mapping[str, Any], turns: Turns, metric: str | None
+    message: Mapping[str, Any], turns: Turns, *, metric: str | None
 ) -> Iterator[ScoreRecord]:
     try:
         yield from otlp_records(message, turns, metric=metric)

@@ -221,7 +221,7 @@ class BackgroundEvaluator:
         """Return the record of what runs on a new event loop."""
         return Activity(self._blocked)
 
-    def advance(self, loop: _Loop, job: Job, stage: _Stage) -> bool:
+    def advance(self, loop: _Loop, job: Job, *, stage: _Stage) -> bool:
         """Record the ``stage`` that ``job`` has reached on ``loop``; return True if it may go on.
 
         Return False if the jobs of ``loop`` were given to another loop, or were given up.
@@ -236,7 +236,7 @@ class BackgroundEvaluator:
         """Return True if ``begin`` of ``job`` was called on a loop that was abandoned since."""
         return self._pending.get(job) == "waiting"
 
-    def finished(self, loop: _Loop, job: Job, why: GivenUp | None) -> None:
+    def finished(self, loop: _Loop, job: Job, *, why: GivenUp | None) -> None:
         """Remove ``job`` from the unfinished jobs. If it was not completed, call its ``give_up``.
 
         ``why`` is None for a completed job. `_give_up_all` may have given up the job before.
@@ -418,14 +418,14 @@ class _Loop:
     async def _work(self, job: Job) -> GivenUp | None:
         evaluator = self._evaluator
         if not evaluator.has_begun(job):
-            if not evaluator.advance(self, job, "running") or not job.begin():
+            if not evaluator.advance(self, job, stage="running") or not job.begin():
                 return None
-            evaluator.advance(self, job, "waiting")
+            evaluator.advance(self, job, stage="waiting")
         if not await self._slot(job):
             return "overload"
         began = self._loop.time()
         try:
-            if evaluator.advance(self, job, "running"):
+            if evaluator.advance(self, job, stage="running"):
                 await job.run()
         finally:
             self._pace.add(self._loop.time() - began)
@@ -484,4 +484,4 @@ class _Loop:
             why = "error"
         else:
             why = task.result()
-        self._evaluator.finished(self, job, why)
+        self._evaluator.finished(self, job, why=why)

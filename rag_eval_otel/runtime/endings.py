@@ -220,7 +220,7 @@ class _Sigterm:
             if there is signal.SIG_DFL:
                 self._set(signal.SIGTERM, _Handler(self._end, there))
             elif callable(there) and not isinstance(there, _Handler):
-                self._set(signal.SIGTERM, _Handler(partial(self._pass_on, there), there))
+                self._set(signal.SIGTERM, _Handler(partial(self._pass_on, there=there), there))
 
     def remove(self) -> None:
         """Restore the handler that was there, unless another one has replaced ours.
@@ -236,7 +236,7 @@ class _Sigterm:
         if getattr(signal.signal, "__wrapped__", None) is self._set:
             signal.signal = self._set
 
-    def _pass_on(self, there: SignalHandler, signum: int, frame: FrameType | None) -> None:
+    def _pass_on(self, signum: int, frame: FrameType | None, *, there: SignalHandler) -> None:
         """Call the handler ``there``, and do the last work if it ends by the default handler."""
         self._watch_restores()
         there(signum, frame)

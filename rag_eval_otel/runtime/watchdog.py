@@ -83,7 +83,7 @@ async def within(part: str, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
     with running(part):
         steps = call().__await__()
-    return cast("T", await _Steps(activity, part, steps))
+    return cast("T", await _Steps(activity, part, steps=steps))
 
 
 def _activity_for(part: str) -> Activity | None:
@@ -97,7 +97,7 @@ def _activity_for(part: str) -> Activity | None:
 class _Steps:
     """The steps of a coroutine on the event loop; during each, ``part`` is in ``activity``."""
 
-    def __init__(self, activity: Activity, part: str, steps: Generator[Any, Any, Any]) -> None:
+    def __init__(self, activity: Activity, part: str, *, steps: Generator[Any, Any, Any]) -> None:
         self._activity = activity
         self._part = part
         self._steps = steps

@@ -69,7 +69,7 @@ def score_attributes(
         found[semconv.EVALUATION_DURATION] = float(evaluation.duration)
         for key, remark in _REMARKS.items():
             found[key] = any(remark in score.detail for score in evaluation.scores) or None
-        found |= spent(evaluation.usage, evaluation.cost, evaluation.currency)
+        found |= spent(evaluation.usage, evaluation.cost, currency=evaluation.currency)
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
             found[semconv.EVALUATION_SAMPLING_PROBABILITY] = probability
@@ -93,7 +93,7 @@ _REMARKS: Mapping[str, str] = {
 """Attributes that are true if a score has an entry in its details, and the name of the entry."""
 
 
-def spent(usage: Usage, cost: float | None, currency: str) -> dict[str, AttributeValue]:
+def spent(usage: Usage, cost: float | None, *, currency: str) -> dict[str, AttributeValue]:
     """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
     found: dict[str, AttributeValue] = {}
     if usage.tokens:

@@ -78,7 +78,7 @@ class EventSink:
         if evaluation.sampling is not None:
             probability = float(evaluation.sampling.probability)
             yield semconv.EVALUATION_SAMPLING_PROBABILITY, probability
-        yield from spent(score.usage, score.cost, evaluation.currency).items()
+        yield from spent(score.usage, score.cost, currency=evaluation.currency).items()
         if self._explanations == "on" and score.explanation:
             yield semconv.GEN_AI_EVALUATION_EXPLANATION, score.explanation[:MAX_EXPLANATION]
 

@@ -61,7 +61,7 @@ _HYPHEN, _ORDER_MARK = (
 )  # of typesetting and of files; they mean nothing in a prompt
 
 
-def _is_ordinary(run: str, text: str, at: int) -> bool:
+def _is_ordinary(run: str, text: str, *, at: int) -> bool:
     """Return True if the hidden characters ``run``, at ``at`` in ``text``, belong to the writing.
 
     They do in emoji, in Persian, Arabic and Indic words, beside right-to-left letters, and as
@@ -79,10 +79,10 @@ def _is_ordinary(run: str, text: str, at: int) -> bool:
         return bool(_RTL.search(text, max(0, at - _NEAR), at + _NEAR))
     if run == _SPACE:
         return bool(_UNSPACED.match(before) or _UNSPACED.match(after))
-    return _is_variant(run, before, after)
+    return _is_variant(run, before=before, after=after)
 
 
-def _is_variant(run: str, before: str, after: str) -> bool:
+def _is_variant(run: str, *, before: str, after: str) -> bool:
     if "\ufe0e" <= run <= _EMOJI:
         return _is_symbol(before) or (before in _KEYS and after == _KEYCAP)
     if "\ufe00" <= run <= "\ufe02" or "\U000e0100" <= run <= "\U000e01ef":
@@ -101,7 +101,7 @@ def _hidden(text: str) -> Iterator[re.Match[str]]:
     ends = {match.end() for match in _FLAGS.finditer(text)} if "\U000e007f" in text else set()
     ends.update(_isolated(text))
     for run in _HIDDEN.finditer(text):
-        if run.end() not in ends and not _is_ordinary(run[0], text, run.start()):
+        if run.end() not in ends and not _is_ordinary(run[0], text, at=run.start()):
             yield run
 
 

@@ -604,9 +604,9 @@ def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     """The cache is bounded; a reply that was just used stays."""
     cache = ReplyCache(max_entries=2)
     for key in (b"1", b"2"):
-        cache.put(key, Rating(rating=1), "m")
+        cache.put(key, Rating(rating=1), model="m")
     assert cache.get(b"1") == (Rating(rating=1), "m")
-    cache.put(b"3", Rating(rating=2), "m")
+    cache.put(b"3", Rating(rating=2), model="m")
     assert [cache.get(key) is not None for key in (b"1", b"2", b"3")] == [True, False, True]
 
 
