@@ -127,14 +127,15 @@ class App:
 
     def counted(self) -> dict[tuple[Any, Any], int]:
         """Return ``rag.evaluation.turns`` by outcome and reason."""
-        points = self._points("rag.evaluation.turns")
+        points = self.points("rag.evaluation.turns")
         return {_key(point.attributes): int(point.value) for point in points}
 
     def counted_by(self, name: str, attribute: str) -> dict[Any, int]:
         """Return the counter ``name`` by the values of ``attribute``."""
-        return {point.attributes[attribute]: int(point.value) for point in self._points(name)}
+        return {point.attributes[attribute]: int(point.value) for point in self.points(name)}
 
-    def _points(self, name: str) -> list[Any]:
+    def points(self, name: str) -> list[Any]:
+        """Return the data points of the metric ``name``."""
         data = self.reader.get_metrics_data()
         metrics = (
             metric

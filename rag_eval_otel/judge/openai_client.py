@@ -30,7 +30,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.outcomes import retry_after
 from rag_eval_otel.judge.throttling import Limits
-from rag_eval_otel.judge.usage import attempt
+from rag_eval_otel.judge.usage import attempt, will_attempt
 from rag_eval_otel.providers import Provider
 from rag_eval_otel.redaction import scrubbed
 from rag_eval_otel.types import Usage
@@ -143,6 +143,7 @@ class OpenAIClient:
 
     async def open(self) -> None:
         """Make the client for the current event loop if there is none, which may take a second."""
+        will_attempt()
         with judge_errors(self._options["api_key"], self._key_variable):
             await self._client()
 

@@ -51,6 +51,10 @@ class Meter:
     the budget, too. If the client does not call `attempt`, the tokens given to `tell` count. If no
     tokens are named, the budget counts its estimate.
 
+    A request that ends before its first attempt, for example while it waits for a pause of the
+    server, counts as one request. If the client has called `will_attempt` before, it does not
+    count.
+
     ``model`` is the name under which prices are looked up, and ``size`` the number of characters of
     the prompt or of the texts to embed. ``usage`` are the attempts and tokens up to now.
     """
@@ -63,6 +67,7 @@ class Meter:
         self._part = part
         self._unused: Reservation | None = None
         self._is_told = False  # the tokens, if the client does not call `attempt`
+        self._assumed = 1  # attempts, if none is counted
         self._begun = 0  # attempts
         self._ended = 0
 
@@ -79,7 +84,7 @@ class Meter:
     ) -> None:
         _METER.reset(self._token)
         if error is not None and not self._begun:  # by a client that does not call `attempt`
-            self.usage = _requests(self._part, getattr(error, "requests", 1))
+            self.usage = _requests(self._part, min(self._assumed, getattr(error, "requests", 1)))
         reservation, self._unused = self._unused, None
         if reservation is None or self._budget is None:
             return
@@ -100,8 +105,12 @@ class Meter:
 
     @property
     def so_far(self) -> Usage:
-        """The usage with the attempt that is under way; without any attempt, one is assumed."""
-        return self.usage + _requests(self._part, max(self._begun, 1) - self._ended)
+        """The usage with the attempt that is under way; see the class for no attempt at all."""
+        return self.usage + _requests(self._part, max(self._begun, self._assumed) - self._ended)
+
+    def expect_attempts(self) -> None:
+        """Count attempts only, because the client calls `attempt` around each of them."""
+        self._assumed = 0
 
     async def begin(self) -> Reservation | None:
         """Return the budget's reservation for the next attempt, or None without a budget."""
@@ -126,6 +135,17 @@ class Meter:
 
 
 _METER: ContextVar[Meter | None] = ContextVar("rag_eval_otel_meter", default=None)
+
+
+def will_attempt() -> None:
+    """Tell the `Meter` of this context that the client calls `attempt` for each request it sends.
+
+    Clients call this before anything that may take time, so that no request is counted if the
+    evaluation is cancelled before one was sent.
+    """
+    meter = _METER.get()
+    if meter is not None:
+        meter.expect_attempts()
 
 
 @asynccontextmanager

@@ -259,10 +259,12 @@ class TurnScorer:
         sampling = self._admission.judged(chosen.trace_id, chosen.sampling, offline=offline)
         if sampling is None:
             return offline
-        is_refused = self._admission.is_over_budget()
-        judged = "budget" if is_refused else await self._spending.of(sample, sampling)
-        if not isinstance(judged, Evaluation):
-            return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
+        refused = replace(offline, sampling=Sampling(stage="offline", reason="budget"))
+        if self._admission.is_over_budget():
+            return refused
+        judged = await self._spending.of(sample, sampling, otherwise=refused)
+        if not isinstance(judged, Evaluation) or judged.sampling is not sampling:
+            return judged
         return replace(judged, offline=offline)
 
     def _emit(self, result: Evaluation, shown: Evaluation) -> None:
@@ -432,9 +434,10 @@ def build_offline(config: Config, judge: str | JudgeLike) -> Measurement:
 
 
 def build_spending(
-    config: Config, measurement: Measurement, *, on_error: Callable[[], None]
+    config: Config, measurement: Measurement, *, instruments: InstrumentSink
 ) -> Spending:
     """Return the `Spending` of ``config``; in a cascade, it has no offline judge of its own."""
+    on_error = partial(instruments.internal_error, "budget_redis")
     budget, at_budget = build_budget(config, on_error), config.at_budget
     judge = "lexical" if at_budget == "offline" else at_budget
     needs_judge = budget is not None and config.cascade is None
@@ -444,6 +447,7 @@ def build_spending(
         budget=budget,
         at_budget=at_budget,
         offline=build_offline(config, judge) if is_offline else None,
+        on_unused=instruments.count_cost,
     )
 
 
@@ -452,9 +456,7 @@ def build_scorer(
 ) -> TurnScorer:
     """Return the scorer of turns that ``config`` describes, with an evaluator of its own."""
     measurement = build_measurement(config)
-    spending = build_spending(
-        config, measurement, on_error=partial(instruments.internal_error, "budget_redis")
-    )
+    spending = build_spending(config, measurement, instruments=instruments)
     instruments.watch_budget(spending.observe_left)
     return TurnScorer(
         measurement,

@@ -55,7 +55,8 @@ class Spending:
     - ``sample``: the same as ``drop``, but `pace` lowers the probability of each turn beforehand,
       so that the budget lasts.
 
-    ``clock`` returns seconds and never goes back.
+    ``on_unused`` is called with an evaluation that took requests before the budget refused the rest
+    of them, and that is not returned. ``clock`` returns seconds and never goes back.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Spending:
         budget: Budget | None,
         at_budget: AtBudget | str = "drop",
         offline: Measurement | None = None,
+        on_unused: Callable[[Evaluation], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
@@ -74,6 +76,7 @@ class Spending:
         self._offline = None if at_budget in {"drop", "sample"} else offline
         self._measurement = measurement
         self._shared = SharedEvaluations()
+        self._on_unused = on_unused
         self._clock = clock
         if budget is not None:
             self._measurement = replace(measurement, budget=budget)
@@ -92,10 +95,15 @@ class Spending:
         """Whether a limit of the budget is reached now."""
         return self._budget is not None and self._budget.spent_limit is not None
 
-    async def of(self, sample: Sample, sampling: Sampling) -> Evaluation | SkipReason:
+    async def of(
+        self, sample: Sample, sampling: Sampling, *, otherwise: Evaluation | None = None
+    ) -> Evaluation | SkipReason:
         """Return the scores of ``sample``, or ``budget`` if the budget is spent.
 
-        A turn of which the budget has refused all requests is not scored by the judge either.
+        A turn in which the budget leaves no metric a score is not scored by the judge either.
+        ``otherwise``, if given, is the result in place of ``budget``: in a cascade, the scores of
+        the offline judge. The result has the usage and the cost of requests that were sent before
+        the budget was spent.
         """
         refused = None
         if not self.is_spent:
@@ -104,12 +112,15 @@ class Spending:
             if found.status != "error" or found.reason != "budget":
                 return replace(found, sampling=sampling)
             refused = found
-        if self._offline is None:
+        if otherwise is None and self._offline is not None:
+            offline = await self._offline.of(sample)
+            sampling = replace(sampling, stage="offline", reason="budget")
+            otherwise = replace(offline, sampling=sampling)
+        if otherwise is None:
+            if refused is not None:
+                self._on_unused(refused)
             return "budget"
-        offline = await self._offline.of(sample)
-        if refused is not None:  # the embedder may have been asked
-            offline = replace(offline, usage=offline.usage + refused.usage, cost=refused.cost)
-        return replace(offline, sampling=replace(sampling, stage="offline", reason="budget"))
+        return otherwise if refused is None else _paid(otherwise, refused)
 
     # --- sampling -------------------------------------------------------------------------------
 
@@ -170,6 +181,24 @@ class Spending:
             )
             for limit, amount in left
         ]
+
+
+def _paid(evaluation: Evaluation, refused: Evaluation) -> Evaluation:
+    """Return ``evaluation`` with the usage and the cost of ``refused``, which has no scores."""
+    spent = {score.name: score for score in refused.scores}
+    scores = [
+        replace(one, usage=one.usage + spent[one.name].usage, cost=spent[one.name].cost)
+        if one.name in spent
+        else one
+        for one in evaluation.scores
+    ]
+    return replace(
+        evaluation,
+        scores=tuple(scores),
+        usage=evaluation.usage + refused.usage,
+        cost=refused.cost,
+        currency=refused.currency,
+    )
 
 
 def _mean(mean: float | None, value: float) -> float:

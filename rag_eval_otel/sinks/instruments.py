@@ -209,11 +209,11 @@ class InstrumentSink:
         self._record_scores(evaluation)
         if evaluation.offline is not None:
             self._record_scores(evaluation.offline)
-            self._count_cost(evaluation.offline, self._judge_of(evaluation.offline))
+            self.count_cost(evaluation.offline)
         self._duration.record(evaluation.duration, judge, context=context)
         if evaluation.lag is not None:
             self._lag.record(evaluation.lag, judge, context=context)
-        self._count_cost(evaluation, judge)
+        self.count_cost(evaluation)
         self.turn(*outcome_of(evaluation))
 
     def _record_scores(self, evaluation: Evaluation) -> None:
@@ -321,8 +321,9 @@ class InstrumentSink:
         self._judges.add(model)
         return {semconv.EVALUATION_JUDGE: model} if model else {}
 
-    def _count_cost(self, evaluation: Evaluation, judge: dict[str, str]) -> None:
-        usage = evaluation.usage
+    def count_cost(self, evaluation: Evaluation) -> None:
+        """Count the requests, tokens and money of ``evaluation``, and nothing else."""
+        usage, judge = evaluation.usage, self._judge_of(evaluation)
         if usage.judge_requests:
             self._calls.add(usage.judge_requests, judge)
         if usage.embedding_requests:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.budget import Budget, SlidingWindow, Taken
 from rag_eval_otel.judge.redis_counts import RedisCounts
-from rag_eval_otel.judge.usage import Ledger, Meter, attempt, measuring, shares
+from rag_eval_otel.judge.usage import Ledger, Meter, attempt, measuring, shares, will_attempt
 from rag_eval_otel.limits import Limit, limits_of
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import ManualClock
@@ -312,6 +312,30 @@ def test_failed_requests_without_a_reply_are_free(
     with pytest.raises(type(error)):
         asyncio.run(asked())
     assert [left for _, left in one.left()] == [10_000 - tokens]
+
+
+@pytest.mark.parametrize(("says", "requests"), [(will_attempt, 0), (lambda: None, 1)])
+def test_a_request_that_was_cancelled_before_it_was_sent_takes_nothing(
+    says: Callable[[], None], requests: int
+) -> None:
+    """A client that counts its attempts has sent none; of any other client, one is assumed."""
+    one = budget("3 requests/day")
+    seen: list[Usage] = []
+
+    async def waiting() -> None:
+        meter = Meter(one, model="m", size=300, part="judge")
+        try:
+            async with meter:
+                says()
+                seen.append(meter.so_far)
+                raise asyncio.CancelledError
+        finally:
+            seen.append(meter.usage)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(waiting())
+    assert seen == [Usage(judge_requests=requests)] * 2
+    assert [left for _, left in one.left()] == [3 - requests]
 
 
 def test_without_a_meter_nothing_is_counted() -> None:

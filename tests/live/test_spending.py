@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,15 +11,18 @@ from live import attached
 from rag_eval_otel import Config, Sample
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.limits import limits_of
 from rag_eval_otel.live.admission import Admission
 from rag_eval_otel.live.score import build_measurement, build_offline
 from rag_eval_otel.live.spending import Spending, build_budget
+from rag_eval_otel.metrics.groundedness import Faithfulness
 from rag_eval_otel.metrics.rubric import Guideline
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock, ScriptedOpenAI
 from rag_eval_otel.types import Usage
+from support import good_parts
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
@@ -108,6 +112,30 @@ def test_offline_scores_beyond_the_budget_keep_the_probability_of_the_turn() -> 
         chosen,
         *[Sampling(probability=0.1, is_targeted=True, stage="offline", reason="budget")] * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("way", "status"), [("drop", "skipped"), ("offline", "scored"), ("cascade", "scored")]
+)
+def test_requests_before_the_budget_is_spent_are_counted(way: str, status: str) -> None:
+    """If the budget ends after the first question of a turn, its tokens and money still count."""
+    options: dict[str, Any] = {"at_budget": way}
+    if way == "cascade":
+        options = {"cascade": "lexical"}
+    prices = {"models": {"paid": {"input": 1.0, "output": 1.0}}}
+    with ScriptedOpenAI(good_parts) as server:
+        judge = OpenAIJudge("paid", base_url=server.base_url, api_key="k")
+        options |= {"judge": judge, "metrics": [Faithfulness(form="full")]}
+        with attached(budget="1 requests/day", prices=prices, **options) as app:
+            app.turn()
+            assert app.handle.flush(60)
+        sent = len(server.requests)
+    assert sent == 1
+    assert app.counted() == {(status, "budget"): 1}
+    assert app.counted_by("rag.evaluation.judge.calls", "rag.evaluation.judge") == {
+        "lexical" if way != "drop" else "paid-2026-01-01": 1
+    }
+    assert {point.value > 0 for point in app.points("rag.evaluation.judge.cost")} == {True}
 
 
 def test_the_pace_knows_the_prices_of_both_parts() -> None:
