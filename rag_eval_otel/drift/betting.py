@@ -34,6 +34,7 @@ from rag_eval_otel.drift.validation import (
     valid_score,
 )
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.limited_log import LimitedLog
 
 FORMAT = 1
 """The version number of the format in which detectors save their state."""
@@ -76,6 +77,7 @@ class BettingDetector:
         "_ignored",
         "_learn",
         "_learning",
+        "_log",
         "_pause",
         "_strata",
         "_target",
@@ -119,6 +121,7 @@ class BettingDetector:
         self._learn = learn
         self._direction: Directions = direction
         self._ignored = 0
+        self._log = LimitedLog()
         self.relearn(reference)
 
     # --- learning ---------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ class BettingDetector:
         self.drift_detected = False
         value = valid_score(score)
         if value is None:
-            self._ignored = count_ignored(score, self._ignored)
+            self._ignored = count_ignored(score, self._ignored, log=self._log)
         else:
             self.count += 1
             if self._evidence is None or self._baseline is None:

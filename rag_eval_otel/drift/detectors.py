@@ -18,6 +18,7 @@ from rag_eval_otel.drift.records import Alarm, Stream, View, change_interval, di
 from rag_eval_otel.drift.validation import count_ignored, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
+from rag_eval_otel.runtime.limited_log import LimitedLog
 
 DETECTORS = Registry(
     kind="detector", built_in={"betting": "rag_eval_otel.drift.betting:BettingDetector"}
@@ -167,6 +168,7 @@ class RiverDetector:
         self.ignored = 0
         self.drift_detected = False
         self._detector = detector
+        self._log = LimitedLog()
         self._clear()
 
     def _clear(self) -> None:
@@ -186,7 +188,7 @@ class RiverDetector:
         self.drift_detected = False
         value = valid_score(score)
         if value is None:
-            self.ignored = count_ignored(score, self.ignored)
+            self.ignored = count_ignored(score, self.ignored, log=self._log)
             return False
         self._detector.update(value)
         self._recent.append(value)

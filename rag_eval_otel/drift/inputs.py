@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -15,13 +14,12 @@ import numpy as np
 from rag_eval_otel.drift.betting import FORMAT, BettingDetector
 from rag_eval_otel.drift.records import Alarm
 from rag_eval_otel.drift.validation import check_count, check_every
+from rag_eval_otel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rag_eval_otel.types import Vectors
-
-_log = logging.getLogger("rag_eval_otel")
 
 _MIN_WINDOW, _MAX_WINDOW = 100, 2000  # the time to compute the map grows with the window
 _DIRECTIONS = 4
@@ -57,6 +55,7 @@ class EmbeddingDrift:
     def __init__(self, *, window: int = 1000, every: float = 100_000, cooldown: int = 500) -> None:
         check_count("window", window, least=_MIN_WINDOW, most=_MAX_WINDOW)
         check_every(every)
+        self._log = LimitedLog()
         self._half = window // 2
         self._first: list[Vectors] = []
         self._map: _Map | None = None
@@ -133,10 +132,7 @@ class EmbeddingDrift:
         return row / norm if usable else None
 
     def _ignore(self) -> None:
-        if not self.ignored:
-            _log.warning(
-                "drift: ignored an embedding that is zero or of another length; logged once"
-            )
+        self._log.write("ignored", "drift: ignored an embedding that is zero or of another length")
         self.ignored += 1
 
     def _learn(self, row: Vectors) -> None:

@@ -32,6 +32,7 @@ from rag_eval_otel.drift.records import (
 )
 from rag_eval_otel.drift.validation import valid_score
 from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.types import Evaluation, SpanRef, Vectors
 from rag_eval_otel.untrusted import DELIBERATE
 
@@ -88,7 +89,7 @@ class DriftMonitor:
     ``make`` returns the detector for a stream. ``stratum`` returns the kind of a turn, for instance
     its route, which must not depend on the scores. ``service`` is the name of the service that
     emits the evaluations. At most ``capacity`` streams are kept. If there are more, the least
-    recently used stream is removed, which is logged once. ``guard`` is a context manager that
+    recently used stream is removed, with a warning in the log. ``guard`` is a context manager that
     handles exceptions of a detector while its evidence or state is read. A monitor is thread-safe.
     ``report`` is called without the lock, on the thread that adds the score.
     """
@@ -115,7 +116,7 @@ class DriftMonitor:
         self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
         self._versions: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._restored: dict[Stream, Mapping[str, Any]] = {}
-        self._has_removed = False
+        self._warnings = LimitedLog(_log)
 
     def _create_lock(self) -> None:
         """Create a new lock for the monitor.
@@ -194,15 +195,14 @@ class DriftMonitor:
     def _remove_unused(self) -> None:
         while len(self._streams) > self._capacity:
             removed, _ = self._streams.popitem(last=False)
-            if not self._has_removed:
-                self._has_removed = True
-                _log.warning(
-                    "drift: there are more than %d streams of scores; removed the least recently"
-                    " used one, %s of %s, and will remove others; logged once",
-                    self._capacity,
-                    removed.name,
-                    removed.service or "unknown service",
-                )
+            self._warnings.write(
+                "removed",
+                "drift: there are more than %d streams of scores; removed the least recently used"
+                " one, %s of %s",
+                self._capacity,
+                removed.name,
+                removed.service or "unknown service",
+            )
 
     def evidence(self) -> list[tuple[Stream, float]]:
         """Return each stream with the logarithm to base 10 of its evidence of a change.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from rag_eval_otel.drift.records import Directions
 from rag_eval_otel.errors import ConfigError
-
-_log = logging.getLogger("rag_eval_otel")
+from rag_eval_otel.runtime.limited_log import LimitedLog
 
 _ROUNDING = 1e-6
 _MIN_REFERENCE = 2
@@ -44,16 +42,15 @@ def valid_reference(scores: Iterable[object]) -> list[float]:
     return found
 
 
-def count_ignored(value: object, ignored: int) -> int:
+def count_ignored(value: object, ignored: int, *, log: LimitedLog) -> int:
     """Return the number of ignored values after ``value``, which is not a valid score.
 
-    ``ignored`` is the number before. If ``ignored`` is 0, a warning is logged. The value None
-    stands for a failed evaluation and is neither counted nor logged.
+    ``ignored`` is the number before. A warning is written to ``log``. The value None stands for a
+    failed evaluation and is neither counted nor logged.
     """
     if value is None:
         return ignored
-    if not ignored:
-        _log.warning("drift: ignored %.40r, which is not a score in [0, 1]; logged once", value)
+    log.write("ignored", "drift: ignored %.40r, which is not a score in [0, 1]", value)
     return ignored + 1
 
 

@@ -49,7 +49,7 @@ from rag_eval_otel.judge.throttling import (
     Slots,
 )
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.watchdog import ACTIVITY
 from rag_eval_otel.types import Replies
 

@@ -15,8 +15,9 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.budget import CELLS, Taken, whole
 from rag_eval_otel.limits import Limit
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog, silence
+from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.runtime.installed import require
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.workers import DaemonExecutor
 
 T = TypeVar("T")

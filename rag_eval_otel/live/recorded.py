@@ -26,6 +26,7 @@ from rag_eval_otel.capture.step import Part
 from rag_eval_otel.capture.text import exportable
 from rag_eval_otel.config import ErrorMode, error_mode
 from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ def record_question(text: str) -> None:
 
     A span is one turn (one question and its answer), so start a span for each question. If the
     function is called several times, the last call counts. If there is no run and no span, a
-    warning is logged once. A span that is not sampled records nothing.
+    warning is logged. A span that is not sampled records nothing.
 
     If ``text`` is not a str, a `TypeError` is raised under pytest and with
-    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged once and counted, and the application
+    ``RAG_EVAL_ERRORS=raise``. Otherwise the error is logged and counted, and the application
     continues.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
@@ -119,25 +120,27 @@ def _active_run() -> Run | None:
 
 
 def _current_span(caller: str) -> Span:
-    """Return the current span; log a warning once if there is none."""
+    """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warn_lost(caller)
+        _warnings().write(
+            caller,
+            "%s() has no effect: no span is current, and no LangChain run that reports to"
+            " RagEvalCallbackHandler is active; start a span around the turn",
+            caller,
+        )
     return span
 
 
 @cache
-def _warn_lost(caller: str) -> None:
-    _log.warning(
-        "%s() has no effect: no span is current, and no LangChain run that reports to"
-        " RagEvalCallbackHandler is active; start a span around the turn (logged once)",
-        caller,
-    )
+def _warnings() -> LimitedLog:
+    """Return the log of all ``record_...()`` functions of the process."""
+    return LimitedLog(_log)
 
 
 @cache
 def _edge(mode: ErrorMode) -> Edge:
-    """Return the error handler of the ``record_...()`` functions, which logs an error only once."""
+    """Return the error handler of the ``record_...()`` functions."""
     return Edge("record", on_error=_count, mode=mode)
 
 

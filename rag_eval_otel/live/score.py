@@ -32,7 +32,8 @@ from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import BackgroundEvaluator, GivenUp
-from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.watchdog import running
 from rag_eval_otel.sampling import Facts, Sampling
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink

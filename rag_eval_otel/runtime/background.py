@@ -15,7 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
+from rag_eval_otel.runtime.guard import Edge, silence
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.runtime.watchdog import ACTIVITY, TICK_SECONDS, Activity, Watchdog
 from rag_eval_otel.runtime.workers import AROUND, DaemonExecutor, Sweeper
 

@@ -1,14 +1,11 @@
 """Protect the application from this library.
 
-`Edge` catches the exceptions of this library. `LimitedLog` limits how often a warning is logged.
-`silence` suppresses instrumentation, so that the library's own requests make no spans.
+`Edge` catches the exceptions of this library. `silence` suppresses instrumentation, so that the
+library's own requests make no spans.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -16,6 +13,7 @@ from types import TracebackType
 from opentelemetry import context as otel_context
 
 from rag_eval_otel.config import ErrorMode
+from rag_eval_otel.runtime.limited_log import LimitedLog
 
 # The OpenTelemetry API creates these keys in each process and gives them no public name. Older
 # instrumentations look for the plain words instead.
@@ -38,51 +36,6 @@ def is_silent() -> bool:
     """Return True if instrumentation is suppressed in the current context."""
     context = otel_context.get_current()
     return bool(context) and any(context.get(key) for key in _SILENT)
-
-
-_log = logging.getLogger("rag_eval_otel")
-
-_MAX_KINDS = 256  # kinds of warnings whose last time is remembered
-
-
-class LimitedLog:
-    """Writes at most one warning of each kind within ``seconds``, and counts the warnings left out.
-
-    The next warning of the same kind says how many were left out, so that a second outage is seen
-    in the log. ``clock`` returns the time in seconds. Any number of threads may use one instance.
-    """
-
-    def __init__(
-        self,
-        logger: logging.Logger = _log,
-        *,
-        seconds: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._logger = logger
-        self._seconds = seconds
-        self._clock = clock
-        # kind to time of the last warning and number of warnings left out since then
-        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def write(
-        self, kind: str, message: str, *args: object, error: BaseException | None = None
-    ) -> None:
-        """Log ``message % args`` with the traceback of ``error``, unless ``kind`` was just logged.
-
-        A message that is left out is logged at debug level.
-        """
-        now = self._clock()
-        last, left_out = self._kinds.get(kind, (float("-inf"), 0))
-        if now - last < self._seconds:
-            self._kinds[kind] = (last, left_out + 1)
-            self._logger.debug(message, *args, exc_info=error)
-            return
-        self._kinds[kind] = (now, 0)
-        while len(self._kinds) > _MAX_KINDS:
-            self._kinds.popitem(last=False)
-        text = f"{message} ({left_out} more such messages were left out)" if left_out else message
-        self._logger.warning(text, *args, exc_info=error)
 
 
 class Edge:

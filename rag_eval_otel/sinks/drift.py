@@ -21,6 +21,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.drift.monitor import DriftMonitor
 from rag_eval_otel.drift.options import DriftOptions
 from rag_eval_otel.drift.records import Drift, Report, Stream
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
@@ -119,7 +120,7 @@ class StateFile:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._has_warned = False
+        self._warnings = LimitedLog(_log)
 
     def load(self) -> Any:
         """Return the state in the file, or None if there is no file or it cannot be read."""
@@ -134,15 +135,13 @@ class StateFile:
             return None
 
     def save(self, state: Any) -> None:
-        """Write ``state`` to the file as JSON; only the first failure is logged."""
+        """Write ``state`` to the file as JSON; a failure is logged."""
         part = self._path.with_name(f"{self._path.name}.part")
         try:
             part.write_text(json.dumps(state), encoding="utf-8")
             part.replace(self._path)
         except OSError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning("drift: %s cannot be written (%s); logged once", self._path, error)
+            self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
 
 class DriftSink:

@@ -321,7 +321,7 @@ def test_an_exception_of_a_report_does_not_prevent_others() -> None:
 
 
 def test_the_number_of_streams_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """The least recently used stream is removed, which is logged once."""
+    """The least recently used stream is removed, and a warning is logged."""
     monitor, reports = watch(capacity=100)
     for service in range(30):
         for name in range(5):

@@ -24,7 +24,7 @@ from drifts import Backend
 from live import answered, attached
 from rag_eval_otel.cli import main
 from rag_eval_otel.live.score import seconds_since
-from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.testing import FakeJudge, ManualClock, ScriptedOpenAI
 from rag_eval_otel.types import Replies
 from support import good_parts

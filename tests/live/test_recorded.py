@@ -231,7 +231,7 @@ CALLS: dict[str, Callable[[], None]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Without a run and a span there is one warning, which names the call."""
-    recorded._warn_lost.cache_clear()  # noqa: SLF001  # another test may have warned
+    recorded._warnings.cache_clear()  # noqa: SLF001  # another test may have warned
     with caplog.at_level(logging.WARNING, "rag_eval_otel"):
         for _ in range(3):
             CALLS[name]()
@@ -241,7 +241,7 @@ def test_nowhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_span_that_is_not_sampled_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     """The current span is not sampled."""
-    recorded._warn_lost.cache_clear()  # noqa: SLF001
+    recorded._warnings.cache_clear()  # noqa: SLF001
     captured = capture(sampler=ALWAYS_OFF)
     with caplog.at_level(logging.WARNING, "rag_eval_otel"), captured.within("request"):
         for call in CALLS.values():

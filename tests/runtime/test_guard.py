@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from rag_eval_otel.runtime.guard import Edge, LimitedLog
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.testing import ManualClock
 
 
