@@ -47,8 +47,9 @@ class Draining:
     def flush(self, timeout: float) -> bool:
         """Read ended spans and runs, wait for their scores, and export all held spans.
 
-        Return False if ``timeout`` seconds passed before all scores came and all spans were
-        exported.
+        Return False if ``timeout`` seconds passed before all scores came and all spans were passed
+        on, or if a span processor reports or raises an error at its flush. A failed export is not
+        known here: see `Handle.flush`.
         """
         deadline = self.pipeline.clock() + timeout
         if self.pipeline.recorder.runs:
@@ -61,21 +62,27 @@ class Draining:
     def force_flush(self, timeout_millis: int) -> bool:
         """Wait for scores for half of ``timeout_millis`` (5 s at most), and export all spans.
 
-        Return False if not all spans were exported in ``timeout_millis``. A judge or a sink may
-        call this method on the evaluator's thread. Then the method does not wait, because no score
-        can come while that thread waits. It only flushes the next processor.
+        Return False if not all spans were passed on in ``timeout_millis``, or if the flush of the
+        next processor failed. A judge or a sink may call this method on the evaluator's thread.
+        Then the method does not wait, because no score can come while that thread waits. It only
+        flushes the next processor.
         """
         pipeline = self.pipeline
         if pipeline.evaluator.is_current():
-            pipeline.flush_next(timeout_millis / 1000)
+            self._flush_next(timeout_millis / 1000)
             return not pipeline.hold
         deadline = pipeline.clock() + timeout_millis / 1000
         self._within(pipeline.releases, _done(self._submit), timeout=self._left(deadline))
         pipeline.hold.wait_empty(min(_MAX_FLUSH_WAIT, timeout_millis / 2000))
         release = partial(self._release_all, "flushed", deadline)
         is_released = self._within(pipeline.releases, release, timeout=self._left(deadline))
-        flush = partial(pipeline.flush_next, self._left(deadline))
+        flush = partial(self._flush_next, self._left(deadline))
         return self._within(pipeline.flushes, flush, timeout=self._left(deadline)) and is_released
+
+    def _flush_next(self, seconds: float) -> bool:
+        with self.pipeline.release_edge:
+            return self.pipeline.flush_next(seconds)
+        return False
 
     def _submit(self) -> None:
         pipeline = self.pipeline
@@ -86,10 +93,7 @@ class Draining:
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
         def flush(left: float) -> None:
-            with self.pipeline.release_edge:
-                self._within(
-                    self.pipeline.flushes, partial(self.pipeline.flush_next, left), timeout=left
-                )
+            self._within(self.pipeline.flushes, partial(self._flush_next, left), timeout=left)
 
         return self.pipeline.hold.release_all(status, deadline=deadline, flush=flush)
 
@@ -119,7 +123,8 @@ class Draining:
         reserve = min(_MAX_RESERVE, timeout * _RESERVE)
         end = pipeline.clock() + timeout
         self._wait_and_release(end, reserve)
-        self._call(pipeline.flushes, self._flush_spans, deadline=end - reserve / 2)
+        flush = partial(self._flush_next, _MAX_FLUSH_WAIT)
+        self._call(pipeline.flushes, flush, deadline=end - reserve / 2)
         self._stop(end, reserve)
         for provider in self._others():
             self._call(pipeline.flushes, partial(self._flush_provider, provider), deadline=end)
@@ -166,10 +171,6 @@ class Draining:
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self.pipeline.clock())
-
-    def _flush_spans(self) -> None:
-        with self.pipeline.release_edge:
-            self.pipeline.flush_next(_MAX_FLUSH_WAIT)
 
     def _flush_provider(self, provider: Any) -> None:
         flush = getattr(provider, "force_flush", None)  # the API's own providers have none

@@ -149,9 +149,13 @@ class Handle:
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
 
-        Return False if ``timeout`` seconds passed before all scores came. If scores are missing
-        after half of ``timeout`` (5 s at most), the span of the answer is exported without scores,
-        with the status ``flushed``. The scores go to events and metrics when they arrive.
+        Return False if ``timeout`` seconds passed before all scores came, or if a span processor
+        reports a failed flush. If scores are missing after half of ``timeout`` (5 s at most), the
+        span of the answer is exported without scores, with the status ``flushed``. The scores go to
+        events and metrics when they arrive.
+
+        True does not mean that a server has the spans: the SDK's processors return True even if
+        their exporter fails or drops spans. The exporter logs such failures.
         """
         return self._draining.flush(timeout)
 
@@ -285,6 +289,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = attachment_of_span(span)
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
+            self._pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
             self._draining.drain(0.0)
             self._pipeline.buffer.is_fed = False  # the first pipeline counts the turns
             _log.warning(

@@ -415,8 +415,11 @@ class Pipeline:
             self._submit_all(self.buffer.close())
 
     def flush_next(self, timeout: float) -> bool:
-        """Flush the next processor, which may take longer than ``timeout`` seconds."""
-        return self._next is None or self._next.force_flush(int(timeout * 1000))
+        """Flush the next processor, which may take longer than ``timeout`` seconds.
+
+        Return False if the processor returns False. A processor that returns nothing did not fail.
+        """
+        return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
 
     def prepare_calls(self) -> None:
         """Start the threads that release and flush spans at the end; later none can be started."""

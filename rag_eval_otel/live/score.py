@@ -156,6 +156,10 @@ class TurnScorer:
         for _ in range(turns):
             self.instruments.turn("dropped", reason)
 
+    def leave_open(self, sinks: Sequence[Sink]) -> None:
+        """Do not use or close those of ``sinks``, because another pipeline uses them."""
+        self.sinks = tuple(sink for sink in self.sinks if all(sink is not one for one in sinks))
+
     def close(self) -> None:
         """Call the method ``close`` of each sink that has one, at the first call only."""
         sinks, self._is_closed = () if self._is_closed else self.sinks, True

@@ -15,13 +15,15 @@ from uuid import uuid4
 
 import openai
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
 from drifts import Backend
 from live import answered, attached
+from pipeline import good_judge
+from rag_eval_otel import instrument
 from rag_eval_otel.cli import main
 from rag_eval_otel.live.score import seconds_since
 from rag_eval_otel.runtime.limited_log import LimitedLog
@@ -80,12 +82,54 @@ def test_fault_29_the_exporter_refuses_every_span(
     with attached(exporter=exporter) as app:
         for number in range(50):
             app.turn(number)
-        assert app.handle.flush(60)
+        flushed = app.handle.flush(60)  # the SDK's processors do not report a failed export
         check_invariants(app, turns=50, spans=0)
         assert app.counted() == {("scored", None): 50}
         assert sum(app.scored_spans().values()) == 50
     measured("spans given to the exporter, spans held", (exporter.refused, 0))
+    measured("flush() returns", flushed)
     assert exporter.refused == 150
+
+
+class Failing(SpanProcessor):
+    """A span processor whose flush returns ``result``, or raises it."""
+
+    def __init__(self, result: object) -> None:
+        """Keep the result."""
+        self.result = result
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return or raise the result."""
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result  # type: ignore[return-value]
+
+
+@pytest.mark.fault(29, expected="flush() returns False if a processor reports or raises an error")
+@pytest.mark.parametrize(
+    ("way", "result"),
+    [
+        *[(way, result) for way in ("attached", "wrapped") for result in (True, False)],
+        *[(way, OSError("away")) for way in ("attached", "wrapped")],
+        ("wrapped", None),  # versions of the SDK differ in how they take it
+    ],
+)
+def test_fault_29_a_flush_that_fails_is_reported(
+    measured: Measured, result: object, way: str
+) -> None:
+    """`flush` returns what the processor reports at its flush, and nothing is raised."""
+    processor = Failing(result)
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    wrap = processor if way == "wrapped" else None
+    handle = instrument(tracer_provider=provider, wrap=wrap, judge=good_judge(), errors="swallow")
+    try:
+        flushed = handle.flush(60)
+    finally:
+        processor.result = True
+        handle.shutdown()
+    measured(f"flush() if the processor gives {result!r}", flushed)
+    assert flushed is (result in {True, None})
 
 
 @pytest.mark.fault(30, expected="the lag is right, and never negative")

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pipeline import RECORDED, GatedJudge, OnesEmbedder, good_judge
-from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
+from rag_eval_otel import Evaluation, RagEvalCallbackHandler, RagEvalSpanProcessor, instrument
 from rag_eval_otel.errors import ConfigError
 from runs import run_chain
 
@@ -185,6 +185,37 @@ def test_a_processor_on_an_instrumented_provider_passes_its_spans_on(
     assert statuses(exporter.get_finished_spans()) == SCORED
     assert handle.stats.turns == {"scored": 1}
     handle.shutdown()
+
+
+class NotingSink:
+    """A sink that notes the evaluations, and when it was closed."""
+
+    def __init__(self) -> None:
+        """Note nothing yet."""
+        self.seen: list[str] = []
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Note the evaluation."""
+        self.seen.append(evaluation.status)
+
+    def close(self) -> None:
+        """Note the end."""
+        self.seen.append("closed")
+
+
+def test_a_refused_processor_leaves_the_sinks_of_the_first_open(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A sink that two processors share gets each turn once, and is closed with the first."""
+    shared, own = NotingSink(), NotingSink()
+    for sinks in ([shared], [shared, own]):
+        one = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), sinks=sinks, **options())
+        provider.add_span_processor(one)
+    record_turn(provider)
+    assert provider.force_flush()
+    assert (shared.seen, own.seen) == (["scored"], ["closed"])
+    provider.shutdown()
+    assert (shared.seen, own.seen) == (["scored", "closed"], ["closed"])
 
 
 def test_instrumenting_a_provider_that_has_a_processor(
