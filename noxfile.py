@@ -23,6 +23,7 @@ nox.options.sessions = [
     "auto",
     "gevent",
     "servers",
+    "redis",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -263,6 +264,12 @@ def servers(session: nox.Session) -> None:
     """End servers and workers as they are deployed: uvicorn, gunicorn, Celery, a notebook."""
     packages = ("uvicorn<1", "gunicorn", "celery", "gevent", "ipykernel", "jupyter-client")
     test_beside(session, *packages)
+
+
+@nox.session
+def redis(session: nox.Session) -> None:
+    """Share one budget among processes in a Redis server that is killed and comes back."""
+    test_beside(session)
 
 
 @nox.session

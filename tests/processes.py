@@ -56,6 +56,7 @@ class Stage:
         process = subprocess.Popen(
             [sys.executable, *command],
             env=self.environment(**more),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

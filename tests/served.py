@@ -28,12 +28,13 @@ handle = instrument()
 def turn() -> str:
     """Make one turn, whose spans have the number of the process that made them."""
     tracer = trace.get_tracer("app")
-    question = f"Who founded company {next(_numbers)} of {os.getpid()}?"
+    company = f"company {next(_numbers)} of {os.getpid()}"
+    question = f"Who founded {company}?"
     told: Mapping[str, Any] = {
         "process": os.getpid(),
         "rag.question": question,
         "rag.contexts": ["The company was founded by Ada."],
-        "rag.answer": "Ada founded the company.",
+        "rag.answer": f"Ada founded {company}.",
     }
     with (
         tracer.start_as_current_span("turn", attributes=told),

@@ -14,7 +14,7 @@ from served import turn
 DONE = Path(os.environ["SERVED_DONE"])
 """A file to which each task adds a line."""
 
-app = Celery(broker="memory://")
+app = Celery(broker=os.environ["SERVED_BROKER"])
 app.conf.worker_hijack_root_logger = False
 
 

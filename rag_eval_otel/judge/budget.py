@@ -89,8 +89,11 @@ class Taken:
 class SharedCounts(Protocol):
     """Counts that several processes share, such as `judge.redis_counts.RedisCounts`."""
 
-    async def take(self, amounts: Sequence[int]) -> Taken | None:
-        """Take ``amounts`` if no limit is exceeded; return None if the store cannot be reached."""
+    async def take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken | None:
+        """Take ``amounts`` if no limit is exceeded; return None if the store cannot be reached.
+
+        ``used`` is what this process has used in the windows, in case that the store has lost it.
+        """
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         """Add ``differences`` to the amounts that were taken in ``cells``; return at once."""
@@ -272,7 +275,9 @@ class Budget:
         ``judge`` or ``embedder``; an embedder writes no reply. Each reservation must be settled.
         """
         amounts = self.amounts(model, self._estimate(size, part))
-        found = None if self._shared is None else await self._shared.take(amounts)
+        found = None
+        if self._shared is not None:
+            found = await self._shared.take(amounts, self._local.used())
         if found is None:
             local = self._local.take(amounts)
             self._raise_if_refused(local)

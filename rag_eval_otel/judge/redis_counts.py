@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from rag_eval_otel.errors import ConfigError
@@ -30,7 +31,8 @@ _OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)
 # For each limit: its key, and the arguments limit, width of a cell in microseconds, amount, and the
 # amount that was used while Redis was away. The clock is that of the server, so that all processes
 # have the same windows. A limit of which nothing is used admits any amount. Returns the number of
-# the refused limit (0: none), then each cell and sum.
+# the refused limit (0: none), then each cell and sum, and the time at which the key was made: if it
+# changes, the earlier counts are lost.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -41,9 +43,13 @@ for i, key in ipairs(KEYS) do
   local limit, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local amount, owed = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
   local cell, sum = math.floor(now / width), owed
+  local made = redis.call('HGET', key, 'made') or time[1] .. '.' .. time[2]
+  redis.call('HSETNX', key, 'made', made)
   local found = redis.call('HGETALL', key)
   for j = 1, #found, 2 do
-    if tonumber(found[j]) < cell - count then
+    local at = tonumber(found[j])
+    if at == nil then -- "made"
+    elseif at < cell - count then
       redis.call('HDEL', key, found[j])
     else
       sum = sum + tonumber(found[j + 1])
@@ -52,15 +58,16 @@ for i, key in ipairs(KEYS) do
   cells[i] = string.format('%.0f', cell)
   if owed > 0 then redis.call('HINCRBY', key, cells[i], string.format('%.0f', owed)) end
   if refused == 0 and amount > 0 and sum > 0 and sum + amount > limit then refused = i end
-  result[2 * i] = cell
-  result[2 * i + 1] = sum
+  result[3 * i - 1] = cell
+  result[3 * i] = sum
+  result[3 * i + 1] = made
 end
 result[1] = refused
 for i, key in ipairs(KEYS) do
   local a = 4 * i - 2
   if refused == 0 then
     redis.call('HINCRBY', key, cells[i], ARGV[a + 2])
-    result[2 * i + 1] = result[2 * i + 1] + tonumber(ARGV[a + 2])
+    result[3 * i] = result[3 * i] + tonumber(ARGV[a + 2])
   end
   redis.call('PEXPIRE', key, string.format('%.0f', ARGV[a + 1] / 1000 * (count + 2)))
 end
@@ -83,9 +90,11 @@ class RedisCounts:
     equal units and periods. The sum is checked and raised in one script, so the limits hold exactly
     over all processes.
 
-    A call waits at most ``timeout`` seconds for Redis. If Redis cannot be reached, `take` returns
-    None for ``retry`` seconds without a call, ``on_error()`` is called, and one line a minute is
-    logged. What the process uses meanwhile is added to the counts when Redis is back.
+    A call waits at most ``timeout`` seconds for Redis, or ``socket_timeout`` seconds if ``url`` has
+    this argument. If Redis cannot be reached, `take` returns None for ``retry`` seconds without a
+    call, ``on_error()`` is called, and one line a minute is logged. What the process uses meanwhile
+    is added to the counts when Redis is back. If Redis has lost its counts, as after a restart
+    without persistence, each process adds its own use of the windows with its next request.
     """
 
     def __init__(
@@ -113,43 +122,73 @@ class RedisCounts:
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
         self._limits = [whole(limit) for limit in limits]
         self._widths = [round(limit.seconds * _MICRO / CELLS) for limit in limits]
-        self._timeout = timeout
+        self._timeout = self._client.connection_pool.connection_kwargs["socket_timeout"]
         self._retry = retry
         self._on_error = on_error
         self._clock = clock
         self._down_until = float("-inf")
         self._log = LimitedLog(clock=clock)
         self.failures = 0
-        self._owed = [0] * len(limits)
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Forget lock and threads, because they do not exist in a forked child."""
+        """Forget lock and threads, which a forked child does not have, and what the parent owes."""
         self._lock = threading.Lock()
         self._executor: DaemonExecutor | None = None
+        self._owed = [0] * len(self._limits)
+        self._made: list[bytes] = []
 
-    async def take(self, amounts: Sequence[int]) -> Taken | None:
-        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached."""
+    async def take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken | None:
+        """Take ``amounts`` if no limit is exceeded; return None if Redis cannot be reached.
+
+        ``used`` is what this process has used in the windows.
+        """
         if self._clock() < self._down_until:
             return None
-        owed = self._collect()
-        pairs = zip(self._limits, self._widths, amounts, owed, strict=True)
-        arguments = [CELLS, *(value for four in pairs for value in four)]
-        call = self._submit(lambda: self._take_script(keys=self._keys, args=arguments))
+        call, found = self._submit(partial(self._take, amounts, used)), None
         try:
             # Twice the timeout: one for the connection and one for the reply.
             found = await asyncio.wait_for(asyncio.wrap_future(call), 2 * self._timeout)
         except self._errors as error:
             self._failed(error)
+        finally:
+            if found is None:
+                call.add_done_callback(partial(self._give_back, amounts))
+        return found
+
+    def _take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken:
+        with self._lock:
+            owed, self._owed = self._owed, [0] * len(self._owed)
+        fours = zip(self._limits, self._widths, amounts, owed, strict=True)
+        arguments = [CELLS, *(value for four in fours for value in four)]
+        try:
+            refused, *rest = self._take_script(keys=self._keys, args=arguments)
+        except self._errors:
             self.add(owed)
-            return None
-        refused, *rest = found
+            raise
+        self._restore([u - o for u, o in zip(used, owed, strict=True)], made=rest[2::3])
+        if any(self._owed):
+            nothing = [0] * len(amounts)
+            self._take(nothing, nothing)
         return Taken(
             refused=refused - 1 if refused else None,
-            cells=tuple(rest[::2]),
-            used=tuple(rest[1::2]),
+            cells=tuple(rest[::3]),
+            used=tuple(rest[1::3]),
         )
+
+    def _restore(self, used: Sequence[int], *, made: list[bytes]) -> None:
+        """Owe what this process has ``used`` of each limit whose counts Redis has lost."""
+        with self._lock:
+            for i, (old, new) in enumerate(zip(self._made, made, strict=False)):
+                if old != new:
+                    self._owed[i] = max(0, used[i])
+            self._made = made
+
+    def _give_back(self, amounts: Sequence[int], call: Future[Taken]) -> None:
+        """Subtract ``amounts`` that ``call`` has taken too late: no request counts there."""
+        if not call.cancelled() and call.exception() is None and call.result().refused is None:
+            self.correct(call.result().cells, [-amount for amount in amounts])
 
     def correct(self, cells: Sequence[int], differences: Sequence[int]) -> None:
         """Add ``differences`` to the amounts taken in ``cells``, in the background."""
@@ -168,11 +207,6 @@ class RedisCounts:
         """Add ``amounts`` to the counts with the next call of `take` that reaches Redis."""
         with self._lock:
             self._owed = [old + new for old, new in zip(self._owed, amounts, strict=True)]
-
-    def _collect(self) -> list[int]:
-        with self._lock:
-            owed, self._owed = self._owed, [0] * len(self._owed)
-            return owed
 
     def _failed(self, error: BaseException) -> None:
         self.failures += 1

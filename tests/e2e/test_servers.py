@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.redis_server import serving
 from processes import PATIENCE, Stage, stage
 
 REQUESTS = 40
@@ -158,15 +159,22 @@ def test_gunicorn_replaces_its_workers() -> None:
     "options", [(), ("--max-tasks-per-child", "1")], ids=["warm shutdown", "one task"]
 )
 def test_celery_prefork(options: tuple[str, ...], tmp_path: Path) -> None:
-    """Children of the pool end by os._exit: at a warm shutdown, or after each task."""
+    """Children of the pool end by os._exit: at a warm shutdown, or after each task.
+
+    The broker is real, because Celery works in another way without: a thread starts the children,
+    and the kernel kills them at the end of this thread.
+    """
     done, made = tmp_path / "done", 20
     done.touch()
     command = ("-m", "celery", "-A", "served_tasks", "worker", "-P", "prefork", "-c", "2")
     quiet = ("--without-mingle", "--without-gossip", "--without-heartbeat")
     variables = {"SERVED_DONE": str(done), "SERVED_TASKS": str(made)}
     with (
+        serving(tmp_path) as broker,
         stage(latency=0.1) as found,
-        found.running(*command, *quiet, *options, **variables) as process,
+        found.running(
+            *command, *quiet, *options, SERVED_BROKER=broker.address, **variables
+        ) as process,
     ):
         until(lambda: done.read_text().count("done") == made)
         status, errors = end(process)
@@ -251,5 +259,5 @@ os._exit(0)
 """
     with stage() as found:
         assert found.run(script)[0] == 0
-        assert found.statuses()["scored"] == 10
+        assert found.statuses()["scored"] + found.statuses()["flushed"] >= 10
         assert sum(found.statuses().values()) <= 15
