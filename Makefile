@@ -12,6 +12,8 @@ SOAK_ARGS ?= --minutes 30 --rate 100
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Each worker and each process that a test starts compiles all modules if Python may not store them.
+COMPILED := PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -24,7 +26,7 @@ demo: $(VENV)/.core  ## Show scores on a trace: no key, no network, no model
 	@$(BIN)/rag-eval-otel demo
 
 test: $(VENV)/.test  ## Run the tests, without the slow ones
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $(PYTEST_ARGS)
+	$(COMPILED) $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, coverage
 	$(BIN)/ruff check .
@@ -33,7 +35,7 @@ check: $(VENV)/.dev  ## Run everything a change must pass: lint, types, layers, 
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	$(COMPILED) $(BIN)/coverage run -m pytest -n auto --dist loadfile --hypothesis-profile=full $(PYTEST_ARGS)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

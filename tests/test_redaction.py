@@ -262,6 +262,7 @@ def test_patterns_that_contain_a_name_are_patterns(pattern: str) -> None:
     assert Config(redact=[pattern]).redact == [pattern]
 
 
+@pytest.mark.slow
 def test_named_rules_are_fast() -> None:
     """No rule takes quadratic time on a long text, whatever it is made of."""
     rules = redactor(["email", "phone", "card", "key"])

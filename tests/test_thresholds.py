@@ -239,9 +239,16 @@ LABELLED: list[Callable[[float | None], Any]] = [
 ]  # fmt: skip
 
 
+CHANGES = [
+    pytest.param(stored, read, marks=[pytest.mark.slow] if stored == read else [])
+    for stored, read in product((None, 0.5, 1.0), repeat=2)
+]
+"""The threshold when a score is stored, and the one when it is read."""
+
+
 @pytest.mark.parametrize("make", LABELLED)
 @pytest.mark.parametrize("sample", [SAMPLE, replace(SAMPLE, answer="***")])
-@pytest.mark.parametrize(("stored", "read"), list(product((None, 0.5, 1.0), repeat=2)))
+@pytest.mark.parametrize(("stored", "read"), CHANGES)
 def test_a_cached_score_is_labelled_like_a_fresh_one(
     make: Callable[[float | None], Any],
     sample: Sample,

@@ -177,6 +177,7 @@ def test_price_is_that_of_the_tokens(capsys: pytest.CaptureFixture[str]) -> None
     assert check["cost_of_1000_turns"] == pytest.approx(tokens / 1e6 / len(CASES) * 1000)
 
 
+@pytest.mark.slow
 def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
     """It is right on good answers, and the output lists the subjects it fails on."""
     status, out = run(capsys, lambda body: judged(body, agreeing))
@@ -190,6 +191,7 @@ def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]
     assert "below 0.8 in faithfulness, groundedness, context relevance" in out
 
 
+@pytest.mark.slow
 def test_half_right_judge_passes_a_lower_bound(capsys: pytest.CaptureFixture[str]) -> None:
     """Its share is a half."""
     status, out = run(capsys, lambda body: judged(body, alternating), "--json", "--form", "short")
@@ -202,6 +204,7 @@ def test_half_right_judge_passes_a_lower_bound(capsys: pytest.CaptureFixture[str
     assert run(capsys, lambda body: judged(body, alternating), *low)[0] == 0
 
 
+@pytest.mark.slow
 def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """All replies are unusable, nothing is right, and the output says so."""
     status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
@@ -226,6 +229,7 @@ def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None
     assert status == (1 if min(shares) < 0.5 else 0)
 
 
+@pytest.mark.slow
 def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")

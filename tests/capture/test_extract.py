@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import examples
 from rag_eval_otel.capture.retrieval import paragraphs
 from rag_eval_otel.capture.sample import extract
 from rag_eval_otel.capture.step import Step
@@ -470,7 +471,7 @@ def texts(steps: list[Step], *names: str) -> set[str | None]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(forests())
 def test_samples_of_any_trace(steps: list[Step]) -> None:
     """Nothing raises, and nothing is made up: all parts of a sample come from the trace."""
@@ -490,7 +491,7 @@ def test_samples_of_any_trace(steps: list[Step]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(st.data())
 def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
     """Whatever gets lost, an answer is still the output of something that is there."""
@@ -505,7 +506,7 @@ def test_samples_of_what_is_left_of_a_trace(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(st.data())
 def test_the_order_of_the_steps_does_not_change_the_samples(data: st.DataObject) -> None:
     """Samples are the same in whichever order the spans of a trace come."""
@@ -514,7 +515,7 @@ def test_the_order_of_the_steps_does_not_change_the_samples(data: st.DataObject)
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(forests(), st.sampled_from(["input", "output", "prompt", "documents"]))
 def test_traces_without_texts(steps: list[Step], name: str) -> None:
     """Where an instrumentation captures no content there are refusals, not samples of nothing."""

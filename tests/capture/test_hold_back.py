@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import Span
 
 from live import App, answered, attached, generated, retrieved
+from properties import examples
 
 KINDS = ("CHAIN", "AGENT", "LLM", "RETRIEVER", "TOOL", "plain")
 
@@ -85,7 +86,7 @@ def left(app: App) -> Counter[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(shapes(), st.integers(0, 9))
 def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
     """Below which nothing was retrieved leaves as it ends; nothing is lost, nothing doubled."""
@@ -105,7 +106,7 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@examples(100)
 @given(turns())
 def test_the_span_of_a_turn_waits_whatever_the_order(shape: Shape) -> None:
     """The chain of a turn carries its scores, though it may end before all that is below it."""

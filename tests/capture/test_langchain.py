@@ -481,6 +481,7 @@ def echo() -> Any:
     return rag(KeywordRetriever(), reply)
 
 
+@pytest.mark.slow
 def test_many_threads() -> None:
     """Each turn is captured once, with the answer to its own question."""
     captured, chain, start = capture(), echo(), threading.Barrier(8)

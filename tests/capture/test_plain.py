@@ -135,6 +135,7 @@ def test_no_value_breaks_a_dialect(name: str) -> None:
         assert {type(text) for text in texts} <= {str, type(None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [LONG, json.dumps([LONG])], ids=["text", "JSON"])
 def test_long_values_are_read_in_full(value: str) -> None:
     """Ten million characters are a text as any other."""

@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import examples
 from rag_eval_otel.capture.dialects import dialect_of, kind_of, read, tool_name
 from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.testing.replay import Call, Recording, load, replay
@@ -87,7 +88,7 @@ def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
 
 
 @pytest.mark.slow
-@settings(max_examples=75, deadline=None)
+@examples(75)
 @given(st.data())
 def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
     """Threads interleave as they like: the samples are the same."""
@@ -97,7 +98,7 @@ def test_the_order_of_the_calls_does_not_matter(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
     """Whichever spans are missing, what is still told is true."""
@@ -111,7 +112,7 @@ def test_lost_spans_make_no_wrong_samples(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_spans_that_never_end_make_no_wrong_samples(data: st.DataObject) -> None:
     """Whichever spans have not ended, what is told of the others is true."""

@@ -427,6 +427,7 @@ def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
     assert len(captured.spans) == 3 * 199
 
 
+@pytest.mark.slow
 def test_a_flush_may_come_while_runs_start_and_end() -> None:
     """Nothing is lost, nothing is written twice, and nothing raises."""
     captured = capture(grace=GRACE)

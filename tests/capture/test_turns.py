@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import examples
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.tree import StepTree
 from rag_eval_otel.capture.turn import Turn, find_turns
@@ -373,7 +374,7 @@ def test_twice_as_many_turns_take_twice_as_long() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@examples(80)
 @given(forests())
 def test_turns_of_any_trace(steps: list[Step]) -> None:
     """A call is in one turn at most; the parts of a turn are what they should be."""
@@ -391,7 +392,7 @@ def test_turns_of_any_trace(steps: list[Step]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@examples(80)
 @given(forests())
 def test_no_step_stands_for_two_turns(steps: list[Step]) -> None:
     """The lines of turns have no step in common."""
@@ -400,7 +401,7 @@ def test_no_step_stands_for_two_turns(steps: list[Step]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@examples(80)
 @given(st.data())
 def test_the_order_of_the_steps_does_not_matter(data: st.DataObject) -> None:
     """They come in the order in which spans end; what counts is when they began."""

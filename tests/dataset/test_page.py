@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import examples
 from rag_eval_otel.cli import main
 from rag_eval_otel.dataset.page import MAX_SECTIONS, scores_page
 from rag_eval_otel.dataset.series import collect_scores
@@ -420,7 +421,7 @@ def test_constant_scores_have_a_scale(value: float, tmp_path: Path) -> None:
     assert found.text.count("The numbers") == 2
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     values=st.lists(
         st.one_of(st.floats(0, 1), st.floats(allow_nan=False, allow_infinity=False)),

@@ -5,3 +5,8 @@ import pytest
 pytest.register_assert_rewrite(
     "e2e.beside", "e2e.agents", "e2e.checks", "e2e.langchain_apps", "e2e.watched"
 )
+
+
+@pytest.fixture(autouse=True)
+def global_providers_stay() -> None:
+    """Let these tests set the global providers, as the applications do that they show."""

@@ -182,6 +182,7 @@ def test_fault_14_a_burst_that_is_no_overload(
     assert counted == {("scored", None): 64}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
 def test_fault_13_a_judge_that_is_much_too_slow(
     measured: Measured, check_invariants: Invariants
@@ -204,6 +205,7 @@ def test_fault_13_a_judge_that_is_much_too_slow(
     assert counted["dropped", "overload"] >= 2500
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, expected="100,000 spans in a burst: each leaves once, turns conserved")
 def test_fault_14_a_burst_of_spans(measured: Measured, check_invariants: Invariants) -> None:
     """Turns and other spans of the application come without a pause."""
@@ -234,6 +236,7 @@ def test_fault_14_the_release_status_is_in_a_metric(measured: Measured) -> None:
     assert counted == dict(statuses)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(16, expected="bounded memory, counted")
 def test_fault_16_roots_that_never_end(measured: Measured) -> None:
     """The traces whose root never ends are bounded in number, and evicted turns are counted."""
@@ -270,7 +273,9 @@ class CountingEmbedder(OnesEmbedder):
 
 
 @pytest.mark.fault(17, expected="as many requests as one turn makes, all turns scored")
-@pytest.mark.parametrize("turns", [16, 2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "turns", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (2_000, 10_000))]
+)
 def test_fault_17_identical_turns_share_one_evaluation(
     turns: int, measured: Measured, check_invariants: Invariants
 ) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 import rag_eval_otel
 from rag_eval_otel import evaluate, evaluate_dataset, instrument
@@ -86,7 +87,7 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
     assert asked()[1].count(MINE) == 1
     (folder / PROMPT).unlink()
     with pytest.raises(ConfigError, match=PROMPT):
-        instrument()
+        instrument(tracer_provider=TracerProvider())
 
 
 def test_the_command_takes_a_folder(

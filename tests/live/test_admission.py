@@ -94,7 +94,8 @@ def test_a_cascade_chooses_more_of_what_looks_bad(
             assert found == Sampling(probability=probability, is_targeted=point >= 0.1)
 
 
-PACES = (1.0, 0.5, 0.1, 0.01)
+SLOW = pytest.mark.slow
+PACES = (1.0, pytest.param(0.5, marks=SLOW), pytest.param(0.1, marks=SLOW), 0.01)
 
 
 @pytest.mark.parametrize("pace", PACES)
@@ -139,8 +140,10 @@ def test_the_pace_holds_for_suspicious_turns_too(
                 assert found.is_targeted == (point >= rate * drawn.pace)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("rate", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize(
+    "share", [0.01, pytest.param(0.1, marks=SLOW), 0.5, pytest.param(1.0, marks=SLOW)]
+)
+@pytest.mark.parametrize("rate", [0.02, pytest.param(0.2, marks=SLOW), 1.0])
 @pytest.mark.parametrize("kind", ["plain", "errors", "cascade"])
 def test_the_share_that_the_budget_affords_is_evaluated(
     kind: str, rate: float, share: float

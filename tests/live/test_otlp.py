@@ -175,7 +175,7 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
 
 
 @SOURCES
-@pytest.mark.parametrize("judge", ["quick", "stuck"])
+@pytest.mark.parametrize("judge", [pytest.param("quick", marks=pytest.mark.slow), "stuck"])
 def test_shutdown_with_500_pending_loses_none(judge: str, source: Source) -> None:
     """500 held spans arrive exactly once: scored, or marked where the judge hangs."""
     chosen = good_judge() if judge == "quick" else GatedJudge()

@@ -7,13 +7,14 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus.kit import all_apps
 from corpus.orders import interleaved
 from corpus.retold import Retold, runs_of, tell_runs
 from corpus.run import quietly
+from properties import examples
 
 EVERY = 12  # application, in the quick tests
 AT_ONCE = 3
@@ -56,7 +57,7 @@ def test_a_run_that_never_ends() -> None:
     check_unended(EVERY)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data())
 def test_applications_at_once(data: st.DataObject) -> None:
     """However the events of applications mix, each gives the samples it gives by itself."""
@@ -70,7 +71,7 @@ def test_a_run_of_any_application_that_never_ends() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@examples(200)
 @given(st.data())
 def test_any_applications_at_once(data: st.DataObject) -> None:
     """The same with all applications."""

@@ -70,7 +70,7 @@ with OtlpReceiver() as receiver:
 """
 
 
-@pytest.mark.parametrize("how", ["attached", "wrapped"])
+@pytest.mark.parametrize("how", ["attached", pytest.param("wrapped", marks=pytest.mark.slow)])
 def test_metrics_of_the_sdk_count_each_span_once(how: str) -> None:
     """Spans that wait for scores are counted by the processor and the exporter behind, once."""
     found = run(how, {VARIABLE: "true"})
@@ -89,6 +89,7 @@ def test_metrics_of_the_sdk_count_each_span_once(how: str) -> None:
     assert queues == {"batching_span_processor": 0, "rag_eval_otel.RagEvalSpanProcessor": 0}
 
 
+@pytest.mark.slow
 def test_without_the_variable_there_are_no_metrics_of_the_sdk() -> None:
     """Neither the SDK nor this library reports ``otel.sdk.*``."""
     found = run("attached", {})

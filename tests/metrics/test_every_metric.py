@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import examples
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import version_of
 from rag_eval_otel.judge import tasks as kinds
@@ -83,7 +84,7 @@ def test_a_sample_that_has_everything_is_scored(name: str) -> None:
 
 @each
 @pytest.mark.parametrize("failures", [0.0, 0.3])
-@settings(max_examples=30)
+@examples(30)
 @given(seed=SEEDS)
 def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed: int) -> None:
     """Whatever valid replies come, a number is finite, in range, and the same if not fused."""
@@ -100,7 +101,7 @@ def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed
 
 
 @pytest.mark.parametrize("name", METRIC_SETS)
-@settings(max_examples=20)
+@examples(20)
 @given(seed=SEEDS, failures=st.sampled_from([0.0, 0.2]))
 def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: float) -> None:
     """Alone or together, fused or not: equal replies give equal scores."""
@@ -110,7 +111,7 @@ def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: flo
     assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(seed=SEEDS)
 def test_all_metrics_at_once(seed: int) -> None:
     """Every metric of ours, whatever it shares a request with, scores as it does alone."""
@@ -122,7 +123,7 @@ def test_all_metrics_at_once(seed: int) -> None:
 @pytest.mark.parametrize(
     "name", sorted(set(METRICS) - {"context_precision", "context_utilization"})
 )
-@settings(max_examples=10)
+@examples(10)
 @given(seed=SEEDS, data=st.data())
 def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.DataObject) -> None:
     """Apart from the metrics of rank, the arithmetic does not look at the order of contexts."""
