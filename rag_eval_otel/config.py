@@ -151,7 +151,7 @@ class Config:
     concurrency: int = 16
     """The most turns that are evaluated at the same time."""
     shutdown_seconds: float = 5.0
-    """Seconds that a shutdown takes at most: for evaluations under way, and to export spans."""
+    """About how many seconds a shutdown takes at most, for running evaluations and the export."""
     on_sigterm: OnSigterm = "drain"
     """Whether SIGTERM first waits for scores and exports the spans (``drain``) or not (``off``)."""
 

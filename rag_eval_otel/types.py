@@ -34,6 +34,21 @@ Form = Literal["short", "full"]
 Embedding = Literal["keep", "drop"]
 """Whether an evaluation has the vector of its question, if a metric embedded the question."""
 
+ErrorReason = Literal[
+    "transport",
+    "timeout",
+    "unauthorized",
+    "rate_limited",
+    "bad_request",
+    "circuit_open",
+    "blocked",
+    "budget",
+    "shutdown",
+    "internal",
+    "redaction_error",
+]
+"""Why a score has the status ``error``: the judge could not be asked, or a part failed."""
+
 Reason = Literal[
     # undefined: the sample does not allow a number
     "no_claims",
@@ -49,18 +64,7 @@ Reason = Literal[
     # undefined: the judge answered, but not enough of it was usable
     "judge_incomplete",
     "unparsable",
-    # error: the judge could not be asked
-    "transport",
-    "timeout",
-    "unauthorized",
-    "rate_limited",
-    "bad_request",
-    "circuit_open",
-    "blocked",
-    "budget",
-    "shutdown",
-    "internal",
-    "redaction_error",
+    ErrorReason,
     # ok, with a remark
     "noncommittal",
     "no_logprobs",

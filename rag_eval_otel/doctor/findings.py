@@ -261,6 +261,7 @@ def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
 # --- the report of a program ----------------------------------------------------------------------
 
 _REPEATED: Final = "skipped duplicate"
+_BLOCKED: Final = "blocked "  # begins the count of failures of a part that blocked the event loop
 _ROOT_SAMPLER: Final = re.compile(r"(?:ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{([^},]+))")
 
 
@@ -283,6 +284,16 @@ class Totals:
     def repeated(self) -> int:
         """How often a question was recorded again, for example by a second instrumentation."""
         return self.of("turn").get(_REPEATED, 0)
+
+    @property
+    def captured(self) -> int:
+        """The number of turns that were found; a turn that was recorded twice counts twice."""
+        return sum(note.captured for note in self.notes)
+
+    @property
+    def pending(self) -> int:
+        """The number of turns that were found and have no outcome yet."""
+        return sum(note.pending for note in self.notes)
 
     @property
     def scored(self) -> int:
@@ -328,15 +339,21 @@ def from_notes(notes: Sequence[Note]) -> Iterator[Finding]:
     early = {s: n for s, n in totals.of("released").items() if s in {"timeout", "flushed"}}
     if early:
         yield finding("unscored-spans", listed(early))
-    if totals.of("failure"):
-        yield finding("internal-errors", listed(totals.of("failure")))
+    blocked = {n: k for n, k in totals.of("failure").items() if n.startswith(_BLOCKED)}
+    if blocked:
+        yield finding("part-blocked", listed(blocked))
+    failed = {n: k for n, k in totals.of("failure").items() if n not in blocked}
+    if failed:
+        yield finding("internal-errors", listed(failed))
 
 
 def _from_note(note: Note) -> Iterator[Finding]:
     if not note.ended and (note.spans or note.held):
-        seen = f"{note.program}, process {note.pid}: {note.held} turns were waiting for scores"
-        seen = f"{seen}, {sum(note.spans.values())} spans had ended"
-        yield finding("killed", seen, level="warning" if note.held else None)
+        seen = f"{note.program}, process {note.pid}: {note.held} spans were waiting for scores"
+        seen = (
+            f"{seen}, {note.pending} turns were pending, {sum(note.spans.values())} spans had ended"
+        )
+        yield finding("killed", seen, level="warning" if note.held or note.pending else None)
     for cause, lines in note.logged.items():
         yield from (finding(cause, line) for line in lines)
     if "NoOp" in note.provider:
@@ -375,6 +392,9 @@ _OF_SCORES: Final[Mapping[str, str]] = {
     "bad_request": "model-refused",
     "unparsable": "reply-unusable",
     "judge_incomplete": "reply-unusable",
+    "too_long": "texts-too-long",
+    "blocked": "part-blocked",
+    "redaction_error": "turns-redaction-error",
     "internal": "internal-errors",
     "shutdown": "turns-shutdown",
     "budget": "turns-budget",

@@ -278,7 +278,9 @@ def _program(run: Run) -> Iterator[tuple[str, str]]:
         yield "spans", listed(totals.spans) or "none"
         yield "read", listed(totals.of("source")) or "nothing"
         again = f"; recorded a second time: {totals.repeated}" if totals.repeated else ""
-        yield "turns", f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}{again}"
+        pending = f"; pending: {totals.pending}" if totals.pending else ""
+        turns = f"{sum(totals.turns.values())}: {listed(totals.turns) or 'none'}"
+        yield "turns", f"{turns}{pending}{again}"
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -320,7 +322,9 @@ def _program_as_data(run: Run) -> dict[str, Any]:
     return {
         "status": run.status,
         "failed": run.failed,
+        "captured": totals.captured,
         "turns": totals.turns,
+        "pending": totals.pending,
         "scored": totals.scored,
         "repeated": totals.repeated,
         "sources": totals.of("source"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _MAX_LINE: Final = 200  # characters of a log line in a note
 _MAX_LINES: Final = 5  # log lines of one cause in a note
-_COUNTED: Final[tuple[Counted, ...]] = ("turn", "source", "released", "failure")
+_COUNTED: Final[tuple[Counted, ...]] = ("source", "released", "failure")
 _numbers = count()
 
 
@@ -47,6 +47,8 @@ class Note:
     - ``spans``: number of ended spans of the provider, by instrumentation scope.
     - ``processors``: class names of the provider's other span processors; None if they are unknown.
     - ``counts``: what the pipeline has counted, by kind and name.
+    - ``captured``: number of turns that were found.
+    - ``held``: number of spans and run trees that wait for scores.
     - ``judge_key``: where the API key of the judge comes from.
     - ``logged``: log lines of failures, by the name that the doctor gives to their cause.
     """
@@ -61,6 +63,7 @@ class Note:
     processors: Sequence[str] | None = None
     spans: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    captured: int = 0
     held: int = 0
     judge: str
     embedder: str
@@ -68,6 +71,11 @@ class Note:
     judge_key: KeySource = "none"
     has_langchain: bool = False
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> int:
+        """The number of turns that were found and have no outcome yet."""
+        return max(0, self.captured - sum(self.counts.get("turn", {}).values()))
 
 
 def take_notes(pipeline: Pipeline, provider: object, attachment: Attachment | None = None) -> None:
@@ -163,6 +171,7 @@ class NoteTaker(SpanProcessor):
         """Return a report on the current state of the pipeline."""
         pipeline, config = self._pipeline, self._pipeline.config
         tally = pipeline.instruments.tally
+        captured, turns = tally.turns()
         others = None if self._attachment is None else self._attachment.others
         sampler = getattr(self._provider, "sampler", None)
         return Note(
@@ -176,7 +185,8 @@ class NoteTaker(SpanProcessor):
             processors=others
             and [type(one).__name__ for one in others if not isinstance(one, NoteTaker)],
             spans=dict(self._spans),
-            counts={kind: tally.of(kind) for kind in _COUNTED},
+            counts={"turn": turns, **{kind: tally.of(kind) for kind in _COUNTED}},
+            captured=captured,
             held=pipeline.count_held(),
             judge=_name_of(config.judge),
             embedder=_name_of(config.embedder),
@@ -197,7 +207,7 @@ def as_line(note: Note) -> str:
     parts = (
         f"judge {note.judge}",
         f"{sum(note.spans.values())} spans ended, read: {listed(read) or 'none'}",
-        f"turns: {listed(turns) or 'none'}",
+        f"turns: {listed(turns) or 'none'}" + (f", pending {note.pending}" if note.pending else ""),
     )
     return (
         f"rag-eval-otel, {note.program}, process {note.pid}: {'; '.join(parts)}."

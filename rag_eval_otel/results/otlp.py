@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.results.rows import (
@@ -23,7 +23,7 @@ from rag_eval_otel.results.rows import (
     text,
 )
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Sample, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Score
 
 SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
@@ -38,12 +38,7 @@ _FIELDS = {
     "version": semconv.LEAF_VERSION,
     "explanation": semconv.LEAF_EXPLANATION,
 }
-_ERRORS = frozenset(
-    {
-        *("transport", "timeout", "unauthorized", "rate_limited", "bad_request"),
-        *("circuit_open", "blocked", "budget", "shutdown", "internal"),
-    }
-)
+_ERRORS = frozenset(get_args(ErrorReason))
 """The values of the attribute ``reason`` of a score that mean that the score has failed."""
 
 _CUMULATIVE = (2, "AGGREGATION_TEMPORALITY_CUMULATIVE")

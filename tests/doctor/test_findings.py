@@ -21,11 +21,19 @@ from rag_eval_otel.doctor.findings import (
     from_answers,
     from_variables,
 )
-from rag_eval_otel.doctor.report import Diagnosis, Run, as_text, diagnose, read_notes, resolved
+from rag_eval_otel.doctor.report import (
+    Diagnosis,
+    Run,
+    as_data,
+    as_text,
+    diagnose,
+    read_notes,
+    resolved,
+)
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.notes import Note, as_line
 from rag_eval_otel.sinks.instruments import DropReason
-from rag_eval_otel.types import Reason, SkipReason
+from rag_eval_otel.types import ErrorReason, HoldStatus, Reason, SkipReason
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
@@ -269,6 +277,25 @@ def test_commands_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         resolved(["uvicorn"])
 
 
+def test_pending_turns_are_shown() -> None:
+    """Turns that were found and have no outcome are pending, in all forms of the report."""
+    one = note(captured=3, counts={"turn": {"scored": 1}}, ended=False)
+    found = diagnose(run(one), timeout=5, environ=QUIET)
+    assert found_in(run(one))["killed"] == "warning"
+    assert "turns: scored 1, pending 2." in as_line(one)
+    assert "1: scored 1; pending: 2" in " ".join(as_text(found).split())
+    assert [as_data(found)["program"][name] for name in ("captured", "pending")] == [3, 2]
+
+
+def test_a_part_that_blocked_is_not_an_error_of_this_library() -> None:
+    """The finding names the part."""
+    failures = {"blocked metric toxicity": 1}
+    program = run(counted(turn={"scored": 1}, source={"openinference": 1}, failure=failures))
+    found = diagnose(program, timeout=5, environ=QUIET).findings
+    assert levels(found) == {"part-blocked": "problem"}
+    assert "blocked metric toxicity 1" in [one.seen for one in found]
+
+
 def test_notes_come_back(tmp_path: Path) -> None:
     """The doctor reads the file of a process and shows it; so does the line for people."""
     one = note(logged={"record-lost": ["record_answer() has no effect"]})
@@ -288,6 +315,26 @@ def test_every_reason_has_a_cause() -> None:
     """Every reason of a turn leads to a described cause."""
     for outcome, reasons in (("skipped", SkipReason), ("dropped", DropReason), ("error", Reason)):
         assert {cause_of(outcome, reason) for reason in get_args(reasons)} <= set(CAUSES)
+
+
+def test_every_failure_has_a_cause_of_its_own() -> None:
+    """Of a failed score, the doctor does not say that the judge answered."""
+    assert {cause_of("error", reason) for reason in get_args(ErrorReason)} <= set(CAUSES) - {
+        "scores-undefined"
+    }
+
+
+def test_the_page_lists_statuses_and_reasons() -> None:
+    """``docs/doctor.md`` names each status and reason, and the cause that explains it."""
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    section = page.partition("## Statuses and reasons")[2].partition("\n## ")[0]
+    statuses, _, reasons = section.partition("| reason |")
+    assert set(re.findall(r"^\| `(\w+)` \|", statuses, re.MULTILINE)) == set(get_args(HoldStatus))
+    for kind in (SkipReason, DropReason, Reason):
+        assert set(get_args(kind)) <= set(re.findall(r"`(\w+)`", reasons))
+    for reason in get_args(Reason):
+        row = next(row for row in reasons.splitlines() if f"`{reason}`" in row)
+        assert reason == "partial" or cause_of("error", reason) in row or "turns-" in row
 
 
 def test_every_cause_is_used() -> None:
