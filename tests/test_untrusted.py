@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.untrusted import harmless, says_nothing, suspicions, visible
-from rag_eval_otel.untrusted.phrases import Phrase, phrases
+from rag_eval_otel.untrusted import Phrase, harmless, phrases, says_nothing, suspicions, visible
 
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"

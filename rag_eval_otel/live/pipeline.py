@@ -41,8 +41,7 @@ from rag_eval_otel.live.admission import attributes_around
 from rag_eval_otel.live.hold import HeldSpan, Holdback, Key
 from rag_eval_otel.live.score import TurnJob, TurnScorer, build_scorer, given_up
 from rag_eval_otel.live.tree_spans import SpanWriter
-from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse
-from rag_eval_otel.live.uncounted import UncountedTurns
+from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse, UncountedTurns
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import GivenUp
 from rag_eval_otel.runtime.endings import TimedCalls

@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.uncounted import UncountedTurns
+from rag_eval_otel.live.trees import UncountedTurns
 from rag_eval_otel.runtime.background import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import (
