@@ -214,8 +214,8 @@ def unit_interval(value: float, variance: float, *, quantile: float, effective: 
 def student(probability: float, freedom: float) -> float:
     """Return a quantile of Student's t distribution, for ``probability`` above 0.5.
 
-    From 3 degrees of freedom on, it is the expansion of Cornish and Fisher, whose error at 0.975 is
-    below 0.5 %.
+    From 3 degrees of freedom on, it is the expansion of Cornish and Fisher (Abramowitz & Stegun
+    26.7.5), whose error at 0.975 is below 0.5 %.
     """
     if freedom < 2:  # noqa: PLR2004
         return math.tan(math.pi * (probability - 0.5))

@@ -10,10 +10,10 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import NormalDist
 from textwrap import shorten
 from typing import Any
 
+from rag_eval_otel.calibration.means import student
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 _EXACT_TO = 200  # degrees of freedom; above, the expansion is off by less than 1e-10
@@ -42,7 +42,7 @@ def t_quantile(p: float, df: int) -> float:
 
     ``df`` is the number of degrees of freedom.
     """
-    return _expansion(p, df) if df > _EXACT_TO else _bisected(p, df)
+    return student(p, df) if df > _EXACT_TO else _bisected(p, df)
 
 
 def _bisected(p: float, df: int) -> float:
@@ -74,21 +74,6 @@ def _two_sided(angle: float, df: int) -> float:
         term *= (k - 1) / k * square
         total += term
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
-
-
-def _expansion(p: float, df: int) -> float:
-    """Return the quantile of Student's t at ``p``, expanded from the normal quantile.
-
-    The expansion is Abramowitz & Stegun 26.7.5.
-    """
-    x = NormalDist().inv_cdf(p)
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    return x + sum(term / float(df) ** power for power, term in enumerate(terms, start=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.metrics import MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import MeterProvider, Observation
 
 from rag_eval_otel import semconv
 from rag_eval_otel.drift.monitor import DriftMonitor
@@ -25,7 +25,7 @@ from rag_eval_otel.runtime.limited_log import LimitedLog
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import exportable_attributes
 from rag_eval_otel.sinks.events import DriftEvents
-from rag_eval_otel.sinks.health import Gauge, add_gauge_source
+from rag_eval_otel.sinks.health import Gauge, add_gauge_source, meter_of
 from rag_eval_otel.types import Evaluation
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class DriftTelemetry:
     ) -> None:
         self._events = DriftEvents(logger_provider)
         self._meter_provider = meter_provider
-        meter = (meter_provider or get_meter_provider()).get_meter(
-            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-        )
+        meter = meter_of(meter_provider)
         self._alarms = meter.create_counter(
             semconv.DRIFT_ALARMS, unit="{alarm}", description="Alarms: the scores have drifted."
         )

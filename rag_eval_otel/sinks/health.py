@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakMethod
 
 from opentelemetry.metrics import (
     CallbackOptions,
+    Meter,
     MeterProvider,
     Observation,
     get_meter_provider,
@@ -74,6 +75,13 @@ _of_global: dict[
 _of_others: WeakKeyDictionary[MeterProvider, dict[str, _SharedGauge]] = WeakKeyDictionary()
 
 
+def meter_of(provider: MeterProvider | None) -> Meter:
+    """Return this library's meter of ``provider``, by default of the global meter provider."""
+    return (provider or get_meter_provider()).get_meter(
+        semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
+    )
+
+
 def add_gauge_source(
     provider: MeterProvider | None, gauge: Gauge, *, source: Source
 ) -> Callable[[], None]:
@@ -91,7 +99,7 @@ def add_gauge_source(
         known = _of_global if is_global else _of_others.setdefault(used, {})
     if gauge.name not in known:
         shared = known[gauge.name] = _SharedGauge(gauge)
-        meter = used.get_meter(semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
+        meter = meter_of(used)
         create = getattr(meter, f"create_observable_{gauge.kind}")
         create(
             gauge.name, callbacks=[shared.observe], unit=gauge.unit, description=gauge.description
@@ -289,9 +297,7 @@ class _EndpointReport:
             stop()
 
     def _add_instruments(self, provider: MeterProvider | None) -> None:
-        meter = (provider or get_meter_provider()).get_meter(
-            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-        )
+        meter = meter_of(provider)
         self._attempts = meter.create_counter(
             semconv.ENDPOINT_ATTEMPTS,
             unit="{request}",

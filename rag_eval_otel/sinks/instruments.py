@@ -9,9 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-from opentelemetry.metrics import Meter, MeterProvider, get_meter_provider
+from typing import TYPE_CHECKING, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.text import exportable
@@ -19,8 +17,19 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.sinks.attributes import span_context
-from rag_eval_otel.sinks.health import SECONDS, Gauge, Health, Held, Source, add_gauge_source
+from rag_eval_otel.sinks.health import (
+    SECONDS,
+    Gauge,
+    Health,
+    Held,
+    Source,
+    add_gauge_source,
+    meter_of,
+)
 from rag_eval_otel.types import Evaluation, HoldStatus, Reason, SkipReason
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, MeterProvider
 
 Counted = Literal["captured", "turn", "source", "released", "failure"]
 """What a `Tally` counts.
@@ -117,9 +126,7 @@ class InstrumentSink:
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
-        meter = (meter_provider or get_meter_provider()).get_meter(
-            semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-        )
+        meter = meter_of(meter_provider)
         self.tally = Tally()
         self._judges = set[str]()
         self._health: Health | None = None
