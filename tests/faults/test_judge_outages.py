@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import socket
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import questions
+from endpoints import times_of_64_threads
 from live import STATUS, App, attached
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
@@ -453,26 +453,7 @@ def test_fault_each_request_has_a_limit_of_tokens(measured: Measured) -> None:
 @pytest.mark.fault(38, expected="600 a minute: 594 to 606 in each window of 60 s, with 64 threads")
 def test_fault_38_requests_a_minute_with_64_threads(measured: Measured) -> None:
     """64 threads share a limiter on a virtual clock, and want far more than the limit."""
-    limiter = RateLimiter(600, None)
-    lock, now, times = threading.Lock(), [0.0], list[float]()
-
-    def work(seed: int) -> None:
-        draw = random.Random(seed)
-        while now[0] < 200:
-            with lock:
-                now[0] += draw.random() * 0.02
-                at = now[0]
-            place = limiter.reserve(at, 1, most=5.0)
-            if place is not None:
-                with lock:
-                    times.append(place.at)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    times.sort()
+    times = times_of_64_threads(RateLimiter(600, None))
     starts = [number / 2 + 0.123 for number in range(270)]
     counts = [sum(start <= at < start + 60 for at in times) for start in starts]
     assert 594 <= min(counts) <= max(counts) <= 606

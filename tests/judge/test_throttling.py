@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpoints import times_of_64_threads
 from rag_eval_otel.judge.outcomes import Outcome
 from rag_eval_otel.judge.throttling import Breaker, Limits, Place, RateLimiter, RetryBudget, Slots
 
@@ -259,27 +259,7 @@ def test_a_cancelled_request_passes_its_slot_on() -> None:
 
 def test_a_limiter_is_exact_with_64_threads() -> None:
     """600 a minute: at most 606 in any 60 seconds, and at least 594 while there is demand."""
-    limiter = RateLimiter(600, None)
-    lock = threading.Lock()
-    now, times = [0.0], list[float]()
-
-    def work(seed: int) -> None:
-        draw = random.Random(seed)
-        while now[0] < 200:
-            with lock:
-                now[0] += draw.random() * 0.02
-                at = now[0]
-            place = limiter.reserve(at, 1, most=5.0)
-            if place is not None:
-                with lock:
-                    times.append(place.at)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    times.sort()
+    times = times_of_64_threads(RateLimiter(600, None))
     assert most_in_a_minute([(at, 1) for at in times]) <= 606
     starts = [number / 2 + 0.123 for number in range(270)]
     full_windows = [sum(start < at <= start + 60 for at in times) for start in starts]
