@@ -315,14 +315,12 @@ class Pipeline:
         turns: list[Turn] | None = None
         try:
             with self._read_edge:
-                turns, reason = self._find_turns(trace)
+                turns, reason = self._find_turns(trace, uncounted)
                 if reason is not None:
                     ending = Ending("skipped", reason)
-            if turns is None:
+            if turns is None and uncounted.found(0):
                 self.instruments.found(_count_turns(trace))
                 self.scorer.count_given_up("error", _count_turns(trace))
-            if not uncounted.found(len(turns or ())):
-                self.scorer.count_given_up(uncounted.given_up or "error", len(turns or ()))
             for turn in turns or ():
                 if not uncounted.take():  # given up
                     break
@@ -335,12 +333,19 @@ class Pipeline:
         finally:
             self._release_held(trace, ending)
 
-    def _find_turns(self, trace: Trace) -> tuple[list[Turn], SkipReason | None]:
-        """Return the RAG turns in ``trace``, and if there is none, the reason to write on spans."""
+    def _find_turns(
+        self, trace: Trace, uncounted: UncountedTurns
+    ) -> tuple[list[Turn], SkipReason | None]:
+        """Return the RAG turns in ``trace``, and if there is none, the reason to write on spans.
+
+        If another thread has given the trace up, it has counted the turns, and none is returned.
+        """
         for name, count in Counter(map(dialect_of, trace.spans.values())).items():
             if name is not None:
                 self.instruments.tally.add("source", name, number=count)
         if trace.is_doubled:
+            if not uncounted.found(0):
+                return [], None
             self.instruments.found(_count_turns(trace))
             self.scorer.refuse("ambiguous", turns=_count_turns(trace))
             return [], "ambiguous"
@@ -349,6 +354,8 @@ class Pipeline:
             steps += tree.steps(self._keys, parent=span_id)
         source = self.config.contexts_from_prompt
         turns = find_turns(steps, loss="possible", contexts_from_prompt=source)
+        if not uncounted.found(len(turns)):
+            return [], None
         self.instruments.found(len(turns))
         return turns, None if turns else self.scorer.refuse_steps(steps)
 

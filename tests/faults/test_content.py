@@ -287,9 +287,11 @@ def test_fault_15_a_context_of_megabytes(measured: Measured, check_invariants: I
 
     with ScriptedOpenAI(answer) as server:
         judge = OpenAIJudge("m", base_url=server.base_url, api_key="k")
-        with attached(judge=judge, content="strip", max_text_chars=20_000) as app:
+        with attached(judge=judge, content="strip", max_text_chars=20_000, hold_seconds=100) as app:
             text = "It is so. \ud800\x00" * 250_000
             make_turn(app, context=text, answer="Ada \x00 founded the company.")
+            app.pipeline.submit_ended()
+            assert app.pipeline.hold.wait_empty(100)  # a flush waits for scores for five seconds
             app.handle.flush()
             check_invariants(app, turns=1, spans=3)
             (exported,) = [s for s in app.exported() if s.name == "chain"]

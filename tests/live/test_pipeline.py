@@ -15,6 +15,7 @@ from live import App, attached, generated
 from pipeline import GatedJudge, OnesEmbedder, good_judge
 from rag_eval_otel import Evaluation, instrument
 from rag_eval_otel.capture.trace import TraceLimits
+from rag_eval_otel.capture.turn import find_turns
 
 SCORED = ("scored", None)
 
@@ -248,6 +249,27 @@ def test_a_job_that_is_given_up_lets_its_spans_go(monkeypatch: pytest.MonkeyPatc
         assert app.handle.flush()
         assert app.status_of(chain) in {None, "error"}
         assert app.counted() == {("error", "internal"): 1}
+
+
+def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that gives it up counts its turn, and the one that reads it does not."""
+    entered, go_on = Future[threading.Thread](), threading.Event()
+
+    def find_late(*given: Any, **more: Any) -> Any:
+        entered.set_result(threading.current_thread())
+        assert go_on.wait(60)
+        return find_turns(*given, **more)
+
+    monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", find_late)
+    with attached(shutdown_seconds=0.1) as app:
+        chain = app.turn()
+        app.handle.shutdown()
+        reader = entered.result(60)
+        go_on.set()
+        reader.join(60)
+        assert app.status_of(chain) == "shutdown"
+        assert app.counted() == {("dropped", "shutdown"): 1}
+        assert app.handle.stats.captured == 1
 
 
 def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> None:

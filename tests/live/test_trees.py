@@ -407,7 +407,7 @@ def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread(
 
 
 def test_turns_that_are_found_after_the_job_was_given_up() -> None:
-    """They are counted by the thread that finds them, and none of them is taken."""
+    """The thread that finds them is told so, and none of them is taken."""
     turns = UncountedTurns()
     assert turns.give_up("blocked") is None
     assert not turns.found(2)
