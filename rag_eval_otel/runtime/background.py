@@ -34,7 +34,7 @@ GivenUp: TypeAlias = Literal["shutdown", "error", "overload", "blocked"]
 the job ran when another part blocked the event loop.
 """
 
-_Stage: TypeAlias = Literal["queued", "waiting", "running"]
+_Stage: TypeAlias = Literal["queued", "waiting", "running", "given up"]
 
 
 class Job(Protocol):
@@ -182,8 +182,9 @@ class BackgroundEvaluator:
         with self._changed:
             stuck, self._pending, self._bytes = self._pending, {}, 0
             self._changed.notify_all()
-        for job in stuck:
-            job.give_up("shutdown")
+        for job, stage in stuck.items():
+            if stage != "given up":
+                job.give_up("shutdown")
 
     def _start(self) -> bool:
         _know_processor()
@@ -244,8 +245,13 @@ class BackgroundEvaluator:
         """
         if loop.is_abandoned:
             return
+        with self._lock:  # `_give_up_all` must not give up the job, too
+            if job not in self._pending:
+                why = None
+            if why is not None:
+                self._pending[job] = "given up"
         try:
-            if why is not None and job in self._pending:
+            if why is not None:
                 job.give_up(why)
         finally:
             self._remove(job)
@@ -288,7 +294,7 @@ class BackgroundEvaluator:
             self._queue.put(None)
             self._queue = SimpleQueue()
             for job, stage in self._pending.items():
-                if stage != "running":
+                if stage in {"queued", "waiting"}:
                     self._queue.put(job)
             if not self._start():
                 self._thread = None

@@ -174,7 +174,14 @@ def test_a_judge_that_blocks_its_thread_holds_no_span_up(ending: str, source: So
     assert statuses(spans) == {expected: 4}
 
 
+@pytest.fixture
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give an ending without time to wait for scores all the time that it needs for the spans."""
+    monkeypatch.setattr("rag_eval_otel.live.draining._GRACE", 60.0)
+
+
 @SOURCES
+@pytest.mark.usefixtures("any_machine")
 @pytest.mark.parametrize("judge", [pytest.param("quick", marks=pytest.mark.slow), "stuck"])
 def test_shutdown_with_500_pending_loses_none(judge: str, source: Source) -> None:
     """500 held spans arrive exactly once: scored, or marked where the judge hangs."""
@@ -209,6 +216,7 @@ def test_turns_behind_a_stuck_judge_are_counted_once(source: Source) -> None:
 
 @pytest.mark.slow
 @SOURCES
+@pytest.mark.usefixtures("any_machine")
 def test_mass_release_does_not_overflow_the_next_queue(source: Source) -> None:
     """More held spans than the exporter's queue holds all arrive at shutdown."""
     with running(judge=GatedJudge(), max_held=5000, shutdown_seconds=0.1, source=source) as app:

@@ -161,6 +161,25 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
+def test_a_job_is_given_up_once_if_that_takes_longer_than_a_shutdown() -> None:
+    """The calling thread leaves out the job that the evaluator's thread is giving up."""
+    evaluator, gate = BackgroundEvaluator(), Gate()
+    given_up: list[GivenUp] = []
+    has_left = threading.Event()
+
+    def slow(why: GivenUp) -> None:
+        given_up.append(why)
+        has_left.wait(60)
+
+    evaluator.submit(Call(gate, slow))
+    gate.begun.result(60)
+    closing = threading.Thread(target=evaluator.shutdown, args=(0.0,), kwargs={"grace": 0.5})
+    closing.start()
+    closing.join(60)
+    has_left.set()
+    assert given_up == ["shutdown"]
+
+
 def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
     """Jobs run under suppression, and not in the span that was current at submission."""
     evaluator = BackgroundEvaluator()
