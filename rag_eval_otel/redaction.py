@@ -334,7 +334,7 @@ def redactor(rules: Sequence[RedactionRule]) -> Redactor:
     one that matches the empty text, and for a word or a list of words that resemble a name.
     """
     if isinstance(rules, str) or not isinstance(rules, Sequence):
-        msg = f"redact must be a sequence of regular expressions or functions, not {rules!r}"
+        msg = f"redact must be a list of names, regular expressions or functions, not {rules!r}"
         raise ConfigError(msg)
     return Redactor(tuple(map(_rule, rules)))
 

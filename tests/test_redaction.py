@@ -105,8 +105,8 @@ def test_values_of_attributes(value: object, clean: object) -> None:
         (("a*",), "'a\\*' matches the empty text"),
         (("a|",), "matches the empty text"),
         ((r"\b",), "matches the empty text"),
-        ("abc", "redact must be a sequence of regular expressions or functions, not 'abc'"),
-        (5, "redact must be a sequence of regular expressions or functions, not 5"),
+        ("abc", "redact must be a list of names, regular expressions or functions, not 'abc'"),
+        (5, "redact must be a list of names, regular expressions or functions, not 5"),
         ((5,), "takes regular expressions as str, not 5"),
     ],
 )

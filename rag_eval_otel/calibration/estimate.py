@@ -396,7 +396,7 @@ def table(estimates: Sequence[Estimate], *, confidence: float = 0.95) -> str:
     failed = sum(one.failed for one in estimates)
     if failed:
         notes[
-            f"{failed} chosen turns have no score of the judge; the estimate assumes that they"
+            f"chosen turns without a score of the judge: {failed}; the estimate assumes that they"
             " are like the others"
         ] = 1
     repeated = sum(one.repeated for one in estimates)

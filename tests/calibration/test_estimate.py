@@ -216,7 +216,7 @@ def test_scores_that_are_missing_are_counted(tmp_path: Path) -> None:
         one["status"] = "error" if one["score"] is None else "ok"
     (found,) = estimated(tmp_path, rows)
     assert (found.judged, found.failed) == (27, 3)
-    assert "3 chosen turns have no score" in table([found])
+    assert "chosen turns without a score of the judge: 3;" in table([found])
 
 
 def test_few_scores_give_a_wide_interval_and_one_gives_a_reason(tmp_path: Path) -> None:
