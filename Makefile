@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 SOAK_ARGS ?= --minutes 30 --rate 100
+SERVERS := uvicorn gunicorn celery ipykernel jupyter-client
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -44,6 +45,7 @@ e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, ot
 
 faults: $(VENV)/.test  ## Run the fault matrix, and write docs/reliability.md
 	@mkdir -p build
+	$(PIP) $(SERVERS)
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/faults --faults-json build/faults.json
 	$(BIN)/python tests/faults/reliability.py build/faults.json > docs/reliability.md
 

@@ -263,7 +263,8 @@ def local(session: nox.Session) -> None:
 def servers(session: nox.Session) -> None:
     """End servers and workers as they are deployed: uvicorn, gunicorn, Celery, a notebook."""
     packages = ("uvicorn<1", "gunicorn", "celery", "gevent", "ipykernel", "jupyter-client")
-    test_beside(session, *packages)
+    session.install("--editable", ".[test]", *packages)
+    session.run("pytest", "tests/faults/test_servers.py", *session.posargs)
 
 
 @nox.session

@@ -366,13 +366,16 @@ class Pipeline:
             turn = replace(turn, doubt="ambiguous")
         line = [view for step in turn.path if (view := trace.spans.get(cast("int", step.id)))]
         anchor = next((view for view in line if view.span_id in trace.held), None)
+        view = anchor or next(iter(line), None)
+        context = INVALID_SPAN_CONTEXT if view is None else view.context
+        if context.is_valid and not context.trace_flags.sampled:  # recorded, but never exported
+            self.scorer.refuse("not_sampled")
+            return
         key = self.hold.which_left((trace.trace_id, view.span_id) for view in line)
         if anchor is not None:
             del trace.held[anchor.span_id]
             key = (trace.trace_id, anchor.span_id)
         held = None if key is None else self.hold.start_scoring(key)
-        view = anchor or next(iter(line), None)
-        context = INVALID_SPAN_CONTEXT if view is None else view.context
         ended = (view.end if view is not None else turn.anchor.end) or 0
         job = TurnJob(self.scorer, turn, context, ended, held)
         if job.admit(trace.trace_id, partial(attributes_around, turn, trace.spans)):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from typing import Final, Literal, Protocol, TypeAlias
 
 from rag_eval_otel.runtime.fork import call_in_child
@@ -112,7 +112,7 @@ class BackgroundEvaluator:
         self._bytes = 0
         self._loop: _Loop | None = None
         self._thread: threading.Thread | None = None
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._watchdog = Watchdog()
         self._watcher.reset()
         self.threads.clear()
@@ -190,6 +190,8 @@ class BackgroundEvaluator:
         _know_processor()
         # Made on this thread: once the interpreter exits, the new thread cannot start a thread.
         executor = DaemonExecutor(around=self._own_thread)
+        # Made now, because gevent may have replaced this class since the fork.
+        self._queue = queue.SimpleQueue()
         loop = _Loop(self, self._queue, concurrency=self._concurrency)
         thread = threading.Thread(
             target=self._run, args=(loop, executor), name="rag-eval-otel", daemon=True
@@ -292,12 +294,11 @@ class BackgroundEvaluator:
             for forget in tuple(loop.activity.on_abandoned):
                 forget()
             self._queue.put(None)
-            self._queue = SimpleQueue()
+            if not self._start():
+                self._thread = None
             for job, stage in self._pending.items():
                 if stage in {"queued", "waiting"}:
                     self._queue.put(job)
-            if not self._start():
-                self._thread = None
             return [job for job, stage in self._pending.items() if stage == "running"]
 
 
@@ -334,7 +335,7 @@ _Slot: TypeAlias = "asyncio.Future[bool]"
 
 
 class _Loop:
-    """Run the jobs in ``queue`` in an event loop on the thread of ``evaluator``.
+    """Run the ``jobs`` in an event loop on the thread of ``evaluator``.
 
     At most ``concurrency`` jobs run at the same time. While there are no jobs, the event loop does
     not run, and the thread waits for the queue.
@@ -343,14 +344,14 @@ class _Loop:
     def __init__(
         self,
         evaluator: BackgroundEvaluator,
-        queue: SimpleQueue[Job | None],
+        jobs: queue.SimpleQueue[Job | None],
         *,
         concurrency: int,
     ) -> None:
         self.activity = evaluator.make_activity()
         self.is_abandoned = False
         self._evaluator = evaluator
-        self._queue = queue
+        self._queue = jobs
         self._concurrency: Final = concurrency
         self._free = concurrency
         self._waiting: dict[Job, _Slot] = {}  # the newest last
@@ -405,7 +406,7 @@ class _Loop:
 
     def _begin_submitted(self) -> None:
         """Begin all jobs that are in the queue now."""
-        with suppress(Empty):
+        with suppress(queue.Empty):
             while True:
                 self._take(self._queue.get_nowait())
 

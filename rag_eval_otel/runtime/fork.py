@@ -1,8 +1,15 @@
-"""`call_in_child`: call a method of an object in each forked child, while the object exists."""
+"""`call_in_child`: call a method of an object in each forked child, while the object exists.
+
+gunicorn's workers for gevent replace the threads of the standard library in the child, after the
+fork. With ``--preload`` the objects exist by then, so the methods are called once more: what they
+create must belong to the threads that the child uses.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -16,6 +23,7 @@ _methods: _Methods = {}
 def call_in_child(method: Callable[[], None]) -> None:
     """Call the bound ``method`` in every forked child process.
 
+    The method is called again if the child then replaces its threads with greenlets of gevent.
     The object of the method is referred to weakly. After the object is deleted, nothing is called,
     and nothing of it is kept.
     """
@@ -37,5 +45,20 @@ def _call_all() -> None:
             function(owner)
 
 
+def _after_fork() -> None:
+    _call_all()
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and not monkey.is_module_patched("threading"):
+        events = importlib.import_module("gevent.events")
+        if _after_patch not in events.subscribers:
+            events.subscribers.append(_after_patch)
+
+
+def _after_patch(event: object) -> None:
+    """Call all methods when gevent has replaced the threads of this process."""
+    if type(event).__name__ == "GeventDidPatchAllEvent":
+        _call_all()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_call_all)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child
@@ -42,7 +42,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         super().__init__(max_workers)
         self._around = around
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
-        self._turns: SimpleQueue[Literal["call", "end"]] = SimpleQueue()
+        self._turns: queue.SimpleQueue[Literal["call", "end"]] = queue.SimpleQueue()
         """One item for each submitted call, and one item for each thread that must end."""
         # Reentrant: a garbage collection may cancel calls while the lock is held.
         self._lock = threading.RLock()

@@ -277,7 +277,9 @@ def test_fault_08_the_prompt_is_too_long_for_the_model(
 
 
 @pytest.mark.fault(15, expected="the texts are cut with a mark, nothing raises, all is valid UTF-8")
-def test_fault_15_a_context_of_megabytes(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_15_a_context_of_10_megabytes(
+    measured: Measured, check_invariants: Invariants
+) -> None:
     """Huge texts, lone surrogates and NULs are scored; the span says that they were cut."""
     bodies: list[str] = []
 
@@ -288,13 +290,14 @@ def test_fault_15_a_context_of_megabytes(measured: Measured, check_invariants: I
     with ScriptedOpenAI(answer) as server:
         judge = OpenAIJudge("m", base_url=server.base_url, api_key="k")
         with attached(judge=judge, content="strip", max_text_chars=20_000, hold_seconds=100) as app:
-            text = "It is so. \ud800\x00" * 250_000
-            make_turn(app, context=text, answer="Ada \x00 founded the company.")
+            text = "It is so. \ud800\x00" * 420_000  # 10 MB in memory
+            told = {"rag.question": "Who?", "rag.answer": "Ada \x00 did.", "rag.contexts": [text]}
+            app.provider.get_tracer("app").start_span("turn", attributes=told).end()
             app.pipeline.submit_ended()
             assert app.pipeline.hold.wait_empty(100)  # a flush waits for scores for five seconds
             app.handle.flush()
-            check_invariants(app, turns=1, spans=3)
-            (exported,) = [s for s in app.exported() if s.name == "chain"]
+            check_invariants(app, turns=1, spans=1)
+            (exported,) = app.exported()
             attributes = exported.attributes or {}
     assert attributes["rag.evaluation.status"] == "scored"
     assert attributes["rag.evaluation.truncated"] is True
@@ -302,6 +305,20 @@ def test_fault_15_a_context_of_megabytes(measured: Measured, check_invariants: I
     assert max(map(len, bodies)) < 200_000
     measured("characters of the context", len(text))
     measured("characters of the longest request", max(map(len, bodies)))
+
+
+@pytest.mark.fault(15, expected="a trace with more than 16 MB of text is counted, not scored")
+def test_fault_15_a_trace_beyond_the_memory_for_traces(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """10 MB, in the span of the retriever and again in that of the model; all spans leave."""
+    with attached() as app:
+        make_turn(app, context="It is so. \ud800\x00" * 850_000, answer="Ada founded it.")
+        assert app.handle.flush(100)
+        check_invariants(app, turns=1, spans=3)
+        counted = app.counted()
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    assert counted == {("skipped", "evicted"): 1}
 
 
 def test_scores_of_suspected_texts_are_marked_and_no_evidence_of_drift() -> None:

@@ -64,13 +64,16 @@ def test_fault_19_many_forks_while_turns_are_scored(measured: Measured) -> None:
     """Each of the children ends by itself, and the parent still scores its turns."""
     script = """
 made(20)
-for _ in range(50):
+loads = [threading.Thread(target=made, args=(200,)) for _ in range(2)]
+for load in loads: load.start()
+for _ in range(200):
     child = os.fork()
     if not child: os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     made(1)
+for load in loads: load.join()
 """
-    assert measure(measured, "50 forks", script, turns=70) == 0
+    assert measure(measured, "200 forks", script, turns=620) == 0
 
 
 ENDINGS = {

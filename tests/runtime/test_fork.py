@@ -91,3 +91,25 @@ def test_an_object_that_lives_until_the_exit_prints_nothing() -> None:
     """The order in which Python deletes objects and modules at its exit does not matter."""
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_methods_are_called_again_when_gevent_patches_a_child() -> None:
+    """Workers of gunicorn patch after the fork, and locks made before do not know greenlets."""
+    pytest.importorskip("gevent")
+    script = """
+import os
+from gevent import monkey
+from rag_eval_otel.runtime.fork import call_in_child
+class Owner:
+    def renew(self): os.write(1, b"renewed\\n")
+owner = Owner()
+call_in_child(owner.renew)
+if not os.fork():
+    monkey.patch_all()
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "renewed\n" * 2

@@ -1,0 +1,299 @@
+"""Faults of the parts around an evaluation: metrics, sinks, callbacks, exporters, parents, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    StaticSampler,
+)
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    format_trace_id,
+    set_span_in_context,
+)
+
+from apps.parts import rag
+from live import App, attached
+from rag_eval_otel import Evaluation
+from rag_eval_otel.errors import JudgeError, JudgeTransportError
+from rag_eval_otel.judge.protection import Endpoint
+from rag_eval_otel.judge.throttling import Limits
+from rag_eval_otel.metrics.function import FunctionMetric
+from rag_eval_otel.runtime.background import BackgroundEvaluator
+from rag_eval_otel.testing import ManualClock
+from rag_eval_otel.types import Sample
+
+Measured = Callable[[str, object], None]
+Invariants = Callable[..., None]
+
+PATIENCE = 60.0
+
+
+def drain(app: App) -> None:
+    """Wait until all spans have left with their scores; a flush alone waits for five seconds."""
+    app.pipeline.submit_ended()
+    assert app.pipeline.hold.wait_empty(2 * PATIENCE)
+    app.handle.flush(PATIENCE)
+
+
+# --- metrics and sinks of the application ---------------------------------------------------------
+
+
+def raising(sample: Sample) -> float:
+    """Fail, with a text of the turn in the message."""
+    raise ZeroDivisionError(sample.answer)
+
+
+async def hanging(_: Sample) -> float:
+    """Never return."""
+    await asyncio.Event().wait()
+    return 1.0
+
+
+def text(_: Sample) -> Any:
+    """Return a string in place of a number."""
+    return "0.5"
+
+
+def coroutine(_: Sample) -> Any:
+    """Return another coroutine in place of a number."""
+    return hanging
+
+
+METRICS = (raising, hanging, text, coroutine)
+
+
+@pytest.mark.fault(26, expected="the metric has no score and a reason, the others are scored")
+@pytest.mark.parametrize("bad", METRICS, ids=[one.__name__ for one in METRICS])
+def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
+    bad: Callable[[Sample], Any], measured: Measured, check_invariants: Invariants
+) -> None:
+    """Each turn has the score of the metric beside the bad one, and no text is in the log."""
+    metric = FunctionMetric(function=bad, timeout=0.5)
+    with attached(metrics=["context_relevance", metric], evaluation_timeout=600.0) as app:
+        for number in range(8):
+            app.turn(number)
+        drain(app)
+        check_invariants(app, turns=8, spans=24, secrets=["founded by Ada"])
+        spans = [span.attributes or {} for span in app.exported() if span.name == "chain"]
+    names = {key.split(".")[2] for span in spans for key in span if key.endswith(".score")}
+    reasons = {span.get(f"rag.evaluation.{bad.__name__}.reason") for span in spans}
+    assert names == {"context_relevance"}
+    assert len(reasons - {None}) == 1
+    measured(f"reason of the metric {bad.__name__}", *reasons)
+
+
+class Raising:
+    """A sink that fails."""
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Fail."""
+        raise KeyError(evaluation)
+
+
+@pytest.mark.fault(26, expected="a sink that raises: spans, events and metrics have the scores")
+def test_fault_26_a_sink_raises(measured: Measured, check_invariants: Invariants) -> None:
+    """Its errors are counted, and the other sinks get every evaluation."""
+    with attached(sinks=[Raising()], errors="swallow") as app:
+        for number in range(8):
+            app.turn(number)
+        drain(app)
+        check_invariants(app, turns=8, spans=24)
+        assert app.statuses()["scored"] == 8
+        assert sum(app.scored_spans().values()) == 8
+        errors = app.counted_by("rag.evaluation.internal_errors", "place")
+    measured("errors counted", errors)
+    assert sum(errors.values()) == 8
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(28, expected="64 threads with nested chains: one evaluation for each root run")
+def test_fault_28_nested_chains_in_64_threads(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """The handler is passed to the outer chain and to the chain in it."""
+    with attached() as app:
+        callbacks = {"callbacks": [app.handle.callback]}
+        inner = rag().with_config(callbacks=[app.handle.callback])
+        outer = RunnableLambda(inner.invoke) | RunnableLambda(str.upper)
+        together = threading.Barrier(64)
+
+        def work() -> None:
+            together.wait(PATIENCE)
+            outer.invoke("When was Borealis Kites founded?", callbacks)
+
+        threads = [threading.Thread(target=work) for _ in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        drain(app)
+        check_invariants(app, turns=64)
+        evaluated = sum(app.scored_spans().values())
+    measured("evaluations of 64 turns", evaluated)
+    assert evaluated == 64
+
+
+# --- exporters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(29, expected="OTLP endpoint down: all turns are scored, no span is kept")
+def test_fault_29_nobody_listens_at_the_otlp_endpoint(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """The real exporter behind a batch processor does not delay the scores for another exporter."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/traces"
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=1)))
+        with attached(provider=provider) as app:
+            for number in range(50):
+                app.turn(number)
+            drain(app)
+            check_invariants(app, turns=50, spans=150)
+            assert app.counted() == {("scored", None): 50}
+            statuses = app.statuses()
+    measured("spans with scores of 50 turns, spans held", (statuses["scored"], 0))
+    assert statuses["scored"] == 50
+
+
+# --- parents and sampling -------------------------------------------------------------------------
+
+
+def remote(flags: int) -> Context:
+    """Return a context whose span belongs to another process."""
+    caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
+    return set_span_in_context(NonRecordingSpan(caller), Context())
+
+
+def turn_below(app: App, context: Context) -> None:
+    """Record a turn whose first span starts in ``context``."""
+    request = app.provider.get_tracer("web").start_span("request", context=context)
+    app.turn(1, request)
+    request.end()
+
+
+@pytest.mark.fault(40, expected="below a sampled remote parent: scored once, in its trace")
+def test_fault_40_a_remote_parent_that_is_sampled(
+    measured: Measured, check_invariants: Invariants
+) -> None:
+    """The parent's spans are in another process, and never arrive here."""
+    with attached(provider=TracerProvider(sampler=ParentBased(ALWAYS_ON))) as app:
+        turn_below(app, remote(1))
+        drain(app)
+        check_invariants(app, turns=1, spans=4)
+        assert app.counted() == {("scored", None): 1}
+        traces = {format_trace_id(span.context.trace_id) for span in app.exported()}
+    measured("traces", len(traces))
+    assert traces == {format_trace_id(7)}
+
+
+@pytest.mark.fault(40, expected="unsampled remote parent, spans that are only recorded: no scores")
+@pytest.mark.parametrize(
+    ("sampler", "flags"),
+    [(ParentBased(ALWAYS_ON), 0), (StaticSampler(Decision.RECORD_ONLY), 1)],
+    ids=["unsampled remote parent", "only recorded"],
+)
+def test_fault_40_spans_that_are_not_exported(
+    sampler: Sampler, flags: int, measured: Measured, check_invariants: Invariants
+) -> None:
+    """No exporter gets such spans, so no judge is paid for them."""
+    with attached(provider=TracerProvider(sampler=sampler)) as app:
+        turn_below(app, remote(flags))
+        drain(app)
+        turns = sum(app.counted().values())
+        check_invariants(app, turns=turns, spans=0)
+        counted = app.counted()
+        assert not app.scored_spans()
+    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    assert not [outcome for outcome, _ in counted if outcome == "scored"]
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("logs", expected="each outage of a judge is in the log, and each end of one")
+def test_fault_logs_two_outages_of_a_judge(
+    measured: Measured, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request every second of three hours; the judge is down for ten minutes in two of them."""
+    clock = ManualClock()
+
+    async def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+
+    async def send() -> str:
+        if clock() % 3600 < 600:
+            raise JudgeTransportError
+        return "ok"
+
+    async def ask() -> None:
+        endpoint = Endpoint("judge-1", Limits(failures=5), clock=clock, sleep=sleep)
+        for _ in range(7000):
+            clock.advance(1.0)
+            try:
+                await endpoint.call(send)
+            except JudgeError:
+                continue
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(ask())
+    lines = [record.getMessage() for record in caplog.records]
+    failed = sum("fails" in line for line in lines)
+    again = sum("answers again" in line for line in lines)
+    measured("two outages: lines that begin and end one", (failed, again))
+    assert (failed, again) == (2, 2)
+
+
+class Failing:
+    """A job that fails."""
+
+    size = 1
+    seconds_left = float("inf")
+
+    def begin(self) -> bool:
+        """Go on."""
+        return True
+
+    async def run(self) -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+    def give_up(self, _: str) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.fault("logs", expected="200 jobs that fail at once are one line")
+def test_fault_logs_jobs_that_fail(measured: Measured, caplog: pytest.LogCaptureFixture) -> None:
+    """The line has the traceback of the first."""
+    evaluator = BackgroundEvaluator()
+    for _ in range(200):
+        assert evaluator.submit(Failing())
+    assert evaluator.flush(PATIENCE)
+    evaluator.shutdown(PATIENCE)
+    lines = [one for one in caplog.records if "a job failed" in one.getMessage()]
+    loud = [one for one in lines if one.levelno >= logging.WARNING]
+    measured("lines for 200 jobs that fail", len(loud))
+    assert len(loud) == 1
+    assert loud[0].exc_info
