@@ -63,6 +63,7 @@ def passed(_: dict[str, Any]) -> object:
     return {"guideline": True}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="exactly the limit with 64 threads; the rest is refused; resumes")
 def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object], None]) -> None:
     """64 threads send as many HTTP requests as the budget allows, and again in the next window."""
