@@ -22,6 +22,7 @@ from rag_eval_otel.judge.models import (
     AnyPrices,
     AnyPrompts,
     budget_for,
+    chosen_max_text_chars,
     chosen_models,
     chosen_prices,
     chosen_prompts,
@@ -82,6 +83,7 @@ async def evaluate(
     explanations: Reasons = "off",
     prices: AnyPrices = None,
     budget: Budget | None = None,
+    max_text_chars: int | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
@@ -110,6 +112,9 @@ async def evaluate(
       file in ``RAG_EVAL_PRICES``, or list prices if this variable is not set.
     - ``budget``: a limit of requests, tokens and money. A score that would need a request beyond
       the budget is an error with the reason ``budget``.
+    - ``max_text_chars``: the most characters of each text to score. All texts of the sample have at
+      most four times as many. The rest is cut, prompts say so, and the scores have
+      ``detail["truncated"]``. None means ``RAG_EVAL_MAX_TEXT_CHARS``, or 100,000.
     - ``clock``: a function that returns the time in seconds, to measure the duration.
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
@@ -132,6 +137,7 @@ async def evaluate(
         explanations=explanations,
         prices=chosen_prices(prices),
         budget=budget,
+        max_text_chars=chosen_max_text_chars(max_text_chars),
         clock=clock,
     )
     return await measurement.of(sample)

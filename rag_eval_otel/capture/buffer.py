@@ -335,15 +335,17 @@ class TraceBuffer:
     def flush(self) -> list[Trace]:
         """Remove and return all traces without an open span, however recently a span ended.
 
+        A trace in which a span ends during this call is left, as its open spans may not be known.
         Complete parts of the other traces are removed and returned, too. A part is one answered
         question below an open span.
         """
+        until = self._clock()
         self.open_spans.refresh()
         with self.lock:
             self._add_early()
-            opened = self.open_spans.of
-            ready = [one for one in self.traces.values() if not opened(one.trace_id)]
-            ready += self._parts(self._clock(), opened, ready=ready)
+            opened, known = self.open_spans.of, self.traces.values()
+            ready = [one for one in known if one.last <= until and not opened(one.trace_id)]
+            ready += self._parts(until, opened, ready=ready)
             self._finish(ready)
         return ready
 

@@ -71,6 +71,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "metavar": "FILE",
         "help": "prices of judge tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
     },
+    "--max-text-chars": {
+        "type": _count,
+        "metavar": "N",
+        "help": "cut each text after N characters, and all of a row after 4 N (default: 100000)",
+    },
     "--repairs": {
         "type": _count,
         "default": 1,
@@ -238,6 +243,7 @@ _OF_CONFIG = (
     "evaluation_timeout",
     "explanations",
     "prices",
+    "max_text_chars",
 )
 
 
@@ -265,6 +271,7 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
         prompts=chosen_prompts(config.prompts),
         explanations=config.explanations,
         prices=chosen_prices(config.prices),
+        max_text_chars=config.max_text_chars,
     )
 
 

@@ -37,11 +37,13 @@ from rag_eval_otel.judge.models import (
     AnyJudge,
     AnyPrices,
     AnyPrompts,
+    chosen_max_text_chars,
     chosen_models,
     chosen_prices,
     chosen_prompts,
 )
 from rag_eval_otel.judge.prompting import BUILT_IN, Prompts
+from rag_eval_otel.judge.shortening import clipped
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.limits import Limit
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
@@ -128,6 +130,7 @@ class Plan:
     explanations: Reasons = "off"
     prices: Prices = Prices()  # noqa: RUF009  # frozen
     label_metrics: frozenset[str] | None = None
+    max_text_chars: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
@@ -195,11 +198,12 @@ class _RowScorer:
             failed = failed_evaluation(self._plan.metrics, "redaction_error")
             return Row(index=index, sample=Sample(), evaluation=failed)
         silence()  # each row has its own task, and so its own context
-        known = self._cache.get(sample) if self._cache else {}
+        content = self._content(sample)
+        known = self._cache.get(content) if self._cache else {}
         missing = [metric for metric in self._plan.metrics if metric.name not in known]
         fresh = await self._evaluate(sample, missing) if missing else Evaluation(scores=())
         if self._cache and missing:
-            self._cache.put(sample, fresh.scores, judge=fresh.judge)
+            self._cache.put(content, fresh.scores, judge=fresh.judge)
         scores = {name: score for name, (score, _) in known.items()}
         scores |= {score.name: score for score in fresh.scores}
         judges = [fresh.judge, *(judge for _, judge in known.values())]
@@ -210,6 +214,13 @@ class _RowScorer:
             label_metrics=self._label_metrics,
         )
         return Row(index=index, sample=sample, evaluation=evaluation)
+
+    def _content(self, sample: Sample) -> Sample:
+        """Return ``sample`` with the limit of characters if it is cut: scores depend on both."""
+        if self._cache is None or not clipped(sample, self._plan.max_text_chars)[1]:
+            return sample
+        limit = {"max_text_chars": str(self._plan.max_text_chars)}
+        return replace(sample, extra={**sample.extra, **limit})
 
     async def _evaluate(self, sample: Sample, metrics: Iterable[Metric]) -> Evaluation:
         plan = self._plan
@@ -226,6 +237,7 @@ class _RowScorer:
             explanations=plan.explanations,
             prices=plan.prices,
             budget=self._budget,
+            max_text_chars=plan.max_text_chars,
         )
 
 
@@ -352,6 +364,7 @@ async def aevaluate_dataset(
     prompts: AnyPrompts = None,
     explanations: Reasons = "off",
     prices: AnyPrices = None,
+    max_text_chars: int | None = None,
 ) -> DatasetResult:
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
@@ -364,8 +377,8 @@ async def aevaluate_dataset(
     another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
     to read, from the first.
 
-    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts`` and
-    ``prices`` have the same meaning as for `evaluate`.
+    ``metrics``, ``judge``, ``embedder``, ``fusion``, ``repairs``, ``explanations``, ``prompts``,
+    ``prices`` and ``max_text_chars`` have the same meaning as for `evaluate`.
 
     ``thresholds`` maps the name of a metric to the lowest score that passes. The mapping is a dict,
     or the path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names
@@ -411,6 +424,7 @@ async def aevaluate_dataset(
         prompts=chosen_prompts(prompts),
         explanations=explanations,
         prices=chosen_prices(prices),
+        max_text_chars=chosen_max_text_chars(max_text_chars),
     )
     if progress not in get_args(Progress):
         msg = f"progress must be one of {', '.join(get_args(Progress))}, not {progress!r}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
-from rag_eval_otel.environment import first_set
+from rag_eval_otel.environment import first_set, variable
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
@@ -202,6 +202,25 @@ def chosen_prices(prices: AnyPrices) -> Prices:
     if prices is None:
         return _prices_in(first_set(("RAG_EVAL_PRICES",)))
     return load_prices(prices)
+
+
+_MAX_TEXT_CHARS = "max_text_chars"
+
+
+def chosen_max_text_chars(given: int | None) -> int:
+    """Return the most characters of a text to score: ``given``, if it is in the range of `Config`.
+
+    For None, ``RAG_EVAL_MAX_TEXT_CHARS`` or the default of `Config` counts. Raises `ConfigError`.
+    """
+    return _max_text_chars(given, first_set((variable(_MAX_TEXT_CHARS),)))
+
+
+@lru_cache(maxsize=4, typed=True)
+def _max_text_chars(given: int | None, text: str | None) -> int:
+    if given is not None:
+        return Config(max_text_chars=given).max_text_chars
+    environ = {} if text is None else {variable(_MAX_TEXT_CHARS): text}
+    return Config.from_env(environ).max_text_chars
 
 
 @lru_cache(maxsize=4)

@@ -1,14 +1,18 @@
 """What a judge is asked whose model cannot read so much."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_eval_otel import Sample, evaluate
+from rag_eval_otel import Config, Sample, evaluate
+from rag_eval_otel.cli import main
+from rag_eval_otel.dataset import evaluate_dataset
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import JudgeTooLongError
+from rag_eval_otel.errors import ConfigError, JudgeTooLongError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.shortening import clipped, with_fewer_contexts
@@ -16,6 +20,18 @@ from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.types import Replies
+
+
+class CountingJudge(LexicalJudge):
+    """The offline judge, which counts its requests."""
+
+    asked = 0
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        """Count the request."""
+        self.asked += 1
+        return await super().reply(tasks)
+
 
 LONG = [
     f"{'Paris is the capital of France. ' * 300}{number}" for number in range(6)
@@ -127,6 +143,70 @@ def test_the_note_of_a_cut_text_is_no_claim(metric: str) -> None:
         (score,) = asyncio.run(measurement.of(sample)).scores
         assert score.value == 1.0
         assert ("truncated" in score.detail) == (most is not None)
+
+
+@pytest.mark.parametrize(("given", "variable"), [(100, None), (None, "100"), (100, "5000")])
+def test_every_evaluation_has_a_limit(
+    given: int | None, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`evaluate` and `evaluate_dataset` cut texts as live scoring does; an argument comes first."""
+    if variable is not None:
+        monkeypatch.setenv("RAG_EVAL_MAX_TEXT_CHARS", variable)
+    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
+    models: dict[str, Any] = {"judge": "lexical", "embedder": "hashing", "max_text_chars": given}
+    evaluation = asyncio.run(evaluate(sample, ["faithfulness"], **models))
+    result = evaluate_dataset([sample], ["faithfulness"], **models)
+    for scores in (evaluation.scores, result.rows[0].evaluation.scores):
+        assert scores[0].detail["truncated"] == {"answer": 225}
+    assert result.rows[0].sample == sample
+
+
+def test_the_usual_limit_is_that_of_live_scoring() -> None:
+    """100,000 characters of each text are scored, without any option."""
+    sample = Sample(question="Which?", contexts=[FACT], answer=FACT * 4000)
+    evaluation = asyncio.run(evaluate(sample, ["faithfulness"], judge=LexicalJudge()))
+    (cut,) = evaluation.scores[0].detail["truncated"].values()
+    assert 0 < len(sample.answer) - cut <= Config().max_text_chars
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.5, True, float("nan"), "1000"])
+def test_a_wrong_limit_is_refused(given: Any) -> None:
+    """The error names the option and its range."""
+    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
+        asyncio.run(evaluate(Sample(answer="A."), max_text_chars=given))
+    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
+        evaluate_dataset([Sample(answer="A.")], max_text_chars=given)
+
+
+def test_cached_scores_belong_to_one_limit(tmp_path: Path) -> None:
+    """A score of a cut text is not used for another limit, and one of a whole text always is."""
+    long = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
+    samples = [long, Sample(question="Which?", contexts=[FACT.strip()], answer=FACT.strip())]
+    judge = CountingJudge()
+    for most in (100, 100, 200, None):
+        evaluate_dataset(
+            samples,
+            ["faithfulness"],
+            judge=judge,
+            embedder="hashing",
+            cache=tmp_path / "scores",
+            max_text_chars=most,
+        )
+    assert judge.asked == 4
+
+
+def test_the_command_cuts_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--max-text-chars`` sets the limit, and a wrong number ends the command with status 2."""
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
+    row = {"question": "Which?", "contexts": [FACT.strip()], "answer": FACT * 10}
+    rows.write_text(json.dumps(row), encoding="utf-8")
+    command = ["evaluate", str(rows), "--judge", "lexical", "--metrics", "faithfulness"]
+    command += ["--output", str(output), "--max-text-chars"]
+    assert main([*command, "100"]) == 0
+    assert "225" in output.read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main([*command, "50"]) == 2
+    assert "max_text_chars" in capsys.readouterr().err
 
 
 def test_a_judge_is_told_what_was_cut() -> None:

@@ -1,0 +1,464 @@
+"""Random applications over random options and faults: no turn and no span is lost or doubled.
+
+Each seed makes an application with a real tracer provider and a judge behind HTTP. Its operations
+are turns of several kinds and threads, repeats, faults of the server, flushes, forks, and the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.trace import Span
+
+from live import KIND, App, answered, attached, generated, retrieved
+from rag_eval_otel import Evaluation, Handle, instrument
+from rag_eval_otel.config import ConfigOptions
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+from runs import run_chain
+from support import good_parts
+
+SEEDS = range(max(10, settings().max_examples // 5))
+PATIENCE = 60.0  # seconds, for a slow machine
+MODES = ("good", "good", "refused", "limited", "hanging", "prose", "too long", "mixed", "mixed")
+PRICES = {"models": {"m": {"input": 1000, "output": 1000}, "e": {"input": 100}}}
+
+
+class Recorder(SpanProcessor):
+    """The application's own span processor, which counts the spans that reach it."""
+
+    def __init__(self) -> None:
+        """Begin with no spans."""
+        self.ended: list[tuple[int, int]] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep the ids of the span."""
+        assert span.context is not None
+        self.ended.append((span.context.trace_id, span.context.span_id))
+
+
+@dataclass
+class FlakySink:
+    """A sink that counts the evaluations, and raises for one in ``every``."""
+
+    every: int
+    seen: list[Evaluation] = field(default_factory=list)
+
+    def emit(self, evaluation: Evaluation) -> None:
+        """Keep the evaluation, or raise an error after that."""
+        self.seen.append(evaluation)
+        if self.every and len(self.seen) % self.every == 0:
+            msg = "a sink that fails"
+            raise ValueError(msg)
+
+
+class Faults:
+    """The replies of the server of judge and embedder, in the present ``mode``."""
+
+    def __init__(self, rng: random.Random) -> None:
+        """Answer well at first."""
+        self.mode = "good"
+        self._rng = random.Random(rng.random())
+        self._lock = threading.Lock()
+
+    def chat(self, body: dict[str, Any]) -> object:
+        """Return the reply of the judge."""
+        return self._bad() or good_parts(body)
+
+    def embed(self, text: str) -> Sequence[float] | HttpReply:
+        """Return the reply of the embedder."""
+        return self._bad() or [1.0, float(len(text))]
+
+    def _bad(self) -> HttpReply | None:
+        with self._lock:
+            mode = self._rng.choice(MODES[:-2]) if self.mode == "mixed" else self.mode
+        too_long = {"message": "m", "code": "context_length_exceeded"}
+        bad = {
+            "refused": HttpReply(status=500, body={"error": {"message": "down"}}),
+            "limited": HttpReply(
+                status=429, headers={"Retry-After": "0.2"}, body={"error": {"message": "slow"}}
+            ),
+            "hanging": HttpReply(status=500, delay=3.0),
+            "prose": HttpReply(body={"id": "x", "choices": []}),
+            "too long": HttpReply(status=400, body={"error": too_long}),
+        }
+        return bad.get(mode)
+
+
+def chosen_options(rng: random.Random) -> dict[str, Any]:
+    """Return random options that fit together."""
+    some: dict[str, Sequence[Any]] = {
+        "metrics": (("default",), ("default",), ("dual",), ("faithfulness",)),
+        "cascade": (None, None, "lexical"),
+        "budget": (
+            *(None, None, "3 requests/day", "12 requests/day, 1 requests/minute"),
+            *("2000 tokens/day", "2 USD/day", "60 requests/day"),
+        ),
+        "sample_rate": (1.0, 1.0, 1.0, 0.5, 0.0),
+        "max_turns_per_minute": (None, None, None, 2, 0.5),
+        "sampling_rules": ((), (), [{"match": {"route": "/ask"}, "rate": 0.4}]),
+        "max_held": (*[1024] * 8, 1, 3),
+        "max_held_bytes": (*[64 * 1024 * 1024] * 8, 4000),
+        "concurrency": (16, 4, 1),
+        "hold_seconds": (60, 60, 0.5, 0.02, 0),
+        "max_text_chars": (100_000, 100),
+        "evaluation_timeout": (0.5, 0.5, 0.05),
+        "judge_timeout": (0.3, 30.0),
+        "judge_retries": (0, 2),
+        "max_requests_per_minute": (None, None, 5),
+        "content": ("keep", "strip"),
+        "fusion": ("on", "off"),
+        "redact": ((), (), ("email",), (failing_redaction,)),
+        "shutdown_seconds": (5.0, 0.3, 0.0),
+        "capture_content": ("off", "span"),
+        "explanations": ("off", "on"),
+        "drift": ("on", "off"),
+    }
+    options = {name: rng.choice(values) for name, values in some.items()}
+    if options["budget"] is not None:
+        ends = ["drop", "offline", "sample"]
+        options["at_budget"] = rng.choice(ends)
+    if options["cascade"] is not None:
+        options["suspicious_rate"] = rng.choice((None, 1.0, 0.5))
+        options["sample_rate"] = options["sample_rate"] or 0.1
+    return options
+
+
+def failing_redaction(text: str) -> str:
+    """Raise for some texts."""
+    if "3" in text:
+        msg = "cannot redact"
+        raise ValueError(msg)
+    return text
+
+
+class Application:
+    """An instrumented application that counts its turns and its spans."""
+
+    def __init__(self, rng: random.Random, server: ScriptedOpenAI, faults: Faults) -> None:
+        """Instrument a provider whose processor counts the spans."""
+        self.rng = rng
+        self.faults = faults
+        self.recorder = Recorder()
+        self.provider = TracerProvider()
+        self.is_wrapped = rng.random() < 0.5
+        if not self.is_wrapped:
+            self.provider.add_span_processor(self.recorder)
+        self.open: list[tuple[int, Span]] = []
+        self.has_forked = False
+        self.started: list[Span] = []
+        self.turns = 0
+        self.extra = 0  # spans of LangChain runs
+        self.reader = InMemoryMetricReader()
+        self.sink = FlakySink(rng.choice((0, 0, 3)))
+        self.options = chosen_options(rng)
+        common: ConfigOptions = {
+            "judge": "openai/m",
+            "judge_base_url": server.base_url,
+            "judge_api_key": "k",
+            "embedder": "openai/e",
+            "prices": PRICES,
+            "errors": "swallow",
+        }
+        self.handle: Handle = instrument(
+            tracer_provider=self.provider,
+            meter_provider=MeterProvider([self.reader]),
+            sinks=[self.sink],
+            wrap=self.recorder if self.is_wrapped else None,
+            **common,
+            **self.options,
+        )
+        if self.is_wrapped:
+            self.provider.add_span_processor(self.handle.processor)
+        self.tracer = self.provider.get_tracer("openinference.instrumentation.fake")
+        self._lock = threading.Lock()
+
+    def start(self, name: str, parent: Span | None, attributes: Mapping[str, Any]) -> Span:
+        """Start a span, and count it."""
+        span = self.tracer.start_span(name, context=App.below(parent), attributes=attributes)
+        with self._lock:
+            self.started.append(span)
+        return span
+
+    def found(self, turns: int = 1) -> None:
+        """Count turns, before the last of their spans ends."""
+        with self._lock:
+            self.turns += turns
+
+    def recorded(self, number: int, parent: Span | None = None) -> None:
+        """Make a turn that is recorded on one span."""
+        span = self.start(
+            "turn",
+            parent,
+            {
+                "rag.question": f"Who founded company {number}?",
+                "rag.contexts": [f"Company {number} was founded by Ada. " * 4],
+                "rag.answer": f"Ada founded company number {number}.",
+            },
+        )
+        if parent is None:
+            self.found()
+        span.end()
+
+    def traced(self, number: int, parent: Span | None = None, *, retry: bool = False) -> None:
+        """Make a turn of a chain with a retriever and a model."""
+        chain = self.start("chain", parent, {KIND: "CHAIN", **answered(number)})
+        self.start("retriever", chain, {KIND: "RETRIEVER", **retrieved(number)}).end()
+        for _ in range(1 + retry):
+            self.start("llm", chain, {KIND: "LLM", **generated(number)}).end()
+        if parent is None:
+            self.found()
+        chain.end()
+
+    def request(self, number: int) -> None:
+        """Make a turn below the span of a request."""
+        request = self.start("POST /ask", None, {"http.route": "/ask"})
+        self.found()
+        self.recorded(number, request) if number % 2 else self.traced(number, request)
+        request.end()
+
+    def session(self, number: int) -> None:
+        """Make two turns below one span."""
+        session = self.start("session", None, {})
+        self.found(2)
+        self.recorded(number, session)
+        self.recorded(number + 1, session)
+        session.end()
+
+    def failed(self, number: int) -> None:
+        """Make a turn whose first model call fails."""
+        self.traced(number, retry=True)
+
+    def begin(self, number: int) -> None:
+        """Begin a turn that ends later."""
+        chain = self.start("chain", None, {KIND: "CHAIN", **answered(number)})
+        self.start("retriever", chain, {KIND: "RETRIEVER", **retrieved(number)}).end()
+        with self._lock:
+            self.open.append((number, chain))
+
+    def finish(self, *_: object) -> None:
+        """End the turns that have begun."""
+        with self._lock:
+            begun, self.open = self.open, []
+        for number, chain in begun:
+            self.start("llm", chain, {KIND: "LLM", **generated(number)}).end()
+            self.found()
+            chain.end()
+
+    def run_tree(self, number: int) -> None:
+        """Make a turn of LangChain runs, for which this library writes three spans."""
+        self.found()
+        with self._lock:
+            self.extra += 3
+        run_chain(self.handle.callback, f"chain {number}")
+
+    def plain(self, number: int) -> None:
+        """Make spans that are no part of RAG."""
+        outer = self.start("job", None, {"number": number})
+        self.start("query", outer, {"db.system": "x"}).end()
+        outer.end()
+
+    def some_turns(self) -> None:
+        """Make some turns; some of them are equal."""
+        kinds = [self.recorded, self.traced, self.request, self.run_tree, self.plain]
+        kinds += [self.session, self.failed, self.begin, self.finish]
+        for _ in range(self.rng.randint(1, 6)):
+            self.rng.choice(kinds)(self.rng.randint(1, 12))
+
+    def threads(self) -> None:
+        """Make turns on several threads, some of them during a flush."""
+        kinds = [self.recorded, self.traced, self.request, self.run_tree]
+        plans = [
+            [(self.rng.choice(kinds), self.rng.randint(1, 12)) for _ in range(3)] for _ in "ab"
+        ]
+
+        def run(plan: Sequence[tuple[Callable[[int], None], int]]) -> None:
+            for make, number in plan:
+                make(number)
+
+        threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
+        for thread in threads:
+            thread.start()
+        if self.rng.random() < 0.5:
+            self.flush()
+        for thread in threads:
+            thread.join()
+
+    def flush(self) -> None:
+        """Flush one way or the other."""
+        seconds = self.rng.choice((0.0, 0.01, 0.3, 2.0))
+        if self.rng.random() < 0.5:
+            self.handle.flush(seconds)
+        else:
+            self.provider.force_flush(int(seconds * 1000))
+
+    def change(self) -> None:
+        """Change how the server behaves."""
+        self.faults.mode = self.rng.choice(MODES)
+
+    def pause(self) -> None:
+        """Let some of the work be done."""
+        threading.Event().wait(self.rng.choice((0.001, 0.05, 0.3)))
+
+    def quiet(self) -> None:
+        """Wait until each turn has an outcome, and check the law of conservation."""
+        self.finish()
+        self.wait(lambda: self.handle.stats.captured >= self.turns)
+        self.check()
+
+    def wait(self, is_so: Callable[[], bool] = lambda: True) -> None:
+        """Wait until no turn is pending, no span is held, and ``is_so()``."""
+        give_up = time.monotonic() + PATIENCE
+        while (stats := self.handle.stats).pending or stats.held or not is_so():
+            assert stats.pending >= 0, stats
+            assert time.monotonic() < give_up, (stats, self.turns)
+            threading.Event().wait(0.01)
+
+    def check(self) -> None:
+        """Check that each turn has one outcome."""
+        stats = self.handle.stats
+        assert (stats.captured, sum(stats.turns.values())) == (self.turns, self.turns), stats
+        assert (stats.pending, stats.held, stats.scoring) == (0, 0, 0), stats
+        outcomes = Counter[str]()
+        for name, number in stats.turns.items():
+            outcomes[name.partition(" ")[0]] += number
+        evaluated = outcomes["scored"] + outcomes["unscored"]
+        assert evaluated <= len(self.sink.seen) <= evaluated + outcomes["error"], stats
+        allowed = {"sink", "budget_redis"}
+        assert not set(stats.failures) - allowed, stats
+
+    def fork(self) -> None:
+        """Make turns in a forked child, which counts its own turns and spans only."""
+        self.has_forked = True
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.turns = self.extra = 0
+                self.started, self.recorder.ended, self.sink.seen = [], [], []
+                self.open = []
+                self.some_turns()
+                self.finish()
+                self.handle.shutdown(2.0)
+                self.quiet()
+                self.check_spans()
+                code = 0
+            finally:
+                if code:
+                    traceback.print_exc()
+                os._exit(code)
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > give_up:
+                os.kill(child, signal.SIGKILL)
+            threading.Event().wait(0.01)
+        assert os.waitstatus_to_exitcode(status) == 0
+
+    def run(self) -> None:
+        """Do some random operations."""
+        steps = [self.some_turns] * 4 + [self.threads] * 2 + [self.change] * 3
+        steps += [self.flush, self.pause, self.quiet, self.fork]
+        for _ in range(self.rng.randint(4, 12)):
+            self.rng.choice(steps)()
+
+    def end(self) -> None:
+        """Shut down while a thread still makes turns; later turns are dropped, or only spans."""
+        late = threading.Thread(target=self.some_turns)
+        late.start()
+        self.handle.shutdown(self.rng.choice((None, 0.0, 0.1, 3.0)))
+        late.join()
+        self.finish()
+        self.recorded(1)
+        # On a busy machine, the shutdown may end before evaluations are cancelled. A processor that
+        # was detached does not see later turns.
+        self.wait(lambda: not self.is_wrapped or self.handle.stats.captured >= self.turns)
+        assert self.handle.stats.captured <= self.turns
+
+    def check_spans(self) -> None:
+        """Check that each span has left exactly once."""
+        ids = Counter(self.recorder.ended)
+        assert set(ids.values()) <= {1}
+        contexts = [span.get_span_context() for span in self.started]
+        own = {(context.trace_id, context.span_id) for context in contexts}
+        assert own <= set(ids), f"{len(own - set(ids))} spans are lost"
+        assert len(ids) - len(own) == self.extra
+
+    def check_requests(self, paths: Sequence[str]) -> None:
+        """Check that the budget of requests holds, and that requests to the judge are counted."""
+        if self.has_forked:
+            return
+        budget = self.options["budget"] or ""
+        if "requests/day" in budget:
+            assert len(paths) <= int(budget.partition(" ")[0])
+        if "dropped shutdown" not in self.handle.stats.turns:
+            assert self.counted_requests() >= sum(path.endswith("completions") for path in paths)
+
+    def counted_requests(self) -> int:
+        """Return the counter of requests to the judge."""
+        data = self.reader.get_metrics_data()
+        return sum(
+            int(point.value)
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == "rag.evaluation.judge.calls"
+            for point in metric.data.data_points  # type: ignore[union-attr]
+        )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_turns_and_spans_are_conserved(seed: int) -> None:
+    """Each turn has one outcome at each quiet point, each span leaves once, the budget holds."""
+    rng = random.Random(seed)
+    faults = Faults(rng)
+    with ScriptedOpenAI(faults.chat, embed=faults.embed) as server:
+        app = Application(rng, server, faults)
+        try:
+            app.run()
+            if rng.random() < 0.6:
+                app.quiet()
+            app.end()
+            app.check_spans()
+            app.check_requests([request.path for request in server.requests])
+        finally:
+            app.handle.shutdown(0.0)
+            app.provider.shutdown()
+
+
+def test_a_turn_that_begins_during_a_flush_is_one_turn() -> None:
+    """A flush does not read a trace whose first spans came after it looked for open spans."""
+    with attached() as app:
+        refresh, chains = app.buffer.open_spans.refresh, list[Span]()
+
+        def refreshed() -> None:
+            refresh()
+            if not chains:
+                chains.append(app.chain(1))
+                app.retrieve(1, chains[0])
+
+        app.turn(2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(app.buffer.open_spans, "refresh", refreshed)
+            app.handle.flush(60)
+        app.generate(1, chains[0])
+        chains[0].end()
+        assert app.handle.flush(60)
+        assert app.counted() == {("scored", None): 2}
