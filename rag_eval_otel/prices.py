@@ -8,11 +8,11 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
@@ -116,6 +116,9 @@ def _warn_of_unknown(model: str) -> None:
     )
 
 
+_KEYS: Final = tuple(each.name for each in fields(Price))
+
+
 def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> Prices:
     """Return the prices in ``file``, or the built-in prices if ``file`` is None.
 
@@ -128,9 +131,9 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     """
     try:
         given = file if isinstance(file, Mapping) else json.loads(_text(file))
-        models = {name: _price(name, cells) for name, cells in given["models"].items()}
+        models = {name: _price(name, cells) for name, cells in _models(given).items()}
         return Prices(models=models, currency=_currency(given.get("currency", "USD")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         shown = "" if isinstance(file, Mapping) else f"{file} "
         told = f'must be JSON, {{"models": {{NAME: {{"input": X, "output": Y}}}}}}: {error}'
         msg = f"prices ({variable('prices')}): the price table {shown}{told}"
@@ -143,6 +146,14 @@ def _text(file: str | os.PathLike[str] | None) -> str:
     return Path(file).read_text(encoding="utf-8")
 
 
+def _models(given: object) -> Mapping[Any, object]:
+    models = given.get("models") if isinstance(given, Mapping) else None
+    if not isinstance(models, Mapping):
+        msg = "there is no table models"
+        raise TypeError(msg)
+    return models
+
+
 def _currency(given: object) -> str:
     if isinstance(given, str) and _CURRENCY.fullmatch(given):
         return given
@@ -150,13 +161,18 @@ def _currency(given: object) -> str:
     raise ValueError(msg)
 
 
-def _price(name: object, cells: Mapping[str, Any]) -> Price:
+def _price(name: object, cells: object) -> Price:
     if not isinstance(name, str):
         msg = f"the name of a model must be a text, not {name!r}"
         raise TypeError(msg)
+    if not isinstance(cells, Mapping) or "input" not in cells or not set(cells) <= set(_KEYS):
+        msg = f"{name} must have input, and may have {' and '.join(_KEYS[1:])}, not {cells!r}"
+        raise TypeError(msg)
     price = Price(**cells)
-    for cell in (price.input, price.output or 0, price.cached_input or 0):
-        if isinstance(cell, bool) or not (0 <= cell < math.inf):
+    given: tuple[object, ...] = (price.input, price.output or 0, price.cached_input or 0)
+    for cell in given:
+        is_number = isinstance(cell, int | float) and 0 <= cell < math.inf
+        if isinstance(cell, bool) or not is_number:
             msg = f"a price of {name} must be a number from 0, not {cell!r}"
             raise ValueError(msg)
     return price
