@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,13 @@ ROWS: Mapping[str, str] = {
 _HEAD = """# Reliability
 
 Each row is a fault, with the tests that make it happen, the expected result and the figures of the
-last run. Every test also asserts the invariants of all faults: each ended span leaves exactly once,
+last run. Most tests also assert the invariants of all faults: each ended span leaves exactly once,
 each turn is counted once (`captured = scored + unscored + errored + skipped + dropped + pending`),
 a failed evaluation gives no score, and no log line has a text or a key.
 
-`make faults` runs the tests and writes this page.
+`make faults` runs the tests in `tests/faults/` and writes this page.
+`pytest tests/faults -k test_fault_07` runs the tests of row 7. Times, memory,
+and what is scored under overload depend on the machine.
 
 | # | fault | expected | measured |
 |---|---|---|---|
@@ -97,14 +99,17 @@ def page(results: Iterable[Mapping[str, Any]]) -> str:
 
 def _line(row: str, fault: str, tests: list[Mapping[str, Any]]) -> str:
     expected = "<br>".join(dict.fromkeys(one["expected"] for one in tests)) or "no test"
-    cells = dict.fromkeys(_measured(one) for one in tests)
+    passed = {one["test"] for one in tests if one["outcome"] == "passed"}
+    cells = dict.fromkeys(_measured(one, passed) for one in tests)
     return f"| {row} | {fault} | {expected} | {'<br>'.join(filter(None, cells))} |\n"
 
 
-def _measured(test: Mapping[str, Any]) -> str:
+def _measured(test: Mapping[str, Any], passed: Collection[str]) -> str:
     figures = "; ".join(f"{name}: {value}" for name, value in test["measured"])
     if test["outcome"] == "passed":
         return figures or "holds"
+    if test["test"] in passed:
+        return f"{test['test']}: {test['outcome']} in one run, passed when it was repeated"
     return f"**{test['outcome']}**: {test['test']}"
 
 

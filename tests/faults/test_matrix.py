@@ -8,6 +8,7 @@ from pathlib import Path
 from faults.reliability import ROWS, page
 
 FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs" / "reliability.md"
 
 
 def marked() -> Iterator[tuple[str, str]]:
@@ -50,3 +51,19 @@ def test_the_page_has_a_line_for_each_row_and_says_which_have_no_test() -> None:
         in found
     )
     assert found.count("| no test |") == len(ROWS) - 1
+
+
+def test_the_page_in_the_documentation_has_each_row_with_its_result() -> None:
+    """After a change of the rows, ``make faults`` writes the page again."""
+    written = PAGE.read_text(encoding="utf-8")
+    missing = [row for row, fault in ROWS.items() if f"| {row} | {fault} | " not in written]
+    assert not missing, "run make faults"
+    assert written.count("\n| ") == len(ROWS) + 1
+    assert "no test" not in written
+    assert "**failed**" not in written
+    assert "**skipped**" not in written
+
+
+def test_the_page_in_the_documentation_names_no_path_of_a_machine() -> None:
+    """Figures may quote what a test has seen, and no folder of the machine that ran it."""
+    assert not re.findall(r"/(?:home|root|tmp|work|Users|var|opt)/", PAGE.read_text("utf-8"))
