@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import platform
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,6 +34,7 @@ from rag_eval_otel.judge.throttling import Limits
 from rag_eval_otel.judge.usage import attempt, will_attempt
 from rag_eval_otel.providers import Provider
 from rag_eval_otel.redaction import scrubbed
+from rag_eval_otel.runtime.fork import finish_before_fork
 from rag_eval_otel.types import Usage
 
 if TYPE_CHECKING:
@@ -195,7 +197,11 @@ class OpenAIClient:
             if loop.is_closed():
                 self._clients.pop(loop, None)
 
+    @finish_before_fork  # it makes a TLS context, and may run a program
     def _new_client(self) -> AsyncOpenAI:
+        # The client asks for this before its first request, on another thread. Python may run
+        # `uname` for it, and a child that is forked then would keep the pipe to `uname` open.
+        platform.platform()
         # Imported here, because it takes half a second and only judges need it.
         from openai import (  # noqa: PLC0415
             AsyncAzureOpenAI,

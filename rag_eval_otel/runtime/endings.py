@@ -30,13 +30,13 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeAlias
 
 from rag_eval_otel.config import OnSigterm
-from rag_eval_otel.runtime.fork import call_in_child
+from rag_eval_otel.runtime.fork import call_in_child, is_unfinished
 from rag_eval_otel.runtime.installed import IMPORT_FILE, is_importing
 from rag_eval_otel.runtime.workers import DaemonExecutor
 
 SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], object]
 
-_MAX_IMPORT_WAIT: Final = 10.0  # seconds that a fork waits for an import on a thread of ours
+_MAX_FORK_WAIT: Final = 10.0  # seconds that a fork waits for an import on a thread of ours
 _MAX_DEFER: Final = 0.5  # seconds that a signal waits for the main thread to leave our code
 _REPEATED: Final = 1.0  # seconds after a SIGTERM in which further ones are the same request
 _NAP: Final = 0.005  # seconds
@@ -101,7 +101,7 @@ class _Process:
         self._follows_forks = False
         self._follows_celery = False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=wait_for_imports)
+            os.register_at_fork(before=wait_to_fork)
         call_in_child(self._after_fork)
 
     def add(self, made: Registration) -> None:
@@ -349,11 +349,12 @@ def _threads_are_greenlets() -> bool:
     return is_patched is not None and bool(is_patched("threading"))
 
 
-def wait_for_imports(timeout: float = _MAX_IMPORT_WAIT) -> bool:
-    """Wait until no thread of ours imports a module; return False after ``timeout`` seconds.
+def wait_to_fork(timeout: float = _MAX_FORK_WAIT) -> bool:
+    """Wait until a fork harms no thread of ours; return False after ``timeout`` seconds.
 
-    This is called before each fork. A child that is forked during an import can never import that
-    module, because the thread that has its lock does not exist in the child.
+    This is called before each fork. A child that is forked while a thread imports a module can
+    never import that module, because the thread that has its lock does not exist in the child. The
+    same holds for the locks of functions that `finish_before_fork` marks.
     """
     until = time.monotonic() + timeout
     is_inside = is_importing(sys._getframe())  # noqa: SLF001  # documented, but not public
@@ -377,12 +378,13 @@ def _frames_of_ours() -> list[FrameType]:
 
 
 def _must_end(frame: FrameType, *, is_inside: bool) -> bool:
-    """Return True if the thread that runs ``frame`` imports a module, and can finish the import.
+    """Return True if a fork must wait for the thread that runs ``frame``.
 
-    It cannot if it waits for an import that the forking thread is inside of (``is_inside``).
+    It must not if the thread waits for an import that the forking thread is inside of
+    (``is_inside``).
     """
     waits = frame.f_code.co_filename == IMPORT_FILE and frame.f_code.co_name == _WAITING
-    return is_importing(frame) and not (is_inside and waits)
+    return (is_importing(frame) or is_unfinished(frame)) and not (is_inside and waits)
 
 
 class TimedCalls:

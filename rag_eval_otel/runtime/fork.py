@@ -1,4 +1,6 @@
-"""`call_in_child`: call a method of an object in each forked child, while the object exists.
+"""`call_in_child` calls a method of an object in each forked child, while the object exists.
+
+`finish_before_fork` marks a function during which no process may fork.
 
 gunicorn's workers for gevent replace the threads of the standard library in the child, after the
 fork. With ``--preload`` the objects exist by then, so the methods are called once more: what they
@@ -12,12 +14,37 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from types import CodeType, FrameType
+from typing import Any, Final, TypeAlias, TypeVar
 
 _Methods: TypeAlias = "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]"
 
 _methods: _Methods = {}
 """The objects and their functions to call, the oldest first, by the id of the reference."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+_FINISHED_BEFORE: Final[set[CodeType]] = set()
+
+
+def finish_before_fork(function: _Function) -> _Function:
+    """Mark ``function``: a fork waits until no thread of ours is in it.
+
+    A library in C may hold a lock while ``function`` calls it, as OpenSSL does while it makes a TLS
+    context. In a child that is forked then, nothing ever unlocks it.
+    """
+    _FINISHED_BEFORE.add(function.__code__)
+    return function
+
+
+def is_unfinished(frame: FrameType | None) -> bool:
+    """Return True if the thread that runs ``frame`` is in a function that a fork must wait for."""
+    while frame is not None:
+        if frame.f_code in _FINISHED_BEFORE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def call_in_child(method: Callable[[], None]) -> None:

@@ -199,18 +199,38 @@ def test_a_fork_inside_an_import_does_not_wait_for_those_who_wait_for_it(tmp_pat
     (tmp_path / "forking.py").write_text("import __main__; __main__.fork()")
     status, said = run(
         """
-from rag_eval_otel.runtime.endings import wait_for_imports
+from rag_eval_otel.runtime.endings import wait_to_fork
 sys.path.insert(0, sys.argv[1])
 def fork():
     thread = threading.Thread(target=__import__, args=("forking",), name="rag-eval-otel-io")
     thread.start()
     while sys._current_frames()[thread.ident].f_code.co_name != "acquire": time.sleep(.001)
-    print(wait_for_imports(600.0), flush=True)
+    print(wait_to_fork(600.0), flush=True)
 import forking
 """,
         str(tmp_path),
     )
     assert (status, said) == (0, ["True"])
+
+
+def test_a_fork_waits_for_what_must_not_be_forked() -> None:
+    """A thread of ours is in a marked function until the fork has begun to wait for it."""
+    status, said = run("""
+from rag_eval_otel.runtime.endings import wait_to_fork
+from rag_eval_otel.runtime.fork import finish_before_fork
+entered, leave, left = threading.Event(), threading.Event(), []
+@finish_before_fork
+def make():
+    entered.set()
+    leave.wait()
+    left.append(True)
+threading.Thread(target=make, name="rag-eval-otel-io").start()
+entered.wait()
+print(wait_to_fork(0.05), flush=True)
+threading.Timer(0.05, leave.set).start()
+print(wait_to_fork(600.0), left, flush=True)
+""")
+    assert (status, said) == (0, ["False", "True [True]"])
 
 
 METERS = """
