@@ -103,18 +103,32 @@ class SharedCounts(Protocol):
 
 
 class _LocalCounts:
-    """The counts of this process. Thread-safe."""
+    """The counts of this process. Thread-safe.
 
-    def __init__(self, limits: Sequence[Limit], clock: Callable[[], float]) -> None:
+    With ``inherited``, a forked child goes on with the counts of its parent. Otherwise it counts
+    from zero, because a store that both share has the counts of the parent.
+    """
+
+    def __init__(
+        self, limits: Sequence[Limit], clock: Callable[[], float], *, inherited: bool
+    ) -> None:
         self._limits = [whole(limit) for limit in limits]
-        self._windows = [SlidingWindow(limit.seconds) for limit in limits]
+        self._seconds = [limit.seconds for limit in limits]
         self._clock = clock
-        self._reset_lock()
-        call_in_child(self._reset_lock)
+        self._inherited = inherited
+        self._forget()
+        call_in_child(self._reset)
 
-    def _reset_lock(self) -> None:
-        """Create the lock; a forked child needs its own, because no thread would unlock it."""
+    def _forget(self) -> None:
+        self._windows = [SlidingWindow(seconds) for seconds in self._seconds]
         self._lock = threading.RLock()
+
+    def _reset(self) -> None:
+        """Create the lock that a forked child needs, because no thread would unlock the old one."""
+        if self._inherited:
+            self._lock = threading.RLock()
+        else:
+            self._forget()
 
     def take(self, amounts: Sequence[int]) -> Taken:
         with self._lock:
@@ -238,7 +252,7 @@ class Budget:
             part: _LargestRecent(1 / _CHARACTERS) for part in ("judge", "embedder")
         }
         self._shared = shared
-        self._local = _LocalCounts(self.limits, clock)
+        self._local = _LocalCounts(self.limits, clock, inherited=shared is None)
         self._clock = clock
         self._seen: tuple[int, ...] = ()
         self._seen_until = -math.inf

@@ -135,6 +135,7 @@ class RedisCounts:
     def _reset(self) -> None:
         """Forget lock and threads, which a forked child does not have, and what the parent owes."""
         self._lock = threading.Lock()
+        self._taking = threading.RLock()
         self._executor: DaemonExecutor | None = None
         self._owed = [0] * len(self._limits)
         self._made: list[bytes] = []
@@ -158,6 +159,11 @@ class RedisCounts:
         return found
 
     def _take(self, amounts: Sequence[int], used: Sequence[int]) -> Taken:
+        # One at a time: what is owed by one call must not be restored by another.
+        with self._taking:
+            return self._take_alone(amounts, used)
+
+    def _take_alone(self, amounts: Sequence[int], used: Sequence[int]) -> Taken:
         with self._lock:
             owed, self._owed = self._owed, [0] * len(self._owed)
         fours = zip(self._limits, self._widths, amounts, owed, strict=True)

@@ -87,8 +87,7 @@ class UncountedTurns:
         """
         with self._lock:
             self.given_up = self.given_up or why
-            left = self._left
-            self._left = None if left is None else 0
+            left, self._left = self._left, 0
             return left
 
 

@@ -201,6 +201,9 @@ class BackgroundEvaluator:
         except RuntimeError:  # the interpreter is shutting down
             return False
         self._thread, self._loop = thread, loop
+        for job, stage in self._pending.items():
+            if stage in {"queued", "waiting"}:  # on a loop that was replaced
+                self._queue.put(job)
         self._watcher.wake()
         return True
 
@@ -294,12 +297,11 @@ class BackgroundEvaluator:
             for forget in tuple(loop.activity.on_abandoned):
                 forget()
             self._queue.put(None)
-            if not self._start():
+            if not self._start():  # the next job tries again
                 self._thread = None
-            for job, stage in self._pending.items():
-                if stage in {"queued", "waiting"}:
-                    self._queue.put(job)
-            return [job for job, stage in self._pending.items() if stage == "running"]
+            running = [job for job, stage in self._pending.items() if stage == "running"]
+            self._pending.update(dict.fromkeys(running, "given up"))
+            return running
 
 
 def _know_processor() -> None:

@@ -198,6 +198,7 @@ class _Sigterm:
     def __init__(self, process: _Process) -> None:
         self._process = process
         self._set = signal.signal
+        self._there = signal.signal
         self.reset()
 
     def reset(self) -> None:
@@ -234,7 +235,7 @@ class _Sigterm:
             with suppress(ValueError):
                 self._set(signal.SIGTERM, there.before)
         if getattr(signal.signal, "__wrapped__", None) is self._set:
-            signal.signal = self._set
+            signal.signal = self._there
 
     def _pass_on(self, signum: int, frame: FrameType | None, *, there: SignalHandler) -> None:
         """Call the handler ``there``, and do the last work if it ends by the default handler."""
@@ -249,12 +250,17 @@ class _Sigterm:
                 return
             setter = getattr(setter, "__wrapped__", None)
 
+        there = signal.signal  # that of gevent, if it has replaced the original
+
         @wraps(self._set)
         def set_handler(signalnum: int, handler: Any) -> Any:
-            is_default = signalnum == signal.SIGTERM and handler == signal.SIG_DFL
-            if is_default and self._process.seconds_at_sigterm:
+            if signalnum != signal.SIGTERM:
+                return there(signalnum, handler)
+            if handler == signal.SIG_DFL and self._process.seconds_at_sigterm:
                 handler = _Handler(self._end, signal.SIG_DFL)
             return self._set(signalnum, handler)
+
+        self._there = there
 
         signal.signal = set_handler
 

@@ -45,6 +45,7 @@ class LimitedLog:
             self._kinds[kind] = (last, left_out + 1)
             self._logger.debug(message, *args, exc_info=error)
             return
+        self._kinds.pop(kind, None)  # the kinds are in the order of their last warnings
         self._kinds[kind] = (now, 0)
         while len(self._kinds) > _MAX_KINDS:
             self._kinds.popitem(last=False)

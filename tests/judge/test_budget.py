@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import subprocess
@@ -587,3 +588,31 @@ def test_a_wrong_address_of_redis_is_refused(url: Any) -> None:
 def test_an_address_of_redis_is_not_opened_at_the_start(url: str) -> None:
     """Every address that the package knows is taken, although no server is there."""
     assert RedisCounts(url, [Limit(amount=1, unit="requests", seconds=60)]).failures == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_forked_child_counts_what_its_parent_used_only_if_nothing_is_shared(
+    *, shared: bool
+) -> None:
+    """A store that both share has the counts of the parent already."""
+    one = budget("2 requests/hour", **({"shared": Unreachable()} if shared else {}))
+    assert admitted(one, 2) == 2
+    pid = os.fork()
+    if pid == 0:
+        os._exit(admitted(one, 3))
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == (2 if shared else 0)
+
+
+class Unreachable:
+    """A store of counts that cannot be reached."""
+
+    async def take(self, amounts: object, used: object) -> None:
+        """Take nothing."""
+
+    def correct(self, cells: object, differences: object) -> None:
+        """Do nothing."""
+
+    def add(self, amounts: object) -> None:
+        """Do nothing."""

@@ -413,3 +413,4 @@ def test_turns_that_are_found_after_the_job_was_given_up() -> None:
     assert not turns.found(2)
     assert not turns.take()
     assert turns.given_up == "blocked"
+    assert turns.give_up("shutdown") == 0  # by another thread, which must not count them, too

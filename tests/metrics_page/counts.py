@@ -134,9 +134,18 @@ def _tokens(text: str) -> int:
 _CODE = re.compile(r"\b[0-9a-f]{6}\b")
 
 
+_APART = 0.25
+"""Seconds between the judge's replies to one sample.
+
+Metrics that wait at once share an embedding request. Whether two replies come at once depends on
+the machine, so that each counts by itself here.
+"""
+
+
 def count(metrics: Iterable[str | Metric], *, fusion: Fusion) -> Counts:
-    """Score `SAMPLE` with ``metrics`` and return what that took."""
-    with ScriptedOpenAI(_reply, _embed, tokens=_tokens) as server:
+    """Score `SAMPLE` with ``metrics`` and return what that took, embedding requests at most."""
+    latency = _APART if fusion == "on" else 0.0
+    with ScriptedOpenAI(_reply, _embed, tokens=_tokens, latency=latency, slots=1) as server:
         options: dict[str, Any] = {"base_url": server.base_url, "api_key": "none"}
         evaluation = asyncio.run(
             evaluate(

@@ -549,6 +549,49 @@ def test_jobs_that_wait_for_a_slot_are_not_begun_again() -> None:
     evaluator.shutdown(10)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_jobs_that_wait_survive_a_loop_that_cannot_be_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No thread can be started at first; the next job starts one, which runs all of them."""
+    blocker, ran, failed = Blocker(), list[str](), Future[GivenUp]()
+    evaluator = BackgroundEvaluator(concurrency=1)
+
+    async def runs() -> None:
+        ran.append("waiting")
+
+    evaluator.submit(Call(blocker.part, failed.set_result))
+    assert blocker.entered.wait(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator, "_start", lambda: False)
+        evaluator.submit(Call(runs))
+        assert failed.result(60) == "blocked"
+    assert evaluator.submit(Call())
+    assert evaluator.flush(60)
+    assert ran == ["waiting"]
+    blocker.go_on.set()
+    evaluator.shutdown(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_job_of_a_blocked_loop_is_given_up_once() -> None:
+    """A shutdown comes while the watchdog gives it up, which takes long."""
+    blocker, failed = Blocker(), list[GivenUp]()
+    evaluator, giving, go_on = BackgroundEvaluator(), threading.Event(), threading.Event()
+
+    def give_up(why: GivenUp) -> None:
+        failed.append(why)
+        giving.set()
+        assert go_on.wait(120)
+
+    evaluator.submit(Call(blocker.part, give_up))
+    assert giving.wait(60)
+    evaluator.shutdown(0.0, grace=0.1)
+    go_on.set()
+    blocker.go_on.set()
+    assert failed == ["blocked"]
+
+
 def test_a_process_that_was_frozen_blames_no_one() -> None:
     """The watchdog counts its own looks: in a frozen process it looks as little as the loop."""
     dog, activity = Watchdog(patience=1.0, tick=0.25), Activity(set())

@@ -19,6 +19,7 @@ WORK = """
 import os, signal, sys, threading, time
 from rag_eval_otel.runtime import endings
 from rag_eval_otel.runtime.endings import call_at_end
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # coverage sets a handler, which ends the process
 
 class Work:
     def __init__(self, name="work", before=lambda: None):
@@ -210,6 +211,27 @@ import forking
 """,
         str(tmp_path),
     )
+    assert (status, said) == (0, ["True"])
+
+
+def test_a_setter_of_handlers_that_came_later_keeps_all_other_signals() -> None:
+    """As gevent's, which must see the handlers of SIGCHLD; ours is put over it in a child."""
+    status, said = run("""
+register(Work())
+set_handler, seen = signal.signal, []
+def of_gevent(signum, handler):
+    seen.append(signum)
+    return set_handler(signum, handler)
+child = os.fork()
+if not child:
+    signal.signal = of_gevent
+    from rag_eval_otel.runtime import fork
+    fork._call_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    print(seen == [signal.SIGCHLD], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+""")
     assert (status, said) == (0, ["True"])
 
 

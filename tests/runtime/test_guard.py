@@ -93,6 +93,24 @@ def test_a_log_remembers_a_bounded_number_of_kinds(caplog: pytest.LogCaptureFixt
     assert len(log._kinds) == 256  # noqa: SLF001
 
 
+def test_a_log_forgets_the_kind_whose_last_warning_is_the_oldest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A kind that is logged again is kept longer than those that came after its first warning."""
+    clock = ManualClock()
+    log = LimitedLog(clock=clock)
+    log.write("first", "kind")
+    log.write("second", "kind")
+    clock.advance(60)
+    for kind in ["first", *map(str, range(255))]:
+        log.write(kind, "kind")
+    caplog.clear()
+    log.write("first", "kind")
+    assert not caplog.records
+    log.write("second", "kind")
+    assert len(caplog.records) == 1
+
+
 def test_threads_share_one() -> None:
     """One edge may be entered by many threads at once, and again inside itself."""
     places: list[str] = []
