@@ -59,6 +59,8 @@ for name in [name for name in os.environ if name.startswith(OF_THE_MACHINE)]:
 DIRECT = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
 LOOPBACK = ",".join(filter(None, ["127.0.0.1", "localhost", DIRECT]))
 os.environ |= {"no_proxy": LOOPBACK, "NO_PROXY": LOOPBACK}
+# Each process that a test starts compiles all modules if Python may not store them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TEST_REQUIREMENTS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"][
     "test"
