@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import get_meter_provider
 
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.providers import logger_provider_or_global
+from rag_eval_otel.runtime.workers import TimedCalls
 from rag_eval_otel.types import HoldStatus
 
 if TYPE_CHECKING:

@@ -44,10 +44,9 @@ from rag_eval_otel.live.tree_spans import SpanWriter
 from rag_eval_otel.live.trees import TreeJob, TreeParts, TreeUse, UncountedTurns
 from rag_eval_otel.redaction import redactor
 from rag_eval_otel.runtime.background import GivenUp
-from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge
-from rag_eval_otel.runtime.workers import Sweeper
+from rag_eval_otel.runtime.workers import Sweeper, TimedCalls
 from rag_eval_otel.sinks.attributes import ContentFilter, enrich, score_attributes
 from rag_eval_otel.sinks.instruments import DropReason, InstrumentSink, Stats
 from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink, SkipReason

@@ -1,4 +1,4 @@
-"""Do the last work of a process, however the process ends, and protect forked children.
+"""Do the last work of a process, however the process ends.
 
 Python calls the functions of `atexit` only if the interpreter ends by itself. `call_at_end` also
 covers the other endings that can be noticed::
@@ -14,15 +14,12 @@ Nothing can be done before SIGKILL and os._exit.
 from __future__ import annotations
 
 import atexit
-import contextvars
 import os
 import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -30,20 +27,14 @@ from types import FrameType
 from typing import Any, Final, Protocol, TypeAlias
 
 from rag_eval_otel.config import OnSigterm
-from rag_eval_otel.runtime.fork import call_in_child, is_unfinished
-from rag_eval_otel.runtime.installed import IMPORT_FILE, is_importing
-from rag_eval_otel.runtime.workers import DaemonExecutor
+from rag_eval_otel.runtime.fork import call_in_child, wait_to_fork
 
 SignalHandler: TypeAlias = Callable[[int, "FrameType | None"], object]
 
-_MAX_FORK_WAIT: Final = 10.0  # seconds that a fork waits for an import on a thread of ours
 _MAX_DEFER: Final = 0.5  # seconds that a signal waits for the main thread to leave our code
 _REPEATED: Final = 1.0  # seconds after a SIGTERM in which further ones are the same request
 _NAP: Final = 0.005  # seconds
-_THREADS: Final = "rag-eval-otel"  # the names of all our threads begin with it
 _LAST: Final = -100  # the priority of our Finalize: after those of the application
-_MAX_HUNG: Final = 4  # threads for calls that may hang
-_WAITING: Final = "acquire"  # the function of `IMPORT_FILE` that waits for a module's lock
 
 _LOCKING: Final = ("rag_eval_otel.", "opentelemetry.sdk.", "logging")
 """Modules whose functions may hold a lock that the last work needs."""
@@ -353,91 +344,3 @@ def _threads_are_greenlets() -> bool:
         monkey, "is_monkey_patched", None
     )
     return is_patched is not None and bool(is_patched("threading"))
-
-
-def wait_to_fork(timeout: float = _MAX_FORK_WAIT) -> bool:
-    """Wait until a fork harms no thread of ours; return False after ``timeout`` seconds.
-
-    This is called before each fork. A child that is forked while a thread imports a module can
-    never import that module, because the thread that has its lock does not exist in the child. The
-    same holds for the locks of functions that `finish_before_fork` marks.
-    """
-    until = time.monotonic() + timeout
-    is_inside = is_importing(sys._getframe())  # noqa: SLF001  # documented, but not public
-    while any(_must_end(frame, is_inside=is_inside) for frame in _frames_of_ours()):
-        if time.monotonic() > until:
-            return False
-        time.sleep(_NAP)
-    return True
-
-
-def _frames_of_ours() -> list[FrameType]:
-    """Return what the other threads of ours run."""
-    this = threading.get_ident()
-    ours = [
-        thread.ident
-        for thread in threading.enumerate()
-        if thread.name.startswith(_THREADS) and thread.ident != this
-    ]
-    frames = sys._current_frames() if ours else {}  # noqa: SLF001  # documented, but not public
-    return [frames[ident] for ident in ours if ident in frames]
-
-
-def _must_end(frame: FrameType, *, is_inside: bool) -> bool:
-    """Return True if a fork must wait for the thread that runs ``frame``.
-
-    It must not if the thread waits for an import that the forking thread is inside of
-    (``is_inside``).
-    """
-    waits = frame.f_code.co_filename == IMPORT_FILE and frame.f_code.co_name == _WAITING
-    return (is_importing(frame) or is_unfinished(frame)) and not (is_inside and waits)
-
-
-class TimedCalls:
-    """Call functions that may hang, such as the flush of an exporter, and wait a limited time.
-
-    The functions run on daemon threads, in the context of the caller. A function that hangs keeps
-    its thread. If all threads are kept, a function waits for a thread, and is dropped if its time
-    is up. A forked child starts its own threads.
-    """
-
-    def __init__(self) -> None:
-        self._reset()
-        call_in_child(self._reset)
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        self._executor: DaemonExecutor | None = None
-
-    def prepare(self) -> DaemonExecutor:
-        """Start a thread now, because none can be started while the interpreter exits."""
-        if self._executor is not None:
-            return self._executor
-        with self._lock:
-            if self._executor is None:
-                self._executor = DaemonExecutor(_MAX_HUNG)
-                weakref.finalize(self, self._executor.shutdown).atexit = False
-            return self._executor
-
-    def call(self, function: Callable[[], bool], timeout: float) -> bool:
-        """Return the result of ``function``, or False if it takes more than ``timeout`` seconds."""
-        with self._lock:  # `close` must not come between
-            executor = self.prepare()
-            run = contextvars.copy_context().run
-            future: Future[bool] | None = None
-            if executor.has_threads:
-                future = executor.submit(run, function)
-        if future is None:  # the interpreter is exiting, and can start no thread
-            return function()
-        if wait([future], timeout).done:
-            return future.result()
-        if not executor.is_free:
-            future.cancel()
-        return False
-
-    def close(self) -> None:
-        """End the threads. A later call starts a thread again."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown()

@@ -1,4 +1,4 @@
-"""Daemon threads, for blocking calls of coroutines (`Workers`) and regular calls (`Sweeper`)."""
+"""Daemon threads: for blocking calls of coroutines, regular calls, and calls that may hang."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import queue
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import silence
 
 T = TypeVar("T")
+_MAX_HUNG: Final = 4  # threads for calls that may hang
 AROUND: contextvars.ContextVar[Callable[[], AbstractContextManager[None]]] = contextvars.ContextVar(
     "rag_eval_otel_around", default=nullcontext
 )
@@ -241,3 +242,53 @@ class Sweeper:
         stopped = self._stopped
         while not stopped.wait(self._seconds):
             self._sweep()
+
+
+class TimedCalls:
+    """Call functions that may hang, such as the flush of an exporter, and wait a limited time.
+
+    The functions run on daemon threads, in the context of the caller. A function that hangs keeps
+    its thread. If all threads are kept, a function waits for a thread, and is dropped if its time
+    is up. A forked child starts its own threads.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        call_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        self._executor: DaemonExecutor | None = None
+
+    def prepare(self) -> DaemonExecutor:
+        """Start a thread now, because none can be started while the interpreter exits."""
+        if self._executor is not None:
+            return self._executor
+        with self._lock:
+            if self._executor is None:
+                self._executor = DaemonExecutor(_MAX_HUNG)
+                weakref.finalize(self, self._executor.shutdown).atexit = False
+            return self._executor
+
+    def call(self, function: Callable[[], bool], timeout: float) -> bool:
+        """Return the result of ``function``, or False if it takes more than ``timeout`` seconds."""
+        with self._lock:  # `close` must not come between
+            executor = self.prepare()
+            run = contextvars.copy_context().run
+            future: Future[bool] | None = None
+            if executor.has_threads:
+                future = executor.submit(run, function)
+        if future is None:  # the interpreter is exiting, and can start no thread
+            return function()
+        if wait([future], timeout).done:
+            return future.result()
+        if not executor.is_free:
+            future.cancel()
+        return False
+
+    def close(self) -> None:
+        """End the threads. A later call starts a thread again."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()

@@ -18,8 +18,8 @@ from pipeline import GatedJudge
 from processes import PATIENCE
 from rag_eval_otel.live.draining import Draining
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.runtime.endings import TimedCalls
 from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.workers import TimedCalls
 
 
 @dataclass

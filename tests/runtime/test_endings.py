@@ -200,7 +200,7 @@ def test_a_fork_inside_an_import_does_not_wait_for_those_who_wait_for_it(tmp_pat
     (tmp_path / "forking.py").write_text("import __main__; __main__.fork()")
     status, said = run(
         """
-from rag_eval_otel.runtime.endings import wait_to_fork
+from rag_eval_otel.runtime.fork import wait_to_fork
 sys.path.insert(0, sys.argv[1])
 def fork():
     thread = threading.Thread(target=__import__, args=("forking",), name="rag-eval-otel-io")
@@ -238,8 +238,7 @@ os.waitpid(child, 0)
 def test_a_fork_waits_for_what_must_not_be_forked() -> None:
     """A thread of ours is in a marked function until the fork has begun to wait for it."""
     status, said = run("""
-from rag_eval_otel.runtime.endings import wait_to_fork
-from rag_eval_otel.runtime.fork import finish_before_fork
+from rag_eval_otel.runtime.fork import finish_before_fork, wait_to_fork
 entered, leave, left = threading.Event(), threading.Event(), []
 @finish_before_fork
 def make():
