@@ -72,6 +72,7 @@ Reason = Literal[
 ]
 """Why a score has no value, or (``status="ok"``) a remark on its value."""
 
+_GOOD_FEEDBACK = 0.5
 _JUDGES_FAULT = frozenset({"unparsable", "judge_incomplete", "no_questions"})
 
 SkipReason = Literal[
@@ -382,6 +383,35 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """What a person said about one answer, as `record_feedback` passes it to the sinks.
+
+    - ``trace_id``, ``span_id``: the ids of the rated span. ``span_id`` is None if the feedback is
+      about a whole trace whose turn is not known.
+    - ``name``: who or what gave the feedback, for example ``user``.
+    - ``score``: from 0 (bad) to 1 (good).
+    - ``comment``: the words of the person. They may quote the user's texts.
+    - ``label``: by default ``fail`` if the score is below 0.5, else ``pass``.
+    """
+
+    trace_id: int
+    span_id: int | None = None
+    name: str = "user"
+    score: float
+    comment: str | None = None
+    label: Label | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a score out of range; derive the label unless it is given."""
+        if not 0 <= self.score <= 1:
+            msg = f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "score", float(self.score))
+        label = self.label or ("fail" if self.score < _GOOD_FEEDBACK else "pass")
+        object.__setattr__(self, "label", label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
     """A judge's replies to a request: ``parts`` has a reply or an error for each task, in order."""
 
@@ -419,9 +449,10 @@ class Embedder(Protocol):
 class Sink(Protocol):
     """Receives every finished evaluation, on the evaluator's thread.
 
-    Two members are optional. A method ``close()`` is called at shutdown.
-    `Evaluation.question_embedding`, which reveals much of the question, is passed only if the
-    attribute ``takes_question_embeddings`` is true.
+    Three members are optional. A method ``close()`` is called at shutdown. A method
+    ``emit_feedback(feedback)`` gets each `Feedback` of people, perhaps before the scores of the
+    same turn. `Evaluation.question_embedding`, which reveals much of the question, is passed only
+    if the attribute ``takes_question_embeddings`` is true.
     """
 
     def emit(self, evaluation: Evaluation) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.types import Evaluation, Label, Passage, Sample, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score, Usage
 
 
 def test_a_sample_turns_strings_into_passages() -> None:
@@ -157,3 +157,20 @@ def test_a_score_is_found_by_name() -> None:
     assert evaluation["c"] is FAILED
     with pytest.raises(KeyError, match=r"no score 'd'; there are \['a', 'c'\]"):
         evaluation["d"]
+
+
+@pytest.mark.parametrize(
+    ("score", "label"), [(0, "fail"), (0.49, "fail"), (0.5, "pass"), (1, "pass"), (True, "pass")]
+)
+def test_feedback_has_a_label_by_its_score(score: float, label: Label) -> None:
+    """Feedback below one half fails. A label that is given stays."""
+    assert Feedback(trace_id=1, score=score).label == label
+    assert Feedback(trace_id=1, score=score, label="fail").label == "fail"
+    assert isinstance(Feedback(trace_id=1, score=score).score, float)
+
+
+@pytest.mark.parametrize("score", [-1, 5, math.nan, math.inf])
+def test_feedback_has_a_scale(score: float) -> None:
+    """A number of stars is refused, because 2 of 5 stars would be a good score."""
+    with pytest.raises(ValueError, match=r"from 0 \(bad\) to 1 \(good\), not"):
+        Feedback(trace_id=1, score=score)
