@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from rag_eval_otel.environment import DOCTOR, PREFIX, names_in, variable
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.limits import AtBudget, Limit, check_at_budget, limits_of
+from rag_eval_otel.limits import (
+    NUMBERS,
+    WHOLE,
+    AtBudget,
+    Limit,
+    allowed_number,
+    check_at_budget,
+    check_number,
+    limits_of,
+)
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.providers import check_model, parts_of
 from rag_eval_otel.redaction import RedactionRule, redactor
@@ -185,8 +194,8 @@ class Config:
     def __post_init__(self) -> None:
         """Check every option."""
         _check_choices(self)
-        for name in _RANGES:
-            _check_range(name, getattr(self, name))
+        for name in NUMBERS:
+            check_number(name, getattr(self, name))
         for name in _ITEMS:
             _check_sequence(name, getattr(self, name))
         redactor(self.redact)
@@ -367,53 +376,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "errors": get_args(ErrorMode),
     "on_sigterm": get_args(OnSigterm),
 }
-_INF = float("inf")
-_PER_MINUTE = tuple(
-    f"{part}max_{unit}_per_minute" for part in ("", "embedder_") for unit in ("requests", "tokens")
-)
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "sample_rate": (0, 1),
-    "suspicious_rate": (0, 1),
-    "max_turns_per_minute": (0, _INF),
-    "judge_timeout": (0.001, _INF),
-    "judge_retries": (0, 100),
-    **dict.fromkeys(_PER_MINUTE, (1, _INF)),
-    "hold_seconds": (0, 3600),
-    "max_held": (1, 1_000_000),
-    "max_text_chars": (100, _INF),
-    "max_held_bytes": (1, _INF),
-    "evaluation_timeout": (0.001, _INF),
-    "concurrency": (1, 10_000),
-    "shutdown_seconds": (0, 3600),
-    "temperature": (0, 2),
-    "seed": (-(2**63), 2**63 - 1),
-    "max_tokens": (1, _INF),
-    "batch_size": (1, _INF),
-}
-_MAY_BE_NONE = frozenset(
-    {
-        *_PER_MINUTE,
-        "max_turns_per_minute",
-        "max_tokens",
-        "seed",
-        "suspicious_rate",
-        "temperature",
-    }
-)
 _ITEMS = {"metrics": "metrics or names", "label_metrics": "names", "metadata_keys": "names"}
-_WHOLE = frozenset(
-    {
-        *_PER_MINUTE,
-        "batch_size",
-        "concurrency",
-        "judge_retries",
-        "max_held",
-        "max_text_chars",
-        "max_held_bytes",
-        "max_tokens",
-        "seed",
-    }
-)
 _TEXTS = (
     *("budget", "at_budget", "budget_redis", "prices"),
     *("device", "prompts", "judge", "judge_base_url", "judge_api_key"),
@@ -425,8 +388,8 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(_ITEMS, names_in),
     **dict.fromkeys(("thresholds", "sampling_rules", "cascade"), str.strip),
     "redact": partial(names_in, separator="\n"),
-    **dict.fromkeys(_RANGES, float),
-    **dict.fromkeys(_WHOLE, int),
+    **dict.fromkeys(NUMBERS, float),
+    **dict.fromkeys(WHOLE, int),
     **dict.fromkeys((*_CHOICES, *_TEXTS), str.strip),
     "temperature": lambda value: None if value.strip().lower() == "none" else float(value),
     "extra_body": json.loads,
@@ -438,7 +401,7 @@ def _parse(name: str, value: str) -> Any:
     try:
         return _PARSERS[name](value)
     except ValueError as error:
-        allowed = _range(name) if name in _RANGES else "JSON"
+        allowed = allowed_number(name) if name in NUMBERS else "JSON"
         msg = f"{variable(name)} must be {allowed}, not {value!r}"
         raise ConfigError(msg) from error
 
@@ -480,20 +443,3 @@ def _check_cascade(config: Config) -> None:
     if min(rates) <= 0 or config.suspicious_rate == 0:
         msg = "with a cascade, sample_rate, suspicious_rate and the rates of rules must be above 0"
         raise ConfigError(msg)
-
-
-def _check_range(name: str, value: object) -> None:
-    if value is None and name in _MAY_BE_NONE:
-        return
-    low, high = _RANGES[name]
-    number = int if name in _WHOLE else (int, float)
-    if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:
-        msg = f"{name} ({variable(name)}) must be {_range(name)}, not {value!r}"
-        raise ConfigError(msg)
-
-
-def _range(name: str) -> str:
-    """Return the allowed values of the numeric option ``name`` in words."""
-    low, high = _RANGES[name]
-    kind = "a whole number" if name in _WHOLE else "a number"
-    return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"

@@ -1,6 +1,7 @@
-"""Read the option ``budget``: limits of requests, tokens and money a minute, an hour or a day.
+"""Check the numeric options, and read the option ``budget``.
 
-The options ``at_budget`` and ``budget_redis`` are checked with it.
+A budget limits requests, tokens and money a minute, an hour or a day. The options ``at_budget`` and
+``budget_redis`` are checked with it.
 """
 
 from __future__ import annotations
@@ -133,3 +134,73 @@ def _wrong(where: str, given: object) -> str:
         f" (units: requests, tokens, a currency of three capitals; periods: minute, hour, day),"
         f" not {given!r}{numbers}"
     )
+
+
+# --- numeric options ------------------------------------------------------------------------------
+
+_INF: Final = float("inf")
+_PER_MINUTE: Final = tuple(
+    f"{part}max_{unit}_per_minute" for part in ("", "embedder_") for unit in ("requests", "tokens")
+)
+NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
+    "sample_rate": (0, 1),
+    "suspicious_rate": (0, 1),
+    "max_turns_per_minute": (0, _INF),
+    "judge_timeout": (0.001, _INF),
+    "judge_retries": (0, 100),
+    **dict.fromkeys(_PER_MINUTE, (1, _INF)),
+    "hold_seconds": (0, 3600),
+    "max_held": (1, 1_000_000),
+    "max_text_chars": (100, _INF),
+    "max_held_bytes": (1, _INF),
+    "evaluation_timeout": (0.001, _INF),
+    "concurrency": (1, 10_000),
+    "shutdown_seconds": (0, 3600),
+    "temperature": (0, 2),
+    "seed": (-(2**63), 2**63 - 1),
+    "max_tokens": (1, _INF),
+    "batch_size": (1, _INF),
+}
+"""The lowest and the highest value of each numeric option."""
+_MAY_BE_NONE: Final = frozenset(
+    {
+        *_PER_MINUTE,
+        "max_turns_per_minute",
+        "max_tokens",
+        "seed",
+        "suspicious_rate",
+        "temperature",
+    }
+)
+WHOLE: Final = frozenset(
+    {
+        *_PER_MINUTE,
+        "batch_size",
+        "concurrency",
+        "judge_retries",
+        "max_held",
+        "max_text_chars",
+        "max_held_bytes",
+        "max_tokens",
+        "seed",
+    }
+)
+"""The numeric options that must be whole numbers."""
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise `ConfigError` if ``value`` is not an allowed value of the numeric option ``name``."""
+    if value is None and name in _MAY_BE_NONE:
+        return
+    low, high = NUMBERS[name]
+    number = int if name in WHOLE else (int, float)
+    if isinstance(value, bool) or not isinstance(value, number) or not low <= value <= high:
+        msg = f"{name} ({variable(name)}) must be {allowed_number(name)}, not {value!r}"
+        raise ConfigError(msg)
+
+
+def allowed_number(name: str) -> str:
+    """Return the allowed values of the numeric option ``name`` in words."""
+    low, high = NUMBERS[name]
+    kind = "a whole number" if name in WHOLE else "a number"
+    return f"{kind} at least {low:,}" if high == _INF else f"{kind} between {low:,} and {high:,}"
