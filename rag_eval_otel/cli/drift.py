@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag_eval_otel.cli.options import AS_JSON
-from rag_eval_otel.dataset.page import DriftPlot, drift_page, write_page
+from rag_eval_otel.dataset.page import DriftPlot, drift_page
 from rag_eval_otel.drift.betting import BettingDetector
 from rag_eval_otel.drift.detectors import Detector, find_detector, make_detector
 from rag_eval_otel.drift.records import Alarm, Stream
 from rag_eval_otel.drift.validation import default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import Row, read_scores
+from rag_eval_otel.results.files import write_whole
 from rag_eval_otel.results.rows import unit_value
 
 _log = logging.getLogger("rag_eval_otel")
@@ -135,7 +136,7 @@ def _plot(findings: Sequence[Finding], path: Path, *, name: str) -> None:
             )
         )
     page = drift_page(plots, name=name, form=_PLOTS[path.suffix.lower()])
-    write_page(path, page, option="--plot")
+    write_whole(path, page, option="--plot")
 
 
 DESCRIPTION = """\

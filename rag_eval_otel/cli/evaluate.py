@@ -7,13 +7,14 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.cli.options import AS_JSON, THRESHOLDS, chosen_thresholds, names
 from rag_eval_otel.config import Config
 from rag_eval_otel.dataset.export import Exported, Targets, export
+from rag_eval_otel.dataset.gate import LEVEL, Gate, GateCheck, GateResult, junit
 from rag_eval_otel.dataset.read import open_dataset
 from rag_eval_otel.dataset.run import Budget, Plan
 from rag_eval_otel.dataset.summary import Totals
@@ -27,7 +28,8 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.redaction import redactor
-from rag_eval_otel.results.files import check_output
+from rag_eval_otel.results.files import check_output, write_whole
+from rag_eval_otel.thresholds import thresholds_of
 from rag_eval_otel.untrusted import visible
 
 
@@ -44,6 +46,46 @@ def _count(text: str) -> int:
         msg = f"must be a whole number, 0 or more, not {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
+
+
+GATE: Mapping[str, Mapping[str, Any]] = {
+    "--fail-under": {
+        "action": "append",
+        "default": [],
+        "metavar": "METRIC=MEAN",
+        "help": "exit with 3 if the mean of a metric is lower; may be given several times",
+    },
+    "--fail-under-pass-rate": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "exit with 3 if a smaller share of rows has the label pass",
+    },
+    "--baseline": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "scores of an earlier run over the same questions, for --no-worse",
+    },
+    "--no-worse": {
+        "action": "append",
+        "default": [],
+        "metavar": "METRIC[=DROP]",
+        "help": "exit with 3 if a metric is lower than in the baseline, by more than DROP and more"
+        " than chance; may be given several times",
+    },
+    "--level": {
+        "type": float,
+        "default": LEVEL,
+        "metavar": "SHARE",
+        "help": f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
+    },
+    "--versions": {
+        "choices": ("same", "any"),
+        "default": "same",
+        "help": "any: compare also with a baseline of another judge, metric or prompt",
+    },
+    "--junit": {"type": Path, "metavar": "FILE", "help": "write the gate's result as JUnit XML"},
+}
+"""The options of the gate."""
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -127,6 +169,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "help": "stop at the first row with a failed score",
     },
     "--json": AS_JSON,
+    **GATE,
 }
 """The keyword arguments of ``add_argument`` for each option of the command."""
 
@@ -138,9 +181,10 @@ LlamaIndex and Haystack are recognised. Memory does not grow with FILE.
 Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
 again: it asks for missing and failed scores only, and writes the complete output.
 
-Exit status: 0 every row was scored; 1 a score or trace failed, or no metric could use the judge's
-replies on a row; 2 misuse; 130 interrupted.
+Exit status: 0 every row was scored, and the gate passed; 1 a score or trace failed, or no metric
+could use the judge's replies on a row; 2 misuse; 3 the gate failed; 130 interrupted.
 """
+_GATE_FAILED = 3
 _INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 
@@ -153,23 +197,55 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Score the rows of the file, print a summary, and return the exit status.
 
-    The status is 0 after success, 130 after an interrupt, and 1 if scores are missing or traces
-    could not be sent.
+    The status is 0 after success, 130 after an interrupt, 1 if scores are missing or traces could
+    not be sent, and 3 if all scores are there and a condition of the gate is not met.
     """
     cache = _cache(options)
     try:
         config = _config(options)
-        exported = _export(options, cache, config=config)
+        _check_paths(options)
+        plan = _plan(config, options, cache)
+        check = _gate_check(options, plan.names)
+        exported = _export(options, plan, _targets(config, options, check))
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
+    is_complete = not (exported.totals.failed or exported.totals.unscored)
+    if cache is not None and options.cache is None and is_complete:
+        cache.unlink(missing_ok=True)
+    result = _report(options, exported.totals, check)
+    _remark(options.file, exported, cache)
+    if not is_complete or exported.unsent:
+        return 1
+    return 0 if result is None or result.passed else _GATE_FAILED
+
+
+def _report(
+    options: argparse.Namespace, totals: Totals, check: GateCheck | None
+) -> GateResult | None:
+    """Print the summary ``totals`` and the result of the gate, and write the gate's JUnit file.
+
+    If the gate's baseline cannot be compared, the summary is printed before the error is raised.
+    """
+    try:
+        result = None if check is None else check.result(totals)
+    except ConfigError:
+        sys.stdout.write(f"{_shown(totals, None, options.form)}\n")
+        raise
+    sys.stdout.write(f"{_shown(totals, result, options.form)}\n")
+    if result is not None and options.junit is not None:
+        write_whole(options.junit, junit(result, totals), option="--junit")
+    return result
+
+
+def _remark(file: str, exported: Exported, cache: Path | None) -> None:
+    """Write to stderr what is missing: rows, traces and scores."""
     totals = exported.totals
-    sys.stdout.write(f"{_shown(totals, options.form)}\n")
     if not totals.rows:
-        sys.stderr.write(f"rag-eval-otel: {options.file} has no rows: nothing was scored\n")
+        sys.stderr.write(f"rag-eval-otel: {file} has no rows: nothing was scored\n")
     if exported.unsent:
         sys.stderr.write(f"rag-eval-otel: {exported.unsent} traces could not be sent\n")
     if totals.failed:
@@ -178,9 +254,6 @@ def run(options: argparse.Namespace) -> int:
         )
     if totals.unscored:
         sys.stderr.write(f"rag-eval-otel: {_unscored(totals)}; {_kept(cache)}\n")
-    if cache is not None and options.cache is None and not (totals.failed or totals.unscored):
-        cache.unlink(missing_ok=True)
-    return 1 if totals.failed or totals.unscored or exported.unsent else 0
 
 
 def _unscored(totals: Totals) -> str:
@@ -199,9 +272,12 @@ def _config(options: argparse.Namespace) -> Config:
     return Config.from_env(**{name: value for name, value in given.items() if value is not None})
 
 
-def _shown(totals: Totals, form: str) -> str:
-    """Return the summary ``totals`` as text or JSON."""
-    return json.dumps(totals.to_dict(), indent=2) if form == "json" else repr(totals)
+def _shown(totals: Totals, result: GateResult | None, form: str) -> str:
+    """Return the summary ``totals`` and the ``result`` of the gate as text or JSON."""
+    if form == "json":
+        found = totals.to_dict() | ({} if result is None else {"gate": result.to_dict()})
+        return json.dumps(found, indent=2)
+    return repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
 
 
 def _cache(options: argparse.Namespace) -> Path | None:
@@ -222,13 +298,43 @@ def _kept(cache: Path | None) -> str:
     return f"finished scores are kept in {cache}: run the same command again to continue"
 
 
-def _export(options: argparse.Namespace, cache: Path | None, *, config: Config) -> Exported:
-    if options.output is not None:
-        check_output(options.output)
-        _require_another_file(options.output, Path(options.file))
-    plan = _plan(config, options, cache)
+def _check_paths(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` if a file cannot be written, or would replace one that is read."""
+    if options.output is None:
+        return
+    check_output(options.output)
+    _require_another_file(options.output, Path(options.file))
+    if options.baseline is not None:
+        _require_another_file(options.output, options.baseline)
+
+
+def _export(options: argparse.Namespace, plan: Plan, targets: Targets) -> Exported:
     dataset = open_dataset(options.file, options.columns, limit=options.limit)
-    return asyncio.run(export(dataset, plan, _targets(config, options)))
+    return asyncio.run(export(dataset, plan, targets))
+
+
+def _gate_check(options: argparse.Namespace, metrics: Sequence[str]) -> GateCheck | None:
+    """Return the check of the conditions in ``options``; None if there is no condition."""
+    gate = Gate(
+        means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
+        pass_rate=options.fail_under_pass_rate,
+        no_worse=thresholds_of(_with_drops(options.no_worse), where="--no-worse"),
+        baseline=options.baseline,
+        versions=options.versions,
+        level=options.level,
+    )
+    if not gate.is_open:
+        return GateCheck(gate, metrics)
+    if options.junit is not None:
+        msg = "--junit needs a condition: --fail-under, --fail-under-pass-rate or --no-worse"
+        raise ConfigError(msg)
+    return None
+
+
+def _with_drops(named: Sequence[str]) -> str:
+    """Return the items of ``--no-worse``, in which a metric without a drop gets the drop 0."""
+    items = [item for text in named for item in names(text)]
+    return ",".join(item if "=" in item else f"{item}=0" for item in items)
 
 
 _OF_CONFIG = (
@@ -275,8 +381,9 @@ def _plan(config: Config, options: argparse.Namespace, cache: Path | None) -> Pl
     )
 
 
-def _targets(config: Config, options: argparse.Namespace) -> Targets:
+def _targets(config: Config, options: argparse.Namespace, check: GateCheck | None) -> Targets:
     return Targets(
+        check=check,
         output=options.output,
         otlp=options.otlp,
         explanations=config.explanations,

@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rag_eval_otel.dataset.page import scores_page, write_page
+from rag_eval_otel.dataset.page import scores_page
 from rag_eval_otel.dataset.series import collect_scores
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results import read_scores
+from rag_eval_otel.results.files import write_whole
 
 DESCRIPTION = """\
 Writes one HTML page on the scores of FILE: distributions, time lines with drift, worst turns,
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     records = read_scores(options.file, metric=options.metric)
     scores = collect_scores(records, worst=options.worst)
     page = scores_page(scores, name=options.file.name, explanations=options.explanations)
-    write_page(options.output, page, option="--output")
+    write_whole(options.output, page, option="--output")
     sys.stdout.write(f"{options.output}: {scores.turns} turns, {len(scores.series)} metrics\n")
     return 0
 

@@ -1,6 +1,7 @@
 """Score the rows of a dataset offline, and write an HTML page about the scores in a file."""
 
-from rag_eval_otel.dataset.result import Comparison, DatasetResult
+from rag_eval_otel.dataset.comparison import Comparison
+from rag_eval_otel.dataset.result import DatasetResult
 from rag_eval_otel.dataset.run import Budget, aevaluate_dataset, evaluate_dataset
 
 __all__ = ["Budget", "Comparison", "DatasetResult", "aevaluate_dataset", "evaluate_dataset"]

@@ -20,6 +20,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from rag_eval_otel import semconv
+from rag_eval_otel.dataset.gate import GateCheck
 from rag_eval_otel.dataset.read import Dataset, check_needs
 from rag_eval_otel.dataset.run import Plan, Progress, progress_bar, scored_rows
 from rag_eval_otel.dataset.summary import Summary, Totals
@@ -150,12 +151,14 @@ class Targets:
 
     ``output`` is the path of the file for the rows. If ``otlp`` is on, each row is also sent over
     OTLP. If ``explanations`` is on, rows are sent with the judge's explanations of the scores.
+    ``check`` reads each scored row for the conditions of a gate.
     """
 
     output: Path | None = None
     otlp: Literal["off", "on"] = "off"
     explanations: Literal["off", "on"] = "off"
     progress: Progress = "auto"
+    check: GateCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,8 @@ async def export(dataset: Dataset, plan: Plan, targets: Targets) -> Exported:
         advance = stack.enter_context(progress_bar(dataset.count, targets.progress))
         async for row in await stack.enter_async_context(aclosing(scored_rows(dataset, plan))):
             summary.add(row.evaluation)
+            if targets.check is not None:
+                targets.check.add(row)
             if write is not None:
                 write(row)
             if sender is not None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -35,7 +34,6 @@ from rag_eval_otel.dataset.figures import (
 from rag_eval_otel.dataset.series import FileScores, Low, Series
 from rag_eval_otel.dataset.summary import MetricSummary, interval, number
 from rag_eval_otel.drift.records import Alarm
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.semconv import (
     EMBEDDING_CALLS,
     EMBEDDING_TOKENS,
@@ -64,23 +62,6 @@ _COUNTERS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
 )
 
 Explanations = Literal["off", "on"]
-
-
-def write_page(path: Path, page: str, *, option: str) -> None:
-    """Write the text ``page`` to the file ``path``, completely or not at all.
-
-    If the file cannot be written, the message of the `ConfigError` names ``option``, the command
-    line option that set the path.
-    """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        msg = f"{option} {path} cannot be written: {error}"
-        raise ConfigError(msg) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _template(name: str) -> str:

@@ -266,6 +266,23 @@ def writing(path: Path, metrics: Sequence[str]) -> Iterator[Write]:
         part.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str, *, option: str) -> None:
+    """Write the text ``content`` to the file ``path``, completely or not at all.
+
+    If the file cannot be written, the message of the `ConfigError` names ``option``, the command
+    line option that set the path.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        msg = f"{option} {path} cannot be written: {error}"
+        raise ConfigError(msg) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
 @contextmanager
 def _jsonl_writer(part: Path, metrics: Sequence[str]) -> Iterator[Write]:  # noqa: ARG001  # each row has them
     with part.open("w", encoding="utf-8") as file:

@@ -13,7 +13,15 @@ from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.results.files import source_of
 from rag_eval_otel.results.otlp import SIGNALS, Turns, is_otlp, otlp_records
-from rag_eval_otel.results.rows import Row, ScoreRecord, number, sampling_of, score_from_cells, text
+from rag_eval_otel.results.rows import (
+    Row,
+    ScoreRecord,
+    number,
+    question_id_of,
+    sampling_of,
+    score_from_cells,
+    text,
+)
 from rag_eval_otel.types import Evaluation, Sample
 
 T = TypeVar("T")
@@ -26,6 +34,7 @@ _TIMES = ("time", "timestamp")
 _PROBABILITIES = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
 _IDS = ("turn_id", "id")
 _PARTS = ("trace_id", "span_id", "row", "sample")
+_QUESTION_IDS = ("question_id", "id")
 _QUESTIONS = ("question", "user_input")
 
 
@@ -152,7 +161,16 @@ def _table_row(
         stratum=None if stratum is None else str(cells.get(stratum)),
         trace=str(cells.get("trace_id") or ""),
         turn=_turn(cells, path),
+        question_id=_question_id(cells, question),
     )
+
+
+def _question_id(cells: Mapping[str, Any], question: str | None) -> str:
+    """Return what identifies the question of a row in all runs, or ``""`` if no column says it."""
+    given = next((one for one in map(_id, map(cells.get, _QUESTION_IDS)) if one), "")
+    if given or question is None:
+        return given
+    return question_id_of(Sample(question=question, reference=text(cells.get("reference"))))
 
 
 def _turn(cells: Mapping[str, Any], path: Path) -> str:

@@ -32,7 +32,8 @@ class Row:
 
     ``place`` names the row or trace in words, and ``time`` is in seconds since the epoch. ``trace``
     is the id of the trace, and ``turn`` identifies the turn in all files; it is empty if nothing in
-    the file identifies the turn. These, ``service`` and
+    the file identifies the turn. ``question_id`` identifies the question in all runs, also if the
+    answer changes; it is empty if the file does not have it. These, ``service`` and
     ``stratum`` (a kind of question, such as a route) are known only if the row was read from a
     score file. The sample of such a row has no more than the
     question.
@@ -47,6 +48,7 @@ class Row:
     stratum: str | None = None
     trace: str = ""
     turn: str = ""
+    question_id: str = ""
 
     def __getitem__(self, name: str) -> Score:
         """Return the score called ``name``; a `KeyError` lists the known names."""
@@ -65,8 +67,8 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the row as a dict for JSON, without the texts of the sample.
 
-        The entry ``sample`` is a digest of these texts. Equal samples have equal digests in every
-        run.
+        The entry ``sample`` is a digest of these texts, and ``question_id`` a digest of the
+        question and the reference. Equal texts have equal digests in every run.
         """
         return {
             **self._head(),
@@ -90,6 +92,7 @@ class Row:
         return {
             "row": self.index,
             "sample": digest(self.sample),
+            "question_id": self.question_id or question_id_of(self.sample),
             "status": self.evaluation.status,
             "label": self.evaluation.label,
             "judge": self.evaluation.judge,
@@ -141,8 +144,8 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn | CounterPoint"
 
 def flat_columns(metrics: Sequence[str]) -> dict[str, type]:
     """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
-    columns: dict[str, type] = {"row": int, "sample": str, "status": str, "label": str}
-    columns |= {"judge": str, **_SPENT}
+    texts = ("sample", "question_id", "status", "label", "judge")
+    columns: dict[str, type] = {"row": int, **dict.fromkeys(texts, str), **_SPENT}
     for name in metrics:
         columns[name] = float
         columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in _FLAT}
@@ -213,6 +216,11 @@ def unit_value(score: Score) -> float | None:
     The result is None if ``score`` has no value.
     """
     return score.value if score.normalized is None else score.normalized
+
+
+def question_id_of(sample: Sample) -> str:
+    """Return a digest of the question and the reference of ``sample``, which pairs rows of runs."""
+    return digest(sample.question, sample.reference)
 
 
 def digest(*parts: object) -> str:

@@ -1,0 +1,400 @@
+"""Decide whether the scores of a run are good enough for a release.
+
+A `Gate` has conditions of three kinds:
+
+- The mean of a metric, or the share of rows with the label pass, is at least a bound. The number
+  that was measured decides.
+- A metric is no worse than in a baseline, an earlier run over the same questions. The condition
+  fails if a drop cannot be chance: a one-sided t test on the differences of the pairs of rows. So
+  the noise of a judge does not fail a run that is no worse, except in a share ``level`` of all
+  runs, however many metrics are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree as ET
+
+from rag_eval_otel.calibration.agreement import wilson
+from rag_eval_otel.dataset.comparison import (
+    Pairs,
+    Range,
+    ScoredRun,
+    Versions,
+    pair_scores,
+    read_run,
+    signed,
+)
+from rag_eval_otel.dataset.summary import (
+    MetricSummary,
+    Totals,
+    aligned,
+    interval,
+    number,
+    t_quantile,
+)
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.results.rows import Row
+from rag_eval_otel.untrusted import visible
+
+Kind = Literal["mean", "pass rate", "difference"]
+
+LEVEL = 0.01
+"""The share of runs that are no worse and fail nevertheless."""
+
+_POWER = 0.95  # with which a drop is found that a remark names
+_LOST = 0.1  # part of the level for the test on rows that lost their score
+_MOST_LEVEL = 0.5
+_ROUNDING = 1e-9  # of a mean that is the bound itself
+_COLUMNS = ("condition", "found", "interval", "rows", "result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The conditions of a release.
+
+    - ``means``: the lowest mean by metric, on the metric's own scale.
+    - ``pass_rate``: the lowest share of rows with the label pass, in [0, 1].
+    - ``no_worse``: for each metric that is compared with the baseline, the drop of the mean that is
+      tolerated, 0 or more.
+    - ``baseline``: the score file of the earlier run. ``versions``: whether scores of other
+      versions (other metric, prompts or judge) may be compared.
+    - ``level``: the share of runs, above 0 and below 0.5, in which chance alone fails a comparison.
+
+    Raises `ConfigError` for values out of range, and for a baseline without a metric to compare or
+    the other way around.
+    """
+
+    means: Mapping[str, float] = field(default_factory=dict)
+    pass_rate: float | None = None
+    no_worse: Mapping[str, float] = field(default_factory=dict)
+    baseline: Path | None = None
+    versions: Versions = "same"
+    level: float = LEVEL
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < _MOST_LEVEL:
+            self._refuse(f"the level must be above 0 and below {_MOST_LEVEL}, not {self.level}")
+        if self.pass_rate is not None and not 0 <= self.pass_rate <= 1:
+            self._refuse(f"a pass rate must be from 0 to 1, not {self.pass_rate}")
+        if any(drop < 0 for drop in self.no_worse.values()):
+            self._refuse("a drop that is tolerated must be 0 or more, as in faithfulness=0.02")
+        if (self.baseline is None) != (not self.no_worse):
+            self._refuse("--baseline FILE and --no-worse METRIC need each other")
+
+    @staticmethod
+    def _refuse(reason: str) -> None:
+        raise ConfigError(reason)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no condition."""
+        return not (self.means or self.no_worse) and self.pass_rate is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one condition.
+
+    ``kind`` says what the condition is about: the mean of ``metric``, the share of rows that pass,
+    or the mean difference of ``metric`` from the baseline. ``found`` is the number that was
+    measured, None if there is no score. ``interval`` is its confidence interval at ``confidence``.
+    ``rows`` is the number of rows from which it was computed. ``why`` explains the result, and
+    counts the rows that do not count.
+    """
+
+    condition: str
+    kind: Kind
+    passed: bool
+    metric: str | None
+    found: float | None
+    interval: Range | None
+    confidence: float
+    rows: int
+    why: tuple[str, ...] = ()
+
+    def cells(self) -> tuple[str, ...]:
+        found = signed(self.found) if self.kind == "difference" else number(self.found)
+        shown = interval(self.interval)
+        if self.interval is not None:
+            shown += f" {100 * self.confidence:.4g} %"
+        return (self.condition, found, shown, str(self.rows), "pass" if self.passed else "FAIL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GateResult:
+    """The verdicts on all conditions of a gate."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether each condition is met."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+    def __repr__(self) -> str:
+        """Return the verdicts as a table, with remarks below."""
+        failed = sum(not verdict.passed for verdict in self.verdicts)
+        head = f"gate: {'failed' if failed else 'passed'}, {failed} of {len(self.verdicts)}"
+        table = aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)])
+        why = [f"  {one.condition}: {text}" for one in self.verdicts for text in one.why]
+        return "\n".join([f"{head} conditions failed", table, *why])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {"passed": self.passed, "conditions": [asdict(one) for one in self.verdicts]}
+
+
+class GateCheck:
+    """Check the conditions of ``gate`` on the rows of one run.
+
+    The baseline is read at once, so that a baseline that cannot be used costs no judge request.
+    ``metrics`` are the names of the metrics that are measured. Raises `ConfigError` for a metric
+    that is not measured or not in the baseline, and for a baseline that cannot be read.
+    """
+
+    def __init__(self, gate: Gate, metrics: Sequence[str]) -> None:
+        self._gate = gate
+        self._labels = [0, 0, 0]  # rows with the label fail, rows with pass, rows without
+        self._run = ScoredRun(name="this run")
+        self._baseline: ScoredRun | None = None
+        unknown = [name for name in (*gate.means, *gate.no_worse) if name not in metrics]
+        if unknown:
+            msg = (
+                f"the gate names {unknown[0]}, which is not measured;"
+                f" measured: {', '.join(metrics)} (--metrics)"
+            )
+            raise ConfigError(msg)
+        if gate.baseline is not None:
+            self._baseline = _read_baseline(gate.baseline, gate.no_worse)
+
+    def add(self, row: Row) -> None:
+        label = row.evaluation.label
+        self._labels[2 if label is None else label == "pass"] += 1
+        if self._baseline is not None:
+            self._run.add_sample(row)
+
+    def result(self, totals: Totals) -> GateResult:
+        """Return the verdicts on the rows added so far. ``totals`` is the summary of these rows.
+
+        Raises `ConfigError` if the run and the baseline have no row in common, or if their scores
+        have different versions and ``versions`` is "same".
+        """
+        return GateResult(verdicts=tuple(self._verdicts(totals)))
+
+    def _verdicts(self, totals: Totals) -> Iterator[Verdict]:
+        for name, bound in self._gate.means.items():
+            yield _mean_verdict(totals[name], bound)
+        if self._gate.pass_rate is not None:
+            yield _rate_verdict(self._labels, self._gate.pass_rate)
+        for name, drop in self._gate.no_worse.items():
+            yield self._compared(name, drop)
+
+    def _compared(self, name: str, drop: float) -> Verdict:
+        if self._baseline is None or name not in self._run.metrics:
+            why = ("there are no rows",)
+            return _verdict(f"{name} no worse", "difference", metric=name, rows=0, why=why)
+        pairs = pair_scores(self._run, self._baseline, metric=name)
+        if self._gate.versions == "same":
+            pairs.require_one_version("pass --versions any")
+        level = self._gate.level / len(self._gate.no_worse)
+        return compared(pairs, drop=drop, level=level)
+
+
+def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
+    if not path.is_file():
+        msg = (
+            f"--baseline {path}: there is no such file. Write it once with"
+            f" `rag-eval-otel evaluate --output {path}`, and keep it with the questions"
+        )
+        raise ConfigError(msg)
+    baseline = read_run(path)
+    missing = [name for name in metrics if name not in baseline.metrics]
+    if missing:
+        msg = (
+            f"--baseline {path} has no scores of {missing[0]}; it has {', '.join(baseline.metrics)}"
+        )
+        raise ConfigError(msg)
+    return baseline
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def _verdict(
+    condition: str,
+    kind: Kind,
+    *,
+    metric: str | None = None,
+    passed: bool = False,
+    found: float | None = None,
+    interval: Range | None = None,
+    confidence: float = 0.95,
+    rows: int,
+    why: Sequence[str] = (),
+) -> Verdict:
+    return Verdict(
+        condition=condition,
+        kind=kind,
+        metric=metric,
+        passed=passed,
+        found=found,
+        interval=interval,
+        confidence=confidence,
+        rows=rows,
+        why=tuple(why),
+    )
+
+
+def _mean_verdict(metric: MetricSummary, bound: float) -> Verdict:
+    """Return whether the mean of ``metric`` is at least ``bound``; without a score it is not."""
+    return _verdict(
+        f"{metric.name} >= {bound:g}",
+        "mean",
+        metric=metric.name,
+        passed=metric.mean is not None and metric.mean >= bound - _ROUNDING,
+        found=metric.mean,
+        interval=metric.interval,
+        rows=metric.ok,
+        why=[*_unscored(metric), *_near(metric.interval, bound)],
+    )
+
+
+def _unscored(metric: MetricSummary) -> Iterator[str]:
+    if without := metric.undefined + metric.error:
+        yield f"{_rows(without)} without a score: not counted"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _near(found: Range | None, bound: float) -> Iterator[str]:
+    if found is not None and found[0] < bound <= found[1]:
+        yield f"the interval contains {bound:g}: other rows may give the other result"
+
+
+def _rate_verdict(labels: Sequence[int], bound: float) -> Verdict:
+    failed, passed, without = labels
+    rows = failed + passed
+    found = wilson(passed, rows) if rows else None
+    why = [f"{_rows(without)} without a label: not counted"] if without else []
+    return _verdict(
+        f"pass rate >= {bound:g}",
+        "pass rate",
+        passed=rows > 0 and passed / rows >= bound - _ROUNDING,
+        found=passed / rows if rows else None,
+        interval=found,
+        rows=rows,
+        why=[*why, *_near(found, bound)],
+    )
+
+
+def compared(pairs: Pairs, *, drop: float, level: float) -> Verdict:
+    """Return whether a metric has dropped by more than ``drop`` against the baseline.
+
+    ``level`` is the highest probability with which the condition fails although nothing has
+    changed. A tenth of it is for a second test: that no more questions have lost their score than
+    have gained one.
+
+    - The mean difference: a one-sided t test. The upper end of the interval must be below
+      ``-drop``. As few rows are easily alike, so many rows must differ that not all of them would
+      be lower by chance alone (seven rows at a level of 1 %).
+    - Lost scores: the sign test.
+    """
+    share = level * (1 - _LOST)
+    confidence = 1 - 2 * share
+    moments, found = pairs.moments(), pairs.interval(1 - 2 * share)
+    differing = sum(difference != 0 for difference in pairs.differences)
+    is_lower = found is not None and found[1] < -drop and 0.5**differing <= share
+    is_lost = _sign_test(pairs.lost, pairs.gained) <= level * _LOST
+    tolerated = f" by more than {drop:g}" if drop else ""
+    return _verdict(
+        f"{pairs.name} no worse{tolerated}",
+        "difference",
+        metric=pairs.name,
+        passed=moments.count > 0 and not (is_lower or is_lost),
+        found=moments.mean,
+        interval=found,
+        confidence=confidence,
+        rows=moments.count,
+        why=list(_reasons(pairs, drop=drop, share=share)),
+    )
+
+
+def _reasons(pairs: Pairs, *, drop: float, share: float) -> Iterator[str]:
+    differences = pairs.differences
+    lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+    yield f"lower in {_rows(lower)}, higher in {higher}"
+    moments = pairs.moments()
+    if moments.count > 1 and moments.squares > 0:
+        error = math.sqrt(moments.squares / (moments.count - 1) / moments.count)
+        freedom = moments.count - 1
+        least = drop + error * (t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom))
+        yield f"a drop of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
+    if pairs.lost or pairs.gained:
+        yield (
+            f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"
+            " other way"
+        )
+    if pairs.only_here or pairs.only_there:
+        yield (
+            f"{_rows(pairs.only_here)} of this run not in the baseline, and {pairs.only_there} of"
+            " the baseline not in this run: not counted"
+        )
+
+
+def _sign_test(lost: int, gained: int) -> float:
+    """Return the probability of ``lost`` or more of all changes, if both ways are equally likely.
+
+    It is summed from the least likely number on, in logarithms, so that large counts stay finite.
+    """
+    changes = lost + gained
+    whole = math.lgamma(changes + 1) - changes * math.log(2)
+    return math.fsum(
+        math.exp(whole - math.lgamma(k + 1) - math.lgamma(changes - k + 1))
+        for k in range(lost, changes + 1)
+    )
+
+
+# --- JUnit ----------------------------------------------------------------------------------------
+
+
+def junit(result: GateResult, totals: Totals) -> str:
+    """Return ``result`` as JUnit XML: a test case for each condition, and one for missing scores.
+
+    The means of all metrics are properties of the test suite.
+    """
+    errors = totals.failed + totals.unscored
+    failures = sum(not verdict.passed for verdict in result.verdicts)
+    counts = {
+        "tests": str(len(result.verdicts) + 1),
+        "failures": str(failures),
+        "errors": str(int(errors > 0)),
+    }
+    suites = ET.Element("testsuites", counts)
+    suite = ET.SubElement(suites, "testsuite", {"name": "rag-eval-otel", **counts})
+    properties = ET.SubElement(suite, "properties")
+    for metric in totals.metrics:
+        told = {"name": visible(f"{metric.name}.mean"), "value": number(metric.mean)}
+        ET.SubElement(properties, "property", told)
+    scored = _test_case(suite, "every row is scored")
+    if errors:
+        told = {"message": f"{totals.failed} rows failed, {totals.unscored} have no usable reply"}
+        ET.SubElement(scored, "error", told)
+    for verdict in result.verdicts:
+        case = _test_case(suite, verdict.condition)
+        if not verdict.passed:
+            message = "; ".join((" ".join(verdict.cells()), *verdict.why))
+            ET.SubElement(case, "failure", {"message": visible(message)})
+    ET.indent(suites)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suites, encoding='unicode')}\n"
+
+
+def _test_case(suite: ET.Element, name: str) -> ET.Element:
+    told = {"classname": "rag-eval-otel.gate", "name": visible(name)}
+    return ET.SubElement(suite, "testcase", told)

@@ -1,0 +1,145 @@
+"""``rag-eval-otel evaluate`` as a gate: its exit statuses, its table and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_eval_otel.cli import _COMMANDS, _parser, main
+from rag_eval_otel.testing import HttpReply, ScriptedOpenAI
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ("--metrics", "answer_exact_match,semantic_similarity")
+Write = Callable[[str, int], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes a data set of 20 rows, the first ``right`` of them right."""
+
+    def make(name: str, right: int) -> Path:
+        path = tmp_path / name
+        rows = [
+            {"question": f"{i}?", "reference": "yes", "answer": "yes" if i < right else "no"}
+            for i in range(20)
+        ]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        return path
+
+    return make
+
+
+def status(path: Path, *options: str) -> int:
+    """Return the exit status of ``evaluate`` with metrics that need no judge."""
+    return main(["evaluate", str(path), *MEASURED, *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--fail-under", "answer_exact_match=0.5"], 0),
+        (["--fail-under", "answer_exact_match=0.51"], 3),
+        (["--fail-under", "answer_exact_match=0.5,semantic_similarity=0.9"], 3),
+        (["--fail-under", "answer_exact_match=0.5", "--fail-under", "semantic_similarity=0.9"], 3),
+        (["--fail-under-pass-rate", "0.5"], 0),
+        (["--fail-under-pass-rate", "0.9"], 3),
+        (["--fail-under", "answer_exact_match=high"], 2),
+        (["--fail-under", "faithfulness=0.5"], 2),
+        (["--fail-under-pass-rate", "90"], 2),
+        (["--no-worse", "answer_exact_match"], 2),
+        (["--junit", "gate.xml"], 2),
+    ],
+)
+def test_the_status_says_whether_the_gate_passed(
+    options: list[str], expected: int, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0: passed; 3: a condition is not met; 2: a condition that cannot be checked."""
+    assert status(write("data.jsonl", 10), *options) == expected
+    out, err = capsys.readouterr()
+    assert ("gate: failed" in out) is (expected == 3)
+    assert bool(err) is (expected == 2)
+
+
+def test_a_baseline_is_compared_row_by_row(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has the paired interval, the JSON its ends, and the JUnit file the failure."""
+    before, after = tmp_path / "before.csv", tmp_path / "after.jsonl"
+    assert status(write("old.jsonl", 20), "--output", str(before)) == 0
+    compared = ("--baseline", str(before), "--no-worse", "answer_exact_match")
+    junit = tmp_path / "gate.xml"
+    data = write("new.jsonl", 10)
+    assert status(data, *compared, "--output", str(after), "--junit", str(junit)) == 3
+    assert re.search(r"answer_exact_match no worse +-0.500 +\[-0\.\d+, -0\.\d+\] 98.2 % +20 +FAIL",
+                     capsys.readouterr().out)  # fmt: skip
+    assert "answer_exact_match no worse -0.500" in junit.read_text(encoding="utf-8")
+    assert status(data, *compared, "--json") == 3
+    gate = json.loads(capsys.readouterr().out)["gate"]
+    assert gate["conditions"][0]["interval"][1] < 0
+    assert status(data, "--baseline", str(after), "--no-worse", "answer_exact_match") == 0
+
+
+def test_the_baseline_is_not_replaced_by_the_output(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a failed gate would pass at the next run."""
+    scores = str(tmp_path / "scores.jsonl")
+    data = write("data.jsonl", 20)
+    assert status(data, "--output", scores) == 0
+    compared = ("--baseline", scores, "--no-worse", "answer_exact_match")
+    assert status(data, "--output", scores, *compared) == 2
+    assert "is the file that is read; name another" in capsys.readouterr().err
+
+
+def test_the_summary_is_printed_before_a_baseline_is_refused(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scores are there, whatever the baseline is."""
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"row": 0, "question": "Another?", "answer_exact_match": 1.0,'
+                    ' "answer_exact_match.status": "ok"}\n', encoding="utf-8")  # fmt: skip
+    compared = ("--baseline", str(path), "--no-worse", "answer_exact_match")
+    assert status(write("data.jsonl", 10), *compared) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("20 rows, 0 with failed scores")
+    assert "they have other questions" in err
+
+
+def test_failed_scores_come_before_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge that is down is status 1, as the gate cannot know the scores that are missing."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    monkeypatch.setenv("RAG_EVAL_JUDGE_RETRIES", "0")
+    path = tmp_path / "data.jsonl"
+    row: dict[str, Any] = {"question": "q?", "contexts": ["c"], "answer": "a"}
+    path.write_text(json.dumps(row), encoding="utf-8")
+    with ScriptedOpenAI(lambda _: HttpReply(status=500)) as server:
+        judge = ("--judge", "openai/gpt-x", "--judge-base-url", server.base_url)
+        options = ("--metrics", "response_relevancy", "--fail-under", "response_relevancy=0.5")
+        assert main(["evaluate", str(path), *judge, "--embedder", "hashing", *options]) == 1
+    out, err = capsys.readouterr()
+    assert "gate: failed, 1 of 1 conditions failed" in out
+    assert "1 rows have failed scores" in err
+
+
+def test_one_table_has_the_statuses_of_all_commands() -> None:
+    """A line for each command, in the order of the help."""
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    table = text.split("## Exit statuses")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE) == list(_COMMANDS)
+
+
+def test_the_example_for_github_actions_has_options_that_exist() -> None:
+    """The command in the workflow is read as it stands."""
+    workflow = (ROOT / "examples" / "github-actions.yml").read_text(encoding="utf-8")
+    found = re.search(r"rag-eval-otel (evaluate .+?)\n +env:", workflow, flags=re.DOTALL)
+    assert found is not None
+    options = _parser(found[1].split()).parse_args(found[1].split())
+    assert options.no_worse == ["faithfulness,answer_relevancy"]
+    assert options.junit == Path("gate.xml")
